@@ -6,59 +6,31 @@ Owns which mode, batch and unit follow from options, preset and log.
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError, UsageError
 from trainmark.library.analysis import modes
-from trainmark.library.analysis.distribution import Distribution
-from trainmark.library.analysis.events import READERS, parse
+from trainmark.library.analysis.events import READERS
 from trainmark.library.analysis.lines import closest, read
-from trainmark.library.analysis.numbers import Rule
 from trainmark.library.analysis.options import LARGEST, SPEED, Options, check, check_events, record
 from trainmark.library.analysis.presets import choose
+from trainmark.library.analysis.readers import KeywordReader
 from trainmark.record.index_record import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from trainmark.library.analysis.distribution import Distribution
     from trainmark.library.analysis.lines import Line
-    from trainmark.library.analysis.presets import Form
+    from trainmark.library.analysis.readers import Reader
     from trainmark.record.index_record import IndexRecord
 
 HEAD = 100_000  # lines in which a preset is recognised
 MOVED = 1.02  # mean over median, or median over mean, that is worth a note
 _SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 _MODE_OF = {"step_time": (2, -2), "steps": (1, 3), "speed": (-1, -1)}  # without, with a batch
-
-
-@dataclass(slots=True, kw_only=True)
-class Values:
-    """The values of a log, and what it says of them.
-
-    Args:
-        reads: ``step_time``, ``steps`` a second or ``speed``; empty: the mode says it.
-        batches: samples of all devices, one for each value; empty: the log does not tell.
-        whole_job: the values are those of the whole job.
-        unit: what a speed counts; None: not known.
-        first: the first line with a value that counts, as shown.
-    """
-
-    values: Distribution
-    batches: Distribution
-    reads: str = ""
-    time_unit: str = "s"
-    whole_job: bool = False
-    unit: str | None = None
-    loss: float | None = None
-    failed: bool = False
-    matched: int = 0
-    malformed: int = 0
-    first: str | None = None
-    first_malformed: str | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,115 +62,55 @@ def analyze(log: str, options: Options) -> Analysis:
             elif choice.devices not in {None, options.gpu_num}:
                 used = f"gpu_num={options.gpu_num} is used"
                 notes.append(f"the log says {choice.devices} devices; {used}")
-        everything = chain(head, lines)
         if choice is not None and choice.form is None:
-            found = _of_events(everything, choice.preset, options)
+            check_events(options, choice.preset)  # the preset may have been recognised only now
+            reader: Reader = READERS[choice.preset](options.skip_steps)
         else:
-            found = _of_lines(everything, head, options, choice.form if choice else None)
-        found.notes[:0] = notes
-        return _computed(log, found, options)
+            reader = KeywordReader(options, choice.form if choice else None)
+        for line in chain(head, lines):
+            reader.feed(line)
+        _require(reader, head, options)
+        return _computed(log, reader, notes + reader.notes, options)
     except DataError as error:
         if error.where != log:
             error.where = f"{log}: {error.where}" if error.where else log
         raise
 
 
-def _of_lines(
-    lines: Iterable[Line], head: Sequence[Line], options: Options, form: Form | None
-) -> Values:
-    """Return the values behind a keyword, the user's or the form's."""
-    own = form if not options.keyword else None
-    keyword = own.keyword if own else options.keyword or ""
-    rule = options.rule(keyword)
-    batch = Rule(own.batch) if own and own.batch and options.base_batch_size is None else None
-    loss_word = options.keyword_loss or (form.loss if form else "")
-    whole = not options.keyword_loss and loss_word[:1].isalpha()  # not eval_loss
-    loss = Rule(loss_word, whole=whole) if loss_word else None
-    found = Values(
-        values=Distribution(options.skip_steps), batches=Distribution(options.skip_steps)
-    )
-    if form is not None:
-        found.reads, found.time_unit = form.reads, form.time_unit
-        found.whole_job = not form.per_device
-    for line in lines:
-        text = line.text
-        if loss_word and loss_word in text and loss and (last := loss.value(text)) is not None:
-            found.loss = last
-        if keyword not in text:
-            continue
-        found.matched += 1
-        value, at = rule.value(text), text.find(keyword)
-        cut = batch is not None and not text.endswith("\n")  # may hold one number of the pair
-        if value is None or cut or not math.isfinite(value):
-            found.malformed += 1
-            found.first_malformed = found.first_malformed or line.shown(at)
-            continue
-        found.values.add(value)
-        if batch and (samples := batch.value(text)) is not None:
-            found.batches.add(samples)
-        if found.first is None and found.values.count:
-            found.first = line.shown(at)
-            number = r"[\s:='\"]*[\d.,eE+-]+\s*"
-            unit = re.match(rf"{number}([A-Za-z]+/s)(ec)?\b", text[at + len(keyword) :])
-            known = own.unit if own else None
-            found.unit = unit[1] if unit and options.position is None else known
-    near = closest(keyword, head) if not found.matched else None
-    _require(found, keyword, options, near)
-    if options.keyword_loss and found.loss is None:
-        remedy = "check keyword_loss, or leave it out"
-        raise DataError(f"no number after {loss_word!r} in any line", remedy=remedy)
-    if found.batches.count not in {0, found.values.count}:
-        what = f"{found.values.count} step times but {found.batches.count} global batch sizes"
-        raise DataError(what, remedy="give base_batch_size=N, what one device takes in a step")
-    return found
-
-
-def _of_events(lines: Iterable[Line], preset: str, options: Options) -> Values:
-    """Return the speeds or intervals of a log of JSON events."""
-    check_events(options, preset)  # the preset may have been recognised only now
-    reader = READERS[preset](options.skip_steps)
-    for line in lines:
-        if reader.marker in line.text:
-            reader.feed(line, parse(line, reader.marker))
-    speeds = reader.speeds.seen > 0
-    values = reader.speeds if speeds else reader.seconds
-    paired = not speeds and reader.samples.count == values.count
-    shown = [
-        line.shown(line.text.find(reader.marker)) if line else None
-        for line in (reader.first.get(values), reader.first_malformed)
-    ]
-    found = Values(
-        values=values, batches=reader.samples if paired else Distribution(),
-        reads="speed" if speeds else "step_time",
-        whole_job=speeds or options.base_batch_size is None,
-        loss=reader.loss, failed=reader.failed, notes=reader.notes, matched=reader.matched,
-        malformed=reader.malformed, first=shown[0], first_malformed=shown[1],
-    )  # fmt: skip
-    _require(found, reader.marker, options, None)
-    return found
-
-
-def _require(found: Values, keyword: str, options: Options, near: str | None) -> None:
-    """Refuse a log without values, with the line that explains it."""
-    seen, shown = found.values.seen, found.first_malformed
-    if found.values.count:
-        return
-    if seen:
+def _require(found: Reader, head: Sequence[Line], options: Options) -> None:
+    """Refuse a log without the values that are asked for, with the line that explains it."""
+    seen, count, keyword = found.values.seen, found.values.count, found.keyword
+    remedy = "check the log, or position, separator and range"
+    if seen and not count:
         what = f"skip_steps={options.skip_steps} leaves none of {seen} value{'s' * (seen > 1)}"
         rule, remedy = "the result is the mean of what is left", "leave skip_steps out"
-    elif found.matched:
-        what = f"{found.matched} lines with {keyword!r}, none with a value"
+    elif found.matched and not count:
+        what, shown = f"{found.matched} lines with {keyword!r}, none with a value", _shown(found)[1]
         rule = f"first is {shown}" if shown else "an interval needs a beginning and an end"
-        remedy = "check the log, or position, separator and range"
-    else:
-        what, remedy = f"no line with {keyword!r}", "give keyword as in the log"
+    elif not count:
+        what, near = f"no line with {keyword!r}", closest(keyword, head)
         rule = f"nearest is {near}" if near else "no line comes near it"
+        remedy = "give keyword as in the log"
+    elif options.keyword_loss and found.loss is None:
+        what, rule = f"no number after {options.keyword_loss!r} in any line", None
+        remedy = "check keyword_loss, or leave it out"
+    elif found.batches.count not in {0, count}:
+        what, rule = f"{count} step times but {found.batches.count} global batch sizes", None
+        remedy = "give base_batch_size=N, what one device takes in a step"
+    else:
+        return
     raise DataError(what, rule=rule, remedy=remedy)
 
 
-def _computed(log: str, found: Values, options: Options) -> Analysis:
+def _shown(found: Reader) -> list[str | None]:
+    """Return the first line with a value and the first malformed one, as they are shown."""
+    lines = (found.first, found.first_malformed)
+    return [line.shown(line.text.find(found.keyword)) if line else None for line in lines]
+
+
+def _computed(log: str, found: Reader, notes: list[str], options: Options) -> Analysis:
     """Choose mode, batch and units: what is said first, then what preset and log know."""
-    values, notes = found.values, found.notes
+    values, (first, first_malformed) = found.values, _shown(found)
     batch: float | None = options.base_batch_size
     of_log = batch is None and found.batches.count > 0
     if of_log:
@@ -240,8 +152,8 @@ def _computed(log: str, found: Values, options: Options) -> Analysis:
     final = record(options, log, 0.0 if failed else result, unit, loss, failed=failed)
     figures = {
         "log_file": final.log_file, "lines_matched": found.matched,
-        "lines_malformed": found.malformed, "first_malformed": found.first_malformed,
-        "first_value": found.first, "values": values.count,
+        "lines_malformed": found.malformed, "first_malformed": first_malformed,
+        "first_value": first, "values": values.count,
         "values_skipped": values.seen - values.count, "mean": values.mean, "min": values.minimum,
         **dict(zip(_SHARES, values.percentiles(*_SHARES.values()), strict=True)),
         "max": values.maximum, "percentiles_exact": values.exact, "statistic": statistic,

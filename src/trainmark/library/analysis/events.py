@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from trainmark.library.analysis.distribution import Distribution
+from trainmark.library.analysis.readers import Reader
 
 if TYPE_CHECKING:
     from trainmark.library.analysis.lines import Line
@@ -26,52 +27,54 @@ def parse(line: Line, marker: str) -> Any:
         return None
 
 
-class EventReader(ABC):
-    """Speeds as logged, or seconds and the samples done in them; the first ``skip`` left out.
+class EventReader(Reader):
+    """Speeds of the whole job as logged, else seconds of intervals and the samples done in them."""
 
-    ``speeds`` are of the whole job. ``seconds`` and ``samples`` grow together, one pair an
-    interval; if the log counts no samples, ``samples`` stays empty and is not used.
-    """
+    reads = "step_time"
+    _counts_samples = True
 
-    marker: str
+    def feed(self, line: Line) -> None:
+        """Take the event of a line, if it has one."""
+        if self.keyword in line.text:
+            self.take(line, parse(line, self.keyword))
 
-    def __init__(self, skip: int = 0) -> None:
-        self.speeds, self.seconds, self.samples = (Distribution(skip) for _ in range(3))
-        self.loss: float | None = None
-        self.failed = False
-        self.notes: list[str] = []
-        self.matched = self.malformed = 0
-        self.first_malformed: Line | None = None
-        self.first: dict[Distribution, Line] = {}  # with a value that counts
-
-    def feed(self, line: Line, event: Any) -> None:
-        """Take the event that a line has; what is none is counted as malformed."""
-        self.matched += 1
+    def take(self, line: Line, event: Any) -> None:
+        """Take the event of a line; what is none is counted as malformed."""
         try:
             self._take(event)
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
-            self.malformed += 1
-            self.first_malformed = self.first_malformed or line
-        for values in (self.speeds, self.seconds):
-            if values.count == 1:
-                self.first.setdefault(values, line)
+            self.count(line, malformed=True)
+        else:
+            self.count(line, malformed=False)
 
     @abstractmethod
     def _take(self, event: dict[str, Any]) -> None:
-        """Take one event; raise one of the errors that ``feed`` counts if it is malformed."""
+        """Take one event; raise one of the errors that ``take`` counts if it is malformed."""
+
+    def _speed(self, value: Any) -> None:
+        speed = _finite(value)
+        if self.reads != "speed":  # intervals before it are left out
+            self.reads, self.whole_job, self.first = "speed", True, None
+            self.values, self.batches = Distribution(self.skip), Distribution()
+        self.values.add(speed)
 
     def _interval(self, seconds: float, samples: float | None) -> None:
         if seconds < 0:
             raise ValueError
-        self.seconds.add(seconds)
-        if samples is not None:
-            self.samples.add(samples)
+        if self.reads == "speed":
+            return
+        self.values.add(seconds)
+        self._counts_samples = self._counts_samples and samples is not None
+        if self._counts_samples and samples is not None:
+            self.batches.add(samples)
+        else:
+            self.batches = Distribution()
 
 
 class MLLogReader(EventReader):
     """MLPerf logging: ``tracked_stats`` speeds, else blocks, else epochs."""
 
-    marker = ":::MLLOG"
+    keyword = ":::MLLOG"
 
     def __init__(self, skip: int = 0) -> None:
         super().__init__(skip)
@@ -85,7 +88,7 @@ class MLLogReader(EventReader):
         what, _, edge = key.partition("_")
         if key == "tracked_stats" and isinstance(value, dict):
             if "throughput" in value:
-                self.speeds.add(_finite(value["throughput"]))
+                self._speed(value["throughput"])
             if value.get("loss") is not None:
                 self.loss = float(value["loss"])
         elif key == "train_loss" and value is not None:
@@ -116,7 +119,7 @@ class PerfLogReader(EventReader):
     and ``num_trained_samples`` always cover the same work.
     """
 
-    marker = "[PerfLog]"
+    keyword = "[PerfLog]"
 
     def __init__(self, skip: int = 0) -> None:
         super().__init__(skip)

@@ -49,7 +49,7 @@ class _Run:
     def feed(self, line: Line, event: Any) -> None:
         """Take the event of a line."""
         malformed = self.steps.malformed
-        self.steps.feed(line, event)
+        self.steps.take(line, event)
         if self.steps.malformed > malformed:
             return
         name, value, place = _name(event), event.get("value"), (line.number, line.text.rstrip("\n"))
@@ -86,8 +86,8 @@ def read(path: Path, page: Page) -> Iterator[Row | Unread]:
     try:
         for line in lines.read(str(path)):
             for form, reader in _READERS.items():
-                if reader.marker in line.text:
-                    event = parse(line, reader.marker)
+                if reader.keyword in line.text:
+                    event = parse(line, reader.keyword)
                     if form in runs and runs[form].is_over(event):
                         yield from _row(runs[form], page)
                         runs[form] = _Run(form, (line.number, line.text.rstrip("\n")))
@@ -139,9 +139,8 @@ def _text(value: object) -> str:
 
 def _measured(steps: EventReader) -> dict[str, float]:
     """Return the speed of the step lines: as logged, else all samples over all seconds."""
-    speeds, seconds, samples = steps.speeds, steps.seconds, steps.samples
-    if speeds.count:
-        return {"p_train": speeds.mean}
-    if samples.count and samples.count == seconds.count and seconds.mean > 0:
-        return {"p_train": samples.mean / seconds.mean}
+    if steps.reads == "speed":
+        return {"p_train": steps.values.mean}
+    if steps.batches.count and steps.values.mean > 0:
+        return {"p_train": steps.batches.mean / steps.values.mean}
     return {}
