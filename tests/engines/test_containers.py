@@ -87,14 +87,6 @@ def test_distilbert_in_a_container(run, user):
     assert {path.owner() for path in run_dir.rglob("*")} == {run_dir.owner()}
 
 
-def test_a_rank_that_raises_leaves_its_error(run):
-    process, run_dir = run("fault=raise")
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
-
-
 @BOTH
 def test_ctrl_c_ends_the_container(run, user, work):
     process, run_dir = run("fault=wait")
@@ -131,11 +123,3 @@ def test_the_pasted_text_runs_the_same(run, user, work):
     attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 0, attached.stderr
     assert checked(run_dir).status == "passed"
-
-
-def test_an_image_that_is_not_here_is_told_before_a_run(run):
-    process, run_dir = run(image="localhost/absent:1")
-    code, _, err = ended(process)
-    assert code == 2
-    assert "localhost/absent:1" in err
-    assert not run_dir.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 import sqlalchemy as sa
@@ -17,7 +16,6 @@ from store_bodies import (
     questions,
     write,
 )  # fmt: skip
-from trainmark.errors import EnvironmentFault
 from trainmark.library.selection import indexing
 from trainmark.library.selection.words import select
 from trainmark.library.store.database import Database
@@ -122,15 +120,6 @@ def test_no_acknowledged_record_is_lost_when_writers_are_killed(empty, tmp_path)
     assert names >= told
     assert len(names) == found.total
     assert {(p_core, len(labels)) for _, p_core, labels in found.rows} == {(464.57232729765695, 2)}
-
-
-def test_what_cannot_be_reached_is_said_plainly(tmp_path, monkeypatch):
-    with pytest.raises(EnvironmentFault, match="cannot be used") as caught:
-        Database(f"postgresql://somebody:secret@/none?host={tmp_path}")
-    assert "secret" not in str(caught.value)
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(EnvironmentFault, match="psycopg is not installed"):
-        Database("postgresql://somebody@/none")
 
 
 def test_a_server_answers_out_of_postgresql(empty, tmp_path):

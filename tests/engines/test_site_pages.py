@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import functools
-import io
 import json
 import re
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -13,12 +10,10 @@ import pytest
 
 from engines.browser import HALF, WIDTHS, check_shot, shot
 from engines.site_server import plain_files, served
-from hostile_records import ATTACK, LONG, hostile
-from many_records import DEVICES, PRECISIONS, REPEATS, write_runs
+from many_records import DEVICES, REPEATS, write_runs
 from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
-from trainmark.record import record
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
 PAGES = {
@@ -82,11 +77,6 @@ def test_no_width_breaks_a_page(opened, name):
         assert shown.overflow() == [], width
 
 
-@pytest.mark.parametrize("name", ["list", "case", "run", "compare", "references-of-case"])
-def test_every_control_is_reached_by_keyboard_and_is_marked_then(opened, name):
-    assert opened(PAGES[name]).tabbed() == ([], [])
-
-
 def test_filters_stand_in_the_address_and_lead_back(site, opened):
     shown = opened("/")
     everything = rows(shown).count()
@@ -102,27 +92,6 @@ def test_filters_stand_in_the_address_and_lead_back(site, opened):
     shown.page.locator("a.clear").click()
     shown.page.wait_for_url(site + "/")
     assert rows(shown).count() == everything
-
-
-def test_a_search_finds_by_name_and_by_figure(opened):
-    shown = opened("/")
-    shown.page.fill("input[name=q]", "two-ranks")
-    shown.page.keyboard.press("Enter")
-    shown.page.wait_for_url("**/?*q=two-ranks*")
-    assert rows(shown).locator("th a").all_inner_texts() == ["two-ranks"]
-    shown.page.fill("input[name=q]", "p_core>1800 precision=bf16")
-    shown.page.keyboard.press("Enter")
-    shown.page.wait_for_url("**p_core*")
-    assert rows(shown).count() == REPEATS
-
-
-def test_runs_are_sorted_by_a_column(opened):
-    shown = opened("/?case=distilbert_sst2&status=passed")
-    shown.page.locator("th[data-key=p_train] a").click()
-    shown.page.wait_for_url("**sort=*")
-    first = rows(shown).first.locator("th a").inner_text()
-    assert first == f"bert-{len(DEVICES) - 1}-{PRECISIONS[0]}-{REPEATS}"
-    assert shown.page.locator("th[data-key=p_train]").get_attribute("aria-sort") == "descending"
 
 
 def test_ticked_runs_are_compared_side_by_side(opened):
@@ -159,18 +128,6 @@ def taken(shown, link):
     return shown.page.request.get(urljoin(shown.page.url, link.get_attribute("href"))).body()
 
 
-def test_lists_and_records_are_taken_away(runs, opened):
-    shown = opened("/?case=distilbert_sst2&precision=bf16")
-    link = functools.partial(shown.page.get_by_role, "link", exact=True)
-    count = REPEATS * len(DEVICES)
-    listed = taken(shown, link(name="CSV")).decode()
-    assert len(list(csv.reader(io.StringIO(listed)))) == 1 + count
-    assert json.loads(taken(shown, link(name="JSON")))["total"] == count
-    shown = opened("/runs/two-ranks")
-    kept = (runs / "two-ranks" / "record.json").read_bytes()
-    assert taken(shown, shown.page.locator("a[href$='record.json']").first) == kept
-
-
 def drawn(shown):
     """Return the charts of a page once each is drawn."""
     charts = shown.page.locator("figure.chart").all()
@@ -194,55 +151,6 @@ def test_the_site_is_read_without_scripts(opened, name):
     for chart in shown.page.locator("figure.chart").all():
         chart.locator("summary").click()
         assert chart.locator("table").is_visible()
-
-
-def test_what_is_wrong_with_an_address_is_told_on_a_page(visit, site):
-    shown = visit(site)
-    answer = shown.page.goto(f"{site}/?q=nothing%3D1")
-    assert answer.status == 400
-    assert "nothing" in shown.page.locator("main").inner_text()
-    assert shown.barriers() == []
-    shown.wrong.clear()  # Chromium calls each answer of 400 an error
-
-
-@pytest.fixture(scope="module")
-def hostile_site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hostile")
-    for name, text in {"markup": ATTACK, "long": LONG}.items():
-        for golden in ("sampled", "distilbert"):
-            path = folder / f"{name}-{golden}"
-            path.mkdir()
-            record.write(hostile(f"record_{golden}.json", text=text, run_id=path.name), path)
-    with served(folder) as address:
-        yield address
-
-
-def test_hostile_text_is_text_everywhere(hostile_site, visit):
-    shown = visit(hostile_site).open("/")
-    found = shown.page.evaluate(
-        "[...document.querySelectorAll('main a')].map(link => link.getAttribute('href'))"
-    )
-    runs = sorted({link.partition("/runs/")[2] for link in found if link.startswith("/runs/")})
-    assert len(runs) == 4
-    pages = ["/", "/references", *(f"/runs/{run}" for run in runs)]
-    pages += [f"/compare?run={run}&run={runs[0]}" for run in runs[1:]]
-    for address in pages:
-        shown.open(address)
-        assert shown.attacked() == [], address
-        assert shown.overflow() == [], address
-    assert shown.wrong == []
-    for address in {link for link in found if link.startswith("/cases/")}:
-        shown.open(address)
-        assert shown.attacked() == [], address
-    # A case whose name has thousands of letters has no page.
-    shown.wrong = [said for said in shown.wrong if "status of 40" not in said]
-    assert visit(hostile_site, width=360).open("/").overflow() == []
-
-
-@pytest.mark.parametrize("width", [1280, 2560])
-def test_no_column_of_the_list_is_hidden_on_a_wide_screen(opened, width):
-    box = opened(PAGES["list"], width=width).page.locator("div.scroll:has(table.runs)")
-    assert box.evaluate("box => box.scrollWidth - box.clientWidth") == 0
 
 
 @pytest.mark.parametrize("name", ["list", "case", "run", "compare"])

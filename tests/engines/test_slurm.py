@@ -234,25 +234,3 @@ def test_a_job_that_slurm_forgot_is_told_by_its_own_files(on_slurm, trainmark, t
     (last,) = job_states(tmp_path / "run")
     said = f"Slurm does not know job {number} any more"
     assert (last["ending"], last["said"], last["exit_code"]) == ("completed", said, 0)
-
-
-def test_more_nodes_than_the_partition_has_are_refused_before_the_run_begins(
-    on_slurm, trainmark, tmp_path
-):
-    words = ("--launcher", "slurm", "--nnodes", "3", "--site", str(site_file(tmp_path)))
-    done = trainmark("run", "toy", *words, "--out", "run")
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Slurm refused the job" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_words_of_a_site_file_reach_slurm_as_they_are(on_slurm, trainmark, tmp_path):
-    text = 'it\'s "ours" # $HOME `a` \\ %j'
-    site = site_file(tmp_path, options={"comment": text})
-    own = ("max_epochs=100000", "target=none", "--out", "run", "--detach")
-    words = ("run", "toy", *own, *TWO, "--site", str(site))
-    assert trainmark(*words).returncode == 0
-    number = (tmp_path / "run" / "job.id").read_text().strip()
-    assert f"Comment={text}" in on_slurm.ask("scontrol", "show", "job", number)
-    done = trainmark("run", "--attach", "run", "--cancel")
-    assert done.returncode == 1, done.stdout + done.stderr

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from exported_runs import write_two_ranks
-from trainmark.errors import UsageError
-from trainmark.pages.exports.forms import WRITERS
 
 pytest.importorskip("wandb", reason="no W&B here (make test-engines)")
 pytest.importorskip("mlflow", reason="no MLflow here (make test-engines)")
@@ -137,39 +135,3 @@ def test_mlflow_keeps_steps_evaluations_figures_and_settings(record, tmp_path):
     assert again.returncode == 2
     assert "the run is there already" in again.stderr
     assert len(runs_in(store)) == 1
-
-
-def test_mlflow_takes_thousands_of_steps_beside_earlier_runs(record, tmp_path):
-    steps = 2_345
-    series = {"time_ns": [1_000_000] * steps, "loss": [0.5] * steps, "samples": [64] * steps}
-    longer = record.model_copy(
-        update={"run_id": "longer", "steps": record.steps.model_copy(update=series)}
-    )
-    WRITERS["mlflow"]([record], tmp_path / "store")
-    WRITERS["mlflow"]([longer], tmp_path / "store")
-    store = client(tmp_path / "store")
-    names = {run.info.run_name: run.info.run_id for run in runs_in(store)}
-    assert names.keys() == {record.run_id, "longer"}
-    assert len(store.get_metric_history(names["longer"], "train/samples_per_s")) == steps
-
-
-@pytest.mark.parametrize("form", ["wandb", "mlflow"])
-def test_hostile_text_stays_data(form, record, tmp_path):
-    recipe = record.plan.recipe | {HOSTILE: HOSTILE}
-    figures = record.figures | {HOSTILE: record.figures["p_train"]}
-    quality = record.quality.model_copy(update={"metric": HOSTILE})
-    hostile = record.model_copy(
-        update={
-            "run_id": HOSTILE, "case_key": HOSTILE, "figures": figures, "quality": quality,
-            "plan": record.plan.model_copy(update={"recipe": recipe, "recipe_name": HOSTILE * 99}),
-        }
-    )  # fmt: skip
-    before = set(tmp_path.iterdir())
-    WRITERS[form]([hostile], tmp_path / "out")
-    assert set(tmp_path.iterdir()) - before == {tmp_path / "out"}
-    with pytest.raises(UsageError, match="there already"):
-        WRITERS[form]([hostile], tmp_path / "out")
-    if form == "mlflow":
-        (run,) = runs_in(client(tmp_path / "out"))
-        assert run.info.run_name.startswith("______x")
-        assert run.data.params["case_key"].startswith("../../x :::MLLOG")

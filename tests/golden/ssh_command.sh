@@ -14,9 +14,10 @@ hold() {
     return $code
 }
 end() {
+    exec 2> /dev/null  # on which bash names the jobs that it ends
     for group in $(jobs -p); do kill -TERM -- "-$group"; done
     wait
-} 2> /dev/null
+}
 trap 'end; exit 1' TERM INT HUP USR1
 hold 0 -oBatchMode=yes -oPreferredAuthentications=publickey -oRequestTTY=no -oStrictHostKeyChecking=yes -oServerAliveInterval=5 -oServerAliveCountMax=3 -oConnectTimeout=10 -oControlPath=none a 'sh -c '"'"'mkdir -p /scratch/20260102T030405Z-toy-abc123
 printf '"'"'"'"'"'"'"'"'%s\n'"'"'"'"'"'"'"'"' '"'"'"'"'"'"'"'"'{"schema_version":1,"suite_version":"0.0.0","run_id":"20260102T030405Z-toy-abc123","case":"toy","about":{"title":{"en":"Toy classification","zh":"玩具分类"},"task":{"en":"Binary classification","zh":"二分类"},"model":"mlp-16-32-2","dataset":"two Gaussian clouds","metric":"acc","metric_note":{"en":"classification accuracy","zh":"分类准确率"},"sample_note":{"en":"one row of 16 features","zh":"一行数据，16 个特征"},"higher_is_better":true,"work_unit":"samples","mission":null,"precision_labels":{},"messages":{},"page":{"figures":[],"tables":[],"terms":{}},"references":{"columns":[],"samples_per_pass":null,"rows":[]}},"case_key":"toy:pytorch_2.13:cpu:1:1:1","recipe_name":"tiny","recipe":{"micro_batch_size":64,"grad_accum_steps":1,"learning_rate":0.003,"precision":"fp32","compile":false,"kernels":null,"weight_decay":0.0,"max_epochs":10,"max_steps":null,"eval_every_epochs":1,"eval_every_samples":null,"eval_from_sample":null,"target_value":0.9,"target_required":true,"warmup_steps":10,"window_steps":10,"read_ahead_batches":2,"seed":1,"timeout_s":120.0,"data":"generated","world":null},"compared_with":"tiny","fix_hp":{},"extra":{},"rules":"closed","labels":["self-reported","generated-data"],"device":{"vendor":"cpu","torch_type":"cpu","collective_backend":"gloo","product_names":["Fake CPU"]},"peak_tflops":null,"nnodes":2,"nproc":1,"repeat_index":1,"repeat_count":1,"launcher":"local","data":{"folder":"/somewhere/cache/toy-0123456789abcdef","origin":"generated","layout":"npz","content_id":"fedcba9876543210","train_samples":4096,"eval_samples":1000,"best_quality":0.9331927987311419,"quality_comparable":true},"run_dir":"/somewhere/run","sample_every_s":1.0}'"'"'"'"'"'"'"'"' > /scratch/20260102T030405Z-toy-abc123/plan.json

@@ -148,27 +148,6 @@ def test_a_fast_and_wrong_collective_is_found(faulty: Any, tmp_path: Path) -> No
 
 
 @two_cores
-def test_ranks_that_know_of_different_memory_skip_the_same_sizes(faulty: Any) -> None:
-    process = faulty("little memory", "--json")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    one, two = (rank["measurements"] for rank in json.loads(out)["ranks"])
-    told = [[[p["status"] for p in kind["points"]] for kind in kinds] for kinds in (one, two)]
-    assert told[0] == told[1]
-    assert {p["status"] for p in one[4]["points"]} == {"skipped"}
-
-
-@two_cores
-def test_a_failing_rank_is_named_and_ends_the_others(faulty: Any, tmp_path: Path) -> None:
-    process = faulty("raise")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "RuntimeError: the device is broken" in err
-    assert "rank 1 ended with exit code 1" in err
-    assert left(tmp_path) == []
-
-
-@two_cores
 def test_no_process_is_left_when_the_time_is_over(faulty: Any, tmp_path: Path) -> None:
     process = faulty("hang", "--timeout", "5")
     _, err = process.communicate(timeout=120)

@@ -57,26 +57,3 @@ def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
     assert [rank.samples for rank in record.ranks] == [2 * samples, 0]
     assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
     assert (tmp_path / "run/index/nlp_gpt-tiny-open_mp_bs4_fp32_2_speed").is_file()
-
-
-def test_a_reproduction_run_out_of_time_leaves_its_json_record(trainmark, tmp_path):
-    done = trainmark("run", "gpt_megatron", "--recipe", "sp-bs8-fp32", "--timeout", "20",
-                     "--out", "run", "--quiet")  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    record = read(tmp_path / "run")
-    assert (record.status, record.cause.kind) == ("timed_out", "timeout")
-    assert record.plan.recipe["max_steps"] == 200
-    speed = json.loads((tmp_path / "run/index/nlp_gpt_sp_bs8_fp32_1_speed").read_text())
-    assert (speed["FINAL_RESULT"], speed["JOB_FAIL_FLAG"]) == (0, 1)
-
-
-def test_a_damaged_pair_stops_before_anything_starts(trainmark, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "a.bin").write_bytes(b"MMIDIDX\x00\x00" + bytes(60))
-    (data / "a.idx").write_bytes(bytes(64))
-    done = trainmark("run", "gpt_megatron", "--data", "data", "--out", "run")
-    assert done.returncode == 2
-    assert "swapped" in done.stderr
-    assert "way out" in done.stderr
-    assert not (tmp_path / "run").exists()

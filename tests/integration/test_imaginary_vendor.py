@@ -93,24 +93,3 @@ def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]
     lines = (folder / "first" / "telemetry.jsonl").read_text().splitlines()
     told = [event for line in lines if (event := json.loads(line))["event"] == "devices"]
     assert [one.get("power_w") for one in told[0]["devices"]] == [95.5, None]
-
-
-def test_the_imaginary_vendor_heeds_what_hides_devices_and_what_it_cannot(
-    folder: Path, variables: dict[str, str]
-) -> None:
-    (folder / "imaginary-smi").chmod(0o755)
-    (folder / "imaginary0").touch()
-    (folder / "imaginary1").touch()
-    here = {"IMAGINARY_DEVICES": str(folder), "IMAGINARY_VISIBLE_DEVICES": "1",
-            "PATH": f"{folder}{os.pathsep}{variables['PATH']}"}  # fmt: skip
-
-    def plan(*words: str) -> subprocess.CompletedProcess[str]:
-        command = ["trainmark", "run", "toy", "--device", "imaginary", "--dry-run", *words]
-        return subprocess.run(
-            command, cwd=folder, env=variables | here, capture_output=True, text=True, check=False
-        )
-
-    assert json.loads(plan().stdout)["device"]["product_names"] == ["Imaginary X1"]
-    assert plan("--nproc", "2").returncode == 2
-    refused = plan("precision=fp16")
-    assert (refused.returncode, "an X1 does not have" in refused.stderr) == (2, True)

@@ -101,14 +101,6 @@ def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_
     assert record.counts.steps == 0
 
 
-@pytest.mark.nightly
-def test_a_node_without_the_devices_is_named(two_nodes: Any) -> None:
-    record = two_nodes(Here(), device="nvidia")
-    assert (record.status, record.cause.kind) == ("failed", "node_refused")
-    assert record.cause.message.args["node"] == 0
-    assert record.counts.steps == 0
-
-
 class Killing(Here):
     """Kills a node's process as soon as its rank trains."""
 
@@ -129,9 +121,3 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) ->
     assert not record.ranks[1].finished
     assert "partial" in record.labels
     assert [node["finished"] for node in record.environment["nodes"]] == [True, False]
-
-
-@pytest.mark.nightly
-def test_a_signal_cancels_the_job_and_leaves_a_record(two_nodes: Any) -> None:
-    record = two_nodes(Here(), request=StopRequest("SIGINT"))
-    assert (record.status, record.cause.kind) == ("interrupted", "signal")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -192,15 +191,6 @@ def test_a_killed_sampler_fails_nothing(started, fifo):
     record = checked(run_dir)
     assert (record.status, record.telemetry.failed_readings) == ("passed", None)
     assert "end" not in [event["event"] for event in events_of(run_dir)]
-
-
-def test_a_stopped_sampler_holds_nobody_up(started, fifo):
-    process, run_dir = started("fault=wait")
-    wait_for_fault(fifo)
-    sampler_of(run_id_of(run_dir)).suspend()
-    process.send_signal(signal.SIGINT)
-    assert ended(process)[0] == 1
-    assert checked(run_dir).status == "interrupted"
 
 
 def test_a_killed_launcher_ends_sampler_and_hung_tool(started, fifo, tooled):

@@ -6,16 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from stand_in_jobs import SITE
-from trainmark.cases.gpt_megatron.memory import predict
 from trainmark.record.record import read
-from trainmark.train.step_memory import PROCESS_BYTES
 
 pytestmark = pytest.mark.nightly
 
@@ -127,28 +122,6 @@ def test_two_ranks_train_as_on_a_cpu(trainmark, case, words):
     assert [rank.samples for rank in found.ranks] == [rank.samples for rank in expected.ranks]
 
 
-def test_what_does_not_fit_is_refused_and_what_fits_is_named(trainmark):
-    small = {"STANDIN_MEMORY_BYTES": str(PROCESS_BYTES + (15 << 20))}
-    words = ("run", "gpt_megatron", "--device", "standin", "--dry-run")
-    refused = trainmark(*words, **small)
-    assert refused.returncode == 2
-    way_out = "use micro_batch_size="
-    assert way_out in refused.stderr
-    # Where planning cannot know the memory, the rank refuses before it loads anything.
-    record, code = run(trainmark, "gpt_megatron", "large", **small, STANDIN_SILENT="1")
-    assert (code, record.status, record.cause.place) == (1, "failed", "preflight")
-    assert record.cause.message.code == "fault"
-    assert way_out in record.cause.message.args["remedy"]
-    assert record.steps.time_ns == []
-    changes = way_out.removeprefix("add ").split()
-    record, code = run(trainmark, "gpt_megatron", "fits", *changes, **small, STANDIN_SILENT="1")
-    assert (code, record.status) == (0, "passed")
-    # The prediction is a lower bound of what was allocated, and close to it.
-    recipe = record.plan.load_recipe()
-    predicted = predict(replace(recipe, kernels="library"), 1).total
-    assert 0.9 < predicted / record.figures["allocator_peak"].value <= 1
-
-
 def test_a_full_device_ends_the_run_as_out_of_memory(trainmark):
     record, code = run(trainmark, "toy", "full", "bs=512", STANDIN_MEMORY_BYTES="300000")
     assert (code, record.status) == (1, "oom")
@@ -174,41 +147,5 @@ def test_a_mark_of_the_hosts_clock_shows_in_the_windows_of_a_run(trainmark):
     assert all(window["end_ns"] - window["start_ns"] >= least_ns for window in marked)
 
 
-def test_a_device_that_does_not_wait_fails_the_run(trainmark):
-    slow = {"STANDIN_OPERATION_NS": "10000000"}
-    record, code = run(trainmark, "toy", "no_wait", **slow, STANDIN_FAULT="no_wait")
-    assert (code, record.status) == (1, "failed")
-    assert (record.cause.kind, record.cause.place) == ("error", "preflight")
-
-
 TIME = "test_time.py::test_time_between_marks_is_synchronised_wall_time"
 WINDOWS = "test_windows.py::test_no_step_waits_for_the_device[toy-fp32-library]"
-
-
-@pytest.mark.parametrize(
-    ("fault", "test", "operation_ns", "failures"),
-    [
-        ("none", TIME, 200_000_000, 0),
-        ("no_wait", TIME, 20_000_000, 1),
-        ("waiting_marks", WINDOWS, 20_000, 1),
-    ],
-)
-def test_the_contract_of_devices_tells_a_right_clock_from_wrong_ones(
-    tmp_path, fault, test, operation_ns, failures
-):
-    """Marks of the host's clock are left out: they are right as long as the host keeps pace."""
-    root, report = Path(__file__).parents[2], tmp_path / "report.xml"
-    paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
-        "STANDIN_FAULT": fault, "STANDIN_OPERATION_NS": str(operation_ns),
-    }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", f"tests/device/{test}", "--device", "standin"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--junit-xml", str(report)],
-        env=env, cwd=root, capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-    (suite,) = ElementTree.parse(report).getroot()
-    counts = {name: int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")}
-    expected = {"tests": 1, "failures": failures, "errors": 0, "skipped": 0}
-    assert counts == expected, done.stdout

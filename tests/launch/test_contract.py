@@ -135,29 +135,6 @@ def test_a_job_is_found_by_its_id_where_it_is_the_only_one(tmp_path: Path) -> No
         folder_of("8", tmp_path)
 
 
-def test_what_the_site_does_not_have_is_refused(tmp_path: Path) -> None:
-    def ask(**world: int) -> None:
-        site = Elsewhere(launcher="slurm", nodes=2, devices_per_node=8)
-        request = RunRequest(case="toy", device="cpu", **world)
-        resolve(request, generated_root=tmp_path, elsewhere=site)
-
-    ask(nnodes=2, nproc=8)
-    for option, world in (("--nnodes", (3, 8)), ("--nproc", (2, 9))):
-        with pytest.raises(Exception) as caught:  # noqa: PT011
-            ask(nnodes=world[0], nproc=world[1])
-        assert getattr(caught.value, "where", None) == option
-
-
-def test_nodes_may_have_devices_that_are_not_here(tmp_path: Path) -> None:
-    elsewhere = Elsewhere(launcher="slurm", device="ascend")
-    plan = resolve(
-        RunRequest(case="toy", nnodes=2, nproc=8), generated_root=tmp_path, elsewhere=elsewhere
-    )
-    assert (plan.device.vendor, plan.device.product_names, plan.launcher) == ("ascend", [], "slurm")
-    with pytest.raises(UsageError):
-        resolve(RunRequest(case="toy", device="cuda"), generated_root=tmp_path, elsewhere=elsewhere)
-
-
 _TWO_BY_EIGHT = [
     (name, recipe)
     for name in cases.names()

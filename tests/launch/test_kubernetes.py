@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.contract import JOB_FILE, Command, JobState
+from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers import load
 from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, name, state_of
 from trainmark.launch.site import Site
@@ -113,24 +113,12 @@ def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golde
         assert '"gpu": "y"' in text
 
 
-def test_the_schema_finds_what_is_wrong() -> None:
-    found = yaml.safe_load(manifest(_plan(), _site(_SHARED)))
-    found["spec"]["replicatedJobs"][0]["template"]["spec"].update(completion=2)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(found, _schema())
-
-
 @settings(max_examples=50, deadline=None)
 @given(run_id=st.text(st.characters(codec="utf-8"), max_size=120))
 def test_names_are_labels_of_dns(run_id: str) -> None:
     pattern = r"[a-z]([-a-z0-9]*[a-z0-9])?"
     for text in (name(run_id), f"{name(run_id)}-node-0-99999-abcde"):
         jsonschema.validate(text, {"pattern": f"^{pattern}$", "maxLength": 63})
-
-
-def test_long_names_differ_where_run_ids_do() -> None:
-    first, second = (f"20260102T030405Z-{'a' * 40}-{end}" for end in ("x1", "x2"))
-    assert name(first) != name(second)
 
 
 _NO_RESOURCE = {"cpu", "fake", "apple"}
@@ -233,13 +221,6 @@ def test_how_a_job_ended(
     )  # fmt: skip
 
 
-def test_the_engine_and_the_pod_say_why() -> None:
-    state = state_of(_found("jobset_failed", "failed", "evicted"), 2, {})
-    assert state.said == (
-        "FailedJobs (jobset failed due to one or more job failures); node 0: Error (exit code 1)"
-    )
-
-
 def test_a_pod_that_is_gone_is_remembered() -> None:
     seen: dict[int, JobState] = {}
     going = state_of(_found("jobset", "running", "tainted"), 2, seen)
@@ -305,14 +286,6 @@ def test_the_command_is_pure_and_can_be_pasted(tmp_path: Path, cluster: Path) ->
     assert not (cluster / "calls").exists()
 
 
-@pytest.mark.parametrize("told", [b"", b"pods/other"])
-def test_a_file_that_names_no_job_of_the_run_is_refused(tmp_path: Path, told: bytes) -> None:
-    plan = _plan(tmp_path)
-    (tmp_path / "job.id").write_bytes(told.replace(b"{}", name(plan.run_id).encode()))
-    with pytest.raises(RecordError):
-        Kubernetes().attach(plan, _site(_SHARED))
-
-
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = _started(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
@@ -323,13 +296,6 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
     (Path(plan.run_dir) / JOB_FILE).unlink()
     with pytest.raises(RecordError):
         Kubernetes().attach(plan, site)
-
-
-def test_a_refused_job_is_told_in_the_engines_words(cluster: Path, tmp_path: Path) -> None:
-    (cluster / "create.fails").write_text("error: quota exceeded\n")
-    with pytest.raises(EnvironmentFault) as caught:
-        _started(cluster, tmp_path, _ALL_KEYS)
-    assert "quota exceeded" in caught.value.what
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
@@ -393,14 +359,3 @@ def test_absence_is_told(cluster: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "was refused" in str(Kubernetes().absent(Site()))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "kubectl" in str(Kubernetes().absent(Site()))
-
-
-def test_a_pasted_script_creates_the_same(cluster: Path, tmp_path: Path) -> None:
-    plan, site = _plan(tmp_path / "run"), _site(_SHARED)
-    command: Command = Kubernetes().command(plan, site)
-    (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
-    script = tmp_path / "script"
-    script.write_text(command.script(tmp_path / "run"))
-    assert os.waitstatus_to_exitcode(os.system(f"sh {script}")) == 0
-    assert (tmp_path / "run" / MANIFEST).read_text() == command.files[MANIFEST]
-    assert Kubernetes().attach(plan, site).id == f"jobset.jobset.x-k8s.io/{_NAME}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +15,7 @@ from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers.ray import Ray, RayJob
-from trainmark.launch.site import ContainerSite, RaySite, Site, read_site
+from trainmark.launch.site import ContainerSite, RaySite, Site
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -94,11 +93,6 @@ def test_the_command_is_golden(plan: Plan) -> None:
     check_golden("ray/common_folder.sh", command.script(Path(plan.run_dir)))
 
 
-def test_the_command_is_a_pure_function(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", None)
-    assert Ray().command(plan, site()) == Ray().command(plan, site())
-
-
 @pytest.mark.parametrize(
     ("vendor", "more", "bundle"),
     [
@@ -115,14 +109,6 @@ def test_a_node_is_asked_for_its_devices(
     device = plan.device.model_copy(update={"vendor": vendor})
     of_vendor = plan.model_copy(update={"device": device})
     assert asked_of_the_driver(of_vendor, site(ray={"resources": more}))["bundle"] == bundle
-
-
-def test_an_address_that_is_no_url_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "site.yaml"
-    file.write_text("ray:\n  address: ray://head:10001\n")
-    with pytest.raises(UsageError) as refused:
-        read_site(file)
-    assert "ray.address" in refused.value.what
 
 
 # Submission, with a stand-in for the program
@@ -159,16 +145,6 @@ def test_the_job_is_submitted_and_found_again(plan: Plan, program: Path, tmp_pat
     )
     assert (tmp_path / JOB_FILE).read_text() == plan.run_id
     assert Ray().attach(plan, site()) == job
-
-
-def test_a_refused_job_is_told_in_rays_words(
-    plan: Plan, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAILS", "job submit")
-    with pytest.raises(EnvironmentFault) as refused:
-        started(plan, site(), tmp_path)
-    assert "no: submit" in refused.value.what
-    assert not (tmp_path / JOB_FILE).exists()
 
 
 def test_without_the_program_it_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -220,16 +196,6 @@ def test_states_are_told_apart(
     state = Ray().attach(plan, site(cluster.url)).state()
     assert (state.phase, state.ending, state.exit_code, state.lost) == expected
     assert RECORDED[name]["said"] in state.said
-
-
-def test_the_headers_of_the_users_environment_are_sent(
-    plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_JOB_HEADERS", '{"X-Token": "abc"}')
-    cluster.says(plan.run_id, "running")
-    job = Ray().attach(plan, site(cluster.url))
-    job.cancel()
-    assert cluster.asked == [("POST", f"{plan.run_id}/stop", "abc")]
 
 
 def test_a_silent_cluster_counts_as_gone_at_last(plan: Plan, cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fakes import GOLDEN, FakeVendor, check_golden
 from trainmark import devices
-from trainmark.errors import DataError, EnvironmentFault, RecordError, UsageError
+from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.stopping import StopRequest
@@ -265,32 +265,6 @@ def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
     assert (back[1].state, back[1].run_dir) == ("kept", tmp_path / "runs/plan/b")
 
 
-def test_a_time_limit_is_no_other_work_and_a_seed_makes_other_data(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    go(TWO)
-    assert states(go(TWO, timeout=5.0)) == {"a": "kept", "b": "kept"}
-    go(TWO, seed=9)
-    assert launcher.launched == ["a-2", "b-2"]
-    assert "a is other work: content_id was" in launcher.said[0]
-
-
-def test_another_peak_is_another_figure_and_measured_again(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    go(TWO)
-    given = TWO.replace("name: a", "peak_tflops: 2, name: a")
-    assert states(go(given)) == {"a": "passed", "b": "kept"}
-    assert "a is other work: peak_tflops was None, is now 2.0" in launcher.said[0]
-
-
-def test_another_device_is_other_work(go: Callable[..., list[Outcome]], launcher: Launcher) -> None:
-    go(TWO)
-    assert states(go(TWO, device="cpu")) == {"a": "passed", "b": "passed"}
-    assert launcher.launched == ["a-2", "b-2"]
-    assert launcher.said[0].startswith("1/2 a: a is other work: device_products was 'Fake Acc")
-
-
 REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
@@ -331,20 +305,6 @@ def test_more_launches_join_those_that_are_there(
     assert launcher.launched == ["a-3"]
 
 
-def test_a_series_of_other_work_begins_anew_and_going_back_finds_the_old(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
-) -> None:
-    go(REPEATED)
-    changed = REPEATED.replace("name: a", "set: {bs: 16}, name: a")
-    (other, _) = go(changed)
-    assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3"]
-    said = "1/2 a: a/r1 is other work: micro_batch_size was 64, is now 16; this attempt goes to a-2"
-    assert said in launcher.said
-    assert other.run_dir == tmp_path / "runs/plan/a-2"
-    (back, _) = go(REPEATED)
-    assert (back.state, back.run_dir) == ("kept", tmp_path / "runs/plan/a")
-
-
 def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
     go: Callable[..., list[Outcome]], launcher: Launcher
 ) -> None:
@@ -353,14 +313,6 @@ def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", "a/r2", "a/r3"]
     go("order: runs\n" + text, device="cpu")
     assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3", "b-2", "c-2/r1", "c-2/r2"]
-
-
-def test_a_launch_that_cannot_begin_ends_its_entry_alone(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    launcher.endings = {"a r1": "disk"}
-    assert states(go(REPEATED)) == {"a": "failed", "b": "passed"}
-    assert launcher.launched == ["a/r1", "b"]
 
 
 def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None:
@@ -484,25 +436,6 @@ def test_engines_look_once_at_each_world_before_anything_starts(
     assert caught.value.where == f"{tmp_path}/plan.yaml, runs[1], run a-2x2: hosts.txt, line 2"
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{case: toy, launcher: slrum}", ["unknown launcher 'slrum'", "did you mean slurm"]),
-        ("{case: toy, site: nowhere.yaml}", ["nowhere.yaml: cannot be read"]),
-        ("{case: toy, site: bad.yaml}", ["bad.yaml", "nods"]),
-    ],
-)
-def test_a_wrong_launcher_or_site_is_named_with_its_line(
-    tmp_path: Path, line: str, said: list[str]
-) -> None:
-    (tmp_path / "bad.yaml").write_text("nods: 2\n")
-    with pytest.raises(UsageError) as caught:
-        checked(tmp_path, f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
-    assert [
-        part for part in ["plan.yaml, runs[2], run toy: ", *said] if part not in str(caught.value)
-    ] == []
-
-
 def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,39 +464,6 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     assert launcher.launched == ["a-2/r2"]
     assert launcher.said[0] == "a: a/r1 is a submitted job: waiting"
     assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, ())
-
-
-def test_a_launch_killed_before_the_engine_had_it_holds_nobody_up(
-    tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "launcher: slurm\nruns:\n- {case: toy, name: a, device: cpu}\n"
-    plan = checked(tmp_path, text)[0].found.missing[0]
-    folder = Path(plan.run_dir)
-    folder.mkdir(parents=True)
-    plan.save(folder)
-    (folder / SITE_FILE).write_text("{}")
-
-    def attach(folder: Path) -> tuple[Plan, str]:
-        raise RecordError("no job there")
-
-    monkeypatch.setattr(submission, "attach", attach)
-    (outcome,) = do(checked(tmp_path, text), launcher)
-    assert (outcome.state, launcher.launched) == ("passed", ["a-2"])
-    assert launcher.said[1] == "a: no job there"
-
-
-def test_a_vendors_refusal_is_a_reason(
-    go: Callable[..., list[Outcome]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainmark.protocols import Refusal
-
-    def refuse(self: FakeVendor, recipe: Any, nproc: int) -> Refusal | None:
-        return Refusal("no fp16 here", "use fp32") if recipe.precision == "fp16" else None
-
-    monkeypatch.setattr(FakeVendor, "refuse", refuse)
-    outcomes = go("runs:\n- {case: toy, set: {precision: fp16}}\n")
-    assert (outcomes[0].state, outcomes[0].reason) == ("skipped", "no fp16 here")
-    assert exit_code(outcomes) == 2
 
 
 @pytest.mark.parametrize(
@@ -654,30 +554,6 @@ def test_two_calls_never_work_in_one_folder(
     assert states(go(TWO)) == {"a": "kept", "b": "kept"}
 
 
-def test_what_another_call_did_after_the_check_is_kept(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
-) -> None:
-    early = checked(tmp_path, TWO)
-    launcher.endings = {"b": "oom"}
-    go(TWO)
-    launcher.launched.clear()
-    launcher.endings = {}
-    outcomes = do(early, launcher)
-    assert states(outcomes) == {"a": "kept", "b": "passed"}
-    assert launcher.launched == ["b-2"]
-
-
-def test_a_record_that_cannot_be_read_is_left_alone(
-    go: Callable[..., list[Outcome]], tmp_path: Path
-) -> None:
-    folder = tmp_path / "runs/plan/a"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text("{}")
-    (entry, _) = checked(tmp_path, TWO)
-    assert (entry.outcome().state, entry.outcome().run_dir) == ("to run", folder.with_name("a-2"))
-    assert entry.found.why_again[0].startswith("a cannot be read: not a record of this schema")
-
-
 @pytest.mark.parametrize(
     ("kinds", "code"),
     [
@@ -692,25 +568,6 @@ def test_a_record_that_cannot_be_read_is_left_alone(
 )
 def test_the_exit_code_says_how_it_went(kinds: list[Any], code: int) -> None:
     assert exit_code(Outcome(name=kind, state=kind) for kind in kinds) == code
-
-
-def test_the_table_has_a_row_an_entry_and_says_the_reasons(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    launcher.endings = {"b": "oom"}
-    outcomes = go(TWO + "- {case: toy, name: mp, nproc: 8}\n")
-    lines = series_table(outcomes, screen=Screen(width=80)).split("\n")
-    assert lines[0].split() == [
-        "run", "status", "final_result", "quality", "token/p/s", "final_loss", "mem",
-    ]  # fmt: skip
-    assert lines[2].split() == [
-        "a", "passed", "512.0", "samples/s", "0.9375/0.9", "256.0", "0.250", "0.0/0.0",
-    ]  # fmt: skip
-    assert lines[3].split() == ["b", "failed", "/", "/", "/", "/", "/"]
-    assert lines[4].split() == ["mp", "skipped", "/", "/", "/", "/", "/"]
-    assert "b: failed: oom: upside down" in lines
-    assert "mp: skipped: 8 fake devices needed, 2 here" in lines
-    assert any(line.startswith("a: ") and line.endswith("/runs/plan/a") for line in lines)
 
 
 def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
@@ -755,17 +612,6 @@ runs:
     ]
     said = series_table(outcomes, screen=Screen(width=110))
     check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
-
-
-def test_the_document_has_the_interval_of_several_launches(
-    go: Callable[..., list[Outcome]],
-) -> None:
-    outcome = _at_rates(go(TWO)[0], [510.0, 512.0, 511.0])
-    (done,) = series_json([outcome], name="plan", exit_code=0)["runs"]
-    assert (done["final_result"], done["launches"]) == (511.0, 3)
-    interval = done["final_result_interval"]
-    assert (interval["low"], interval["high"], interval["launches"]) == (510.0, 512.0, 3)
-    assert (interval["is_range"], interval["descriptive"]) == (True, True)
 
 
 def test_the_document_has_an_entry_a_run(
@@ -848,12 +694,6 @@ def test_options_that_belong_to_one_run_are_refused(
     assert "way out" in err
 
 
-def test_a_missing_plan_file_is_named(cli: Any) -> None:
-    code, _, err = cli("run", "nowhere.yml")
-    assert code == 2
-    assert "nowhere.yml: cannot be read: No such file or directory" in err
-
-
 BUSY, SHAKEN = Message("busy"), Message("shaken")
 
 
@@ -893,16 +733,3 @@ def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
     document = series_json(outcomes, name="plan", exit_code=0)
     assert document["runs"][0]["final_result_reason"] == "warm-up"
     assert document["runs"][1]["notes"] == [BUSY.as_dict(), SHAKEN.as_dict()]
-
-
-def test_a_plans_folder_shows_every_run_of_it(go: Callable[..., list[Outcome]], cli: Any) -> None:
-    go(TWO + "- {case: toy, name: r1}\n- {case: toy, name: many, repeat: 2}\n")
-    for path in Path("runs/plan").rglob("plan.json"):
-        path.unlink()  # evidence that these records were not made from
-    code, out, _ = cli("export", "runs/plan", "--to", "json")
-    assert code == 0
-    assert [Path(found["plan"]["run_dir"]).name for found in json.loads(out)] == [
-        "a", "b", "r1", "r2", "r1",
-    ]  # fmt: skip
-    code, out, _ = cli("report", "runs/plan", "--format", "json")
-    assert (code, len(json.loads(out))) == (0, 5)

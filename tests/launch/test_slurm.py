@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import GOLDEN, FakeClock, check_golden
@@ -119,18 +118,6 @@ def test_an_option_that_is_not_the_sites_is_refused(plan: Plan, name: str) -> No
 WORD = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
 
 
-@given(value=WORD, name=st.sampled_from(["partition", "constraint", "comment"]))
-def test_whatever_a_site_file_says_stays_one_word(value: str, name: str) -> None:
-    toy = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    own = name != "comment"
-    keys = SlurmSite(**({name: value} if own else {"options": {name: value}}))
-    command = Slurm().command(toy, site(slurm=keys))
-    last = command.script(Path("/run")).splitlines()[-2]
-    shell = ["bash", "-c", f"sbatch() {{ printf '%s\\0' \"$@\"; }}; {last.rpartition(' > ')[0]}"]
-    shown = subprocess.run(shell, capture_output=True, check=True).stdout.decode()
-    assert shown.split("\0")[:-1] == list(command.argv[1:])
-
-
 # States
 
 
@@ -204,12 +191,6 @@ def test_endings_are_told_apart_by_the_jobs_own_files(
     )  # fmt: skip
 
 
-def test_a_killed_first_node_leaves_its_cause_in_the_log_alone(tmp_path: Path) -> None:
-    (tmp_path / LOG_FILE).write_text(RECORDED["node_fail"]["log"])
-    found = job(tmp_path, scontrol=UNKNOWN).state()
-    assert (found.ending, found.exit_code) == ("node_lost", None)
-
-
 def test_a_job_of_which_nothing_is_left_has_an_unknown_end(tmp_path: Path) -> None:
     found = job(tmp_path, scontrol=UNKNOWN).state()
     assert (found.phase, found.ending, found.exit_code) == ("ended", "unknown", None)
@@ -237,13 +218,6 @@ def test_a_job_killed_for_its_memory_is_told_from_one_that_failed(
     (tmp_path / LOG_FILE).write_text(f"srun: error: tasks ended\n{line}\n")
     found = job(tmp_path, scontrol=(0, RECORDED["failed"]["scontrol"], "")).state()
     assert found.ending == "out_of_memory"
-
-
-def test_what_a_rank_prints_is_no_word_of_slurms(tmp_path: Path) -> None:
-    said = "0: I read: slurmstepd: error: *** JOB 1 ON a CANCELLED AT x DUE TO TIME LIMIT ***"
-    (tmp_path / LOG_FILE).write_text(said)
-    found = job(tmp_path, scontrol=(0, RECORDED["failed"]["scontrol"], "")).state()
-    assert found.ending == "failed"
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
