@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
@@ -56,13 +56,8 @@ class Command:
         """Return the text for a shell that does what ``start`` does, as it can be pasted."""
         lines = [_BEGIN.format(shlex.quote(str(run_dir)))]
         for name, content in self.files.items():
-            if "/" in name:
-                lines.append(f"mkdir -p {shlex.quote(str(Path(name).parent))}")
-            body = content if content.endswith("\n") else content + "\n"
-            end = _HEREDOC
-            while end in body:
-                end += "_"
-            lines.append(f"cat > {shlex.quote(name)} <<'{end}'\n{body}{end}")
+            text = content.removesuffix("\n")
+            lines.append(f"cat > {shlex.quote(name)} <<'{_HEREDOC}'\n{text}\n{_HEREDOC}")
         words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         words.append(shlex.join(self.argv))
         if self.prints_job:

@@ -362,19 +362,17 @@ def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     return folder
 
 
-class Heartbeat:
-    """Whether the launcher still writes to our standard input."""
+def _input_lost(last_s: list[float]) -> bool:
+    """Read what came on standard input; tell whether it ended or was silent for too long.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last_s = clock, clock()
-
-    def lost(self) -> bool:
-        """Read what came since; tell whether the input ended or was silent for too long."""
-        while select.select([sys.stdin], [], [], 0)[0]:
-            if not os.read(sys.stdin.fileno(), 4096):
-                return True
-            self._last_s = self._clock()
-        return self._clock() - self._last_s > _SILENCE_S
+    Args:
+        last_s: when something came last; updated.
+    """
+    while select.select([sys.stdin], [], [], 0)[0]:
+        if not os.read(sys.stdin.fileno(), 4096):
+            return True
+        last_s[0] = time.monotonic()
+    return time.monotonic() - last_s[0] > _SILENCE_S
 
 
 def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: StopReason) -> bool:
@@ -417,11 +415,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("--heartbeat", action="store_true")
     asked = parser.parse_args(words)
     number = asked.node_rank
-    heartbeat = Heartbeat() if asked.heartbeat else None
+    last_s = [time.monotonic()]
     with stop_signals_noted() as request:
 
         def reason_to_stop() -> dict[str, Any] | None:
-            lost = request.signal_name is None and heartbeat is not None and heartbeat.lost()
+            lost = request.signal_name is None and asked.heartbeat and _input_lost(last_s)
             name = "SIGHUP" if lost else request.signal_name
             return None if name is None else {"reason": "signal", "signal": name}
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +61,17 @@ def manifest(plan: Plan, site: Site) -> str:
     """Return the YAML of what a run creates.
 
     Raises:
-        UsageError: the site names no image.
+        UsageError: the site names no image, or what a pod does not take beside it.
     """
-    if site.container is None:
-        remedy = "set container.image"
-        raise UsageError("pods need an image", where="site file, container", remedy=remedy)
+    box = site.container
+    if box is None or box.runtime or box.mounts or box.arguments:
+        remedy = "set image, and mounts as kubernetes.volumes"
+        raise UsageError("pods take an image alone", where="site key container", remedy=remedy)
     own, called = site.kubernetes, name(plan.run_id)
     amounts = {"cpu": own.cpu, "memory": own.memory}
     master = f"{called}-node-0-0.{called}"
     return template(
-        "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=site.container.image,
+        "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
         tolerations=[
             {key: int(word) if key == "tolerationSeconds" else word for key, word in one.items()}
@@ -86,30 +88,25 @@ class Kubernetes:
     name = "kubernetes"
     detaches = True
 
-    def absent(self, site: Site) -> str | None:
+    def absent(self, site: Site) -> str | None:  # noqa: ARG002
         """Return why it cannot be used here, None if it can."""
-        try:
-            _kubectl(site, "version")
-        except EnvironmentFault as fault:
-            return _unanswered(fault)
-        return None
+        return None if which("kubectl") else "no program `kubectl`"
 
     def check(self, plan: Plan, site: Site) -> None:
         """Refuse what no cluster could run, then let the cluster check the manifest."""
-        box, folder = site.container, Path(plan.run_dir)
-        seen = any(folder.is_relative_to(one.path) for one in site.kubernetes.volumes)
+        if not any(Path(plan.run_dir).is_relative_to(one.path) for one in site.kubernetes.volumes):
+            raise UsageError(
+                f"no volume of the pods holds {plan.run_dir}",
+                where="site key kubernetes.volumes",
+                remedy="name one that this machine shares, by its path here",
+            )
         vendor = devices.all_vendors()[plan.device.vendor]
-        for wrong, what, key, remedy in (
-            (not box or box.runtime or box.mounts or box.arguments, "pods take an image alone",
-             "container", "set image, and mounts as kubernetes.volumes"),
-            (not seen, f"no volume of the pods holds {folder}",
-             "kubernetes.volumes", "name one that this machine shares, by its path here"),
-            (not vendor.counts_cores and not accelerators(plan, site),
-             f"the resource that stands for {vendor.name} devices is unknown",
-             "kubernetes.resource", "set it, for example vendor.com/gpu"),
-        ):  # fmt: skip
-            if wrong:
-                raise UsageError(what, where=f"site key {key}", remedy=remedy)
+        if not vendor.counts_cores and not accelerators(plan, site):
+            raise UsageError(
+                f"the resource that stands for {vendor.name} devices is unknown",
+                where="site key kubernetes.resource",
+                remedy="set it, for example vendor.com/gpu",
+            )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST
             file.write_text(manifest(plan, site), encoding="utf-8")
@@ -146,7 +143,7 @@ class KubernetesJob:
         try:
             told = json.loads(_kubectl(self._site, "get", kinds, "-l", own, "-o", "json"))
         except EnvironmentFault as fault:
-            return replace(self._last, said=_unanswered(fault))
+            return replace(self._last, said=fault.what)
         self._last = state_of(told["items"], self._plan.nnodes, self._seen)
         return self._last
 
@@ -226,12 +223,6 @@ def _said(told: dict[str, Any]) -> str:
     """Return a reason with what is said about it."""
     more = told.get("message") or (f"exit code {told['exitCode']}" if "exitCode" in told else "")
     return f"{told['reason']} ({more.strip()})" if more else str(told["reason"])
-
-
-def _unanswered(fault: EnvironmentFault) -> str:
-    """Return what ``kubectl`` said last, without how ``submit`` words each failure."""
-    last = fault.what.splitlines()[-1].removeprefix("the engine refused the job: ")
-    return f"no cluster answers: {last}"
 
 
 def _words(site: Site) -> list[str]:
