@@ -73,7 +73,7 @@ def reading(examples: Examples) -> Callable[[], float]:
     def measure() -> float:
         start, seen = time.perf_counter(), 0
         for first in range(0, len(order), MICRO_BATCH):
-            seen += len(examples.batch(order[first : first + MICRO_BATCH]).ids)
+            seen += len(examples.batch(order[first : first + MICRO_BATCH])[0].ids)
         return seen / (time.perf_counter() - start)
 
     return measure
@@ -83,7 +83,8 @@ def stepping(examples: Examples) -> Callable[[], float]:
     """Return a measure of sequences/s of training one block of GLM-large, fp32."""
     import torch
 
-    from trainmark.cases.glm_superglue.model import GlmShape, build_model
+    from trainmark.cases.glm_superglue.model import build_model
+    from trainmark.cases.glm_superglue.recipe import GlmShape
 
     shape = GlmShape(
         num_layers=1, hidden_size=WIDTH, num_heads=HEADS, vocab_size=VOCAB_SIZE,
@@ -91,7 +92,7 @@ def stepping(examples: Examples) -> Callable[[], float]:
     )  # fmt: skip
     model = build_model(shape, dropout=0.1, seed=1, kernels=chosen_kernels())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    batch = next(examples.batch([0]).chunks(STEP_SEQUENCES))
+    batch = next(examples.batch([0])[0].chunks(STEP_SEQUENCES))
     inputs = [
         torch.from_numpy(item)
         for item in (

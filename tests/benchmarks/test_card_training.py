@@ -19,7 +19,8 @@ from benchmarks.peers import PeerFailedError
 from benchmarks import glm_loader
 from trainmark import devices
 from trainmark.cases.dlrm_criteo.placement import place_within
-from trainmark.cases.glm_superglue.model import GlmShape, build_model
+from trainmark.cases.glm_superglue.model import build_model
+from trainmark.cases.glm_superglue.recipe import GlmShape
 from trainmark.cases.glm_superglue.scoring import Sequences
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse

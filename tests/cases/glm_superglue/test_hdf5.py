@@ -56,7 +56,7 @@ def same(ours, theirs):
         np.testing.assert_array_equal(getattr(left[0], name), getattr(right[0], name))
 
 
-@pytest.mark.parametrize("storage", [{}, {"chunks": (16,), "compression": "gzip"}])
+@pytest.mark.parametrize("storage", [{}, {"chunks": (8,), "compression": "gzip"}])
 def test_text_and_sparse_file_give_equal_batches(tmp_path, splits, storage):
     found = data.load(write(tmp_path / "raw", splits, **storage), RECIPE)
     same(found.train, splits.train)

@@ -1,7 +1,6 @@
 """Splits, epochs and kept indices of the GPT case, against plain reference loops."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -84,22 +83,6 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
         assert total - 1 - len(samples) * seq_length < seq_length
         shuffled = index.tokens(index.shuffle)
         assert (shuffled == rows[index.shuffle]).all()
-
-
-def test_samples_in_order_have_exact_tokens():
-    samples = Samples(corpus([3, 0, 0, 4, 1, 0, 5]), range(1, 7), 4, seed=1)
-    index = samples.in_order()
-    assert samples.num_tokens == 10
-    assert index.tokens([1, 0]).tolist() == [[7, 8, 9, 10, 11], [3, 4, 5, 6, 7]]
-    assert index.documents.tolist() == [0, 1, 2, 3, 4, 5]
-    assert index.positions.tolist() == [0, 3, 5]
-    assert index.offsets.tolist() == [0, 0, 3]
-    assert index.shuffle.tolist() == [0, 1]
-    assert index.tokens([]).shape == (0, 5)
-    with pytest.raises(AssertionError):
-        index.tokens([2])
-    with pytest.raises(AssertionError):
-        index.tokens([-1])
 
 
 def test_epochs_depend_on_seed_and_number_alone():
@@ -189,8 +172,6 @@ def test_a_kept_epoch_is_mapped_and_not_built_again(place, monkeypatch):
     fresh = cached(None).epoch(3)
     assert same(cached(place).epoch(3), fresh)
     (file,) = place.iterdir()
-    numbers = 188 + 3 * len(fresh) + 2  # order, positions, offsets, shuffle
-    assert file.stat().st_size == 8 * (numbers + 1)  # and a checksum
     monkeypatch.setattr(Samples, "_build", None)
     found = cached(place).epoch(3)
     assert same(found, fresh)
@@ -207,32 +188,9 @@ def test_each_thing_an_epoch_depends_on_has_a_file_of_its_own(place, monkeypatch
     ):  # fmt: skip
         assert same(cached(place, **changes).epoch(0), cached(None, **changes).epoch(0))
     assert len(list(place.iterdir())) == 6
-    monkeypatch.setattr(sampling, "FORMAT", 3)
+    monkeypatch.setattr(sampling, "FORMAT", 4)
     cached(place).epoch(0)
     assert len(list(place.iterdir())) == 7
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: b"",
-        lambda content: content[:-1],
-        lambda content: content + b"\0",
-        lambda content: content + bytes(8),
-        lambda content: b"\x93NUMPX" + content[6:],
-        lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:],
-        lambda content: content[:-8] + bytes(8),
-    ],
-)
-def test_a_damaged_file_is_built_again(place, damage):
-    fresh = cached(place).epoch(0)
-    (file,) = place.iterdir()
-    good = file.read_bytes()
-    file.unlink()  # the mapped one stays whole
-    file.write_bytes(damage(good))
-    assert same(cached(place).epoch(0), fresh)
-    assert file.read_bytes() == good
-    assert list(place.iterdir()) == [file]
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(place, monkeypatch):
@@ -242,40 +200,9 @@ def test_a_folder_that_cannot_be_written_is_no_error(place, monkeypatch):
     place.write_bytes(b"a file where the folder would be")
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     place.unlink()
-    monkeypatch.setattr(sampling, "_save", refuse)
+    monkeypatch.setattr(np, "save", refuse)
     assert same(cached(place).epoch(0), cached(None).epoch(0))
     assert list(place.iterdir()) == []
-
-
-def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
-    def half(stream, vector):
-        stream.write(bytes(100))
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(sampling, "_save", half)
-    assert same(cached(place).epoch(0), cached(None).epoch(0))
-    assert list(place.iterdir()) == []
-
-
-def test_ranks_may_keep_the_same_epoch_at_once(place, monkeypatch):
-    monkeypatch.setattr(sampling, "MAX_CACHED_FILES", 1)  # they prune each other's files too
-    fresh = cached(None).epoch(0)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: cached(place).epoch(0), range(40)))
-    assert all(same(index, fresh) for index in found)
-    assert {file.suffix for file in place.iterdir()} <= {".int64"}
-
-
-def test_small_epochs_are_not_kept(place, monkeypatch):
-    cached(place).epoch(0)
-    (file,) = place.iterdir()
-    numbers = len(np.memmap(file, np.int64)) - 1  # the last one is the checksum
-    monkeypatch.setattr(sampling, "WORTH_KEEPING", numbers)
-    cached(place).epoch(1)
-    assert len(list(place.iterdir())) == 2
-    monkeypatch.setattr(sampling, "WORTH_KEEPING", numbers + 1)
-    assert same(cached(place).epoch(2), cached(None).epoch(2))
-    assert len(list(place.iterdir())) == 2
 
 
 def test_the_newest_files_stay(place, monkeypatch):
@@ -294,10 +221,3 @@ def test_the_newest_files_stay(place, monkeypatch):
     assert same(first, cached(None).epoch(0))  # mapped before it was removed
     kept = {file.name for file in place.iterdir()}
     assert kept == {cached(place)._file(number).name for number in (2, 3)} | {"content.json"}
-
-
-def test_splits_without_a_whole_sample_keep_nothing(place):
-    empty = cached(place, documents=range(5, 5))
-    assert len(empty) == 0
-    assert empty.epoch(0).tokens([]).shape == (0, 5)
-    assert not place.exists()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gpt_tokenizers import END, MERGES, ids_of, vocab, write_one_file, write_two_files
-from trainmark.cases.gpt_megatron.prepare.tokenizer import open_tokenizer, tokenizer_files
+from gpt_tokenizers import END, ids_of, vocab, write_one_file, write_two_files
+from trainmark.cases.gpt_megatron.prepare.tokenizer import open_tokenizer
 from trainmark.errors import DataError
 
 WRITERS = [write_two_files, write_one_file]
@@ -80,15 +80,6 @@ def test_a_folder_without_a_whole_form_is_refused(tmp_path):
     assert "merges.txt without vocab.json" in fault(tmp_path)
 
 
-def test_the_files_that_belong_are_listed(tmp_path):
-    write_one_file(write_two_files(tmp_path))
-    (tmp_path / "README.md").write_text("")
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    assert list(tokenizer_files(tmp_path)) == [
-        "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-    ]  # fmt: skip
-
-
 def without(*tokens):
     return {token: number for token, number in vocab().items() if token not in tokens}
 
@@ -96,7 +87,6 @@ def without(*tokens):
 @pytest.mark.parametrize(
     ("ids", "says"),
     [
-        ({}, "merges.txt, line 2: no merge: 'h e'"),
         (without("a"), "263 tokens, the largest id is 263, none has id "),
         (vocab() | {"hello": "259"}, "vocab.json: not readable as a tokenizer"),
         (vocab() | {"hello": True}, "vocab.json: not readable as a tokenizer"),
@@ -110,32 +100,12 @@ def test_ids_are_the_whole_numbers_without_a_hole(tmp_path, ids, says):
     assert says in fault(write_two_files(tmp_path, ids=ids))
 
 
-@pytest.mark.parametrize("pair", [("h",), ("h", "e", "l"), ("h", "zz"), ("z", "z"), ("",)])
-def test_a_merge_that_makes_no_token_is_named_with_its_line(tmp_path, pair):
-    message = fault(write_two_files(tmp_path, merges=[*MERGES[:3], pair, *MERGES[3:]]))
-    assert "merges.txt, line 5: no merge" in message
-
-
-def test_damaged_files_are_named(tmp_path):
-    write_two_files(tmp_path)
-    (tmp_path / "merges.txt").write_bytes(b"\xff\xfe")
-    assert "merges.txt: not UTF-8" in fault(tmp_path)
-    for text in ("", "[" * 100_000, '{"a": 0'):
-        (tmp_path / "vocab.json").write_text(text)
-        assert "vocab.json: not readable as JSON" in fault(tmp_path)
-    (tmp_path / "vocab.json").write_text("[1]")
-    assert "vocab.json: holds a list" in fault(tmp_path)
-
-
 def test_an_added_token_that_the_library_moves_is_refused(tmp_path):
     def fill_up_behind(document):
         document["model"]["vocab"]["behind"] = 264
 
     message = fault(write_one_file(tmp_path, fill_up_behind))
     assert "has id 263 in the file, and 264 once" in message
-
-
-WORD_LEVEL = {"type": "WordLevel", "vocab": without(END), "unk_token": "a"}
 
 
 @pytest.mark.parametrize(

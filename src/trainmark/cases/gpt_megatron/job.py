@@ -10,12 +10,13 @@ from torch import Tensor
 
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.kernels.choice import choose
 from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
 from . import data as corpus
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
 def load_data(context: JobContext) -> Loaded:
     """Return training and validation samples over the mapped tokens."""
     return corpus.load(context.data_dir, context.recipe)
-
-
-def build(context: JobContext, data: Loaded) -> GptJob:
-    """Build the model, parallelize it over the ranks, and build its optimizer."""
-    return GptJob(context, data)
 
 
 def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
@@ -90,32 +86,22 @@ class GptJob:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         index = self.data.train.epoch(epoch)
-        for part in self.sharding.micro_batches(epoch, order=index.shuffle):
-            samples = 0 if part.weightless else len(part.rows)
-            tokens = samples * self.recipe.seq_length
-            here = self.ranks.counts_here
-            yield Batch(
-                self._ids(index.tokens(part.rows)),
-                Counts(samples, samples, tokens, tokens) if here else Counts(),
-                part.step_samples,
-                part.closes_step,
-                shared_samples=0 if here else samples,
-            )
+        return training_batches(
+            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here,
+            tensors=self._checked,
+        )  # fmt: skip
 
-    def _ids(self, tokens: NDArray[Any]) -> Tensor:
+    def _checked(self, tokens: NDArray[Any]) -> Tensor:
         """Return token ids (B, T + 1) on the host: T to read, each followed by its target.
 
         Raises:
             DataError: an id past the vocabulary. The check before the run knows a file by
                 size and time of change, and a table cut over ranks would take it for zero.
         """
-        worst = next(
-            (int(x) for x in (tokens.min(), tokens.max()) if not 0 <= x < self.recipe.vocab_size),
-            None,
-        )
-        if worst is not None:
+        low, high = int(tokens.min()), int(tokens.max())
+        if not 0 <= low <= high < self.recipe.vocab_size:
             raise DataError(
-                f"token id {worst}",
+                f"token ids from {low} to {high}",
                 where=str(self.context.data_dir),
                 rule=f"a token id lies in [0, {self.recipe.vocab_size}), the recipe's vocab_size",
                 remedy="the tokens changed since they were checked: remove indices/ beside them "
@@ -140,26 +126,23 @@ class GptJob:
         model needs all its ranks in each.
         """
         index = self.data.validation.in_order()
-        ranks, size = self.ranks, self.recipe.micro_batch_size
-        total = len(self.data.validation)
-        rows = evaluation_rows(total, rank=ranks.data_rank, world_size=ranks.data_size)
-        most = -(-total // ranks.data_size)
-        device = self.stepper.device
-        loss = torch.zeros((), device=device)
+        ranks, total, device = self.ranks, len(self.data.validation), self.stepper.device
+        host = evaluation_batches(
+            index, size=self.recipe.micro_batch_size, rank=ranks.data_rank,
+            world_size=ranks.data_size, tensors=self._checked,
+        )  # fmt: skip
+        loss, scored = torch.zeros((), device=device), 0
         self.model.eval()
-        parts = (rows[first : first + size] for first in range(0, most, size))
-        host = ((self._ids(index.tokens(list(mine) or [0])), len(mine)) for mine in parts)
         depth = self.recipe.read_ahead_batches
         for ids, samples in read_ahead(host, self.context.device, depth=depth):
             with self.stepper.autocast():
                 found = self.model(ids[:, :-1], ids[:, 1:])
             loss += found if samples else 0.0
+            scored += samples
         self.model.train()
         counted = ranks.counts_here
         world_size = self.context.world_size
-        (scored,) = add_over_ranks(
-            len(rows) if counted else 0, world_size=world_size, device=device
-        )
+        (scored,) = add_over_ranks(scored if counted else 0, world_size=world_size, device=device)
         (loss_sum,) = add_floats_over_ranks(
             loss.item() if counted else 0.0, world_size=world_size, device=device
         )
@@ -185,3 +168,6 @@ class GptJob:
             },
             "skipped_steps": self.stepper.skipped_steps(),
         }  # fmt: skip
+
+
+build = GptJob

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.data.full_scan import Extremes, cached_scan, extremes
-from trainmark.data.vocabulary import refuse_short
+from trainmark.data.cache import Extremes, cached_scan, extremes
+from trainmark.data.model_config import refuse_short
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
@@ -131,7 +131,7 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
                 where=f"{bin_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                remedy=_more_for(name, len(documents), reader.num_documents, recipe.split),
+                remedy="give the split more weight, lower seq_length, or give more text",
             )
 
 
@@ -152,15 +152,6 @@ def _refuse_short_vocabulary(folder: Path, vocab_size: int) -> None:
             folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
             multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
         )  # fmt: skip
-
-
-def _more_for(name: str, documents: int, of: int, split: str) -> str:
-    """Return the way out for a split without a whole sample."""
-    if documents == of:
-        return "lower seq_length, or give more text: the split has all documents already"
-    usual = "949,50,1"
-    example = f" (for instance split={usual})" if split.replace(" ", "") != usual else ""
-    return f"give the {name} split more weight{example}, lower seq_length, or give more text"
 
 
 def load(folder: Path, recipe: GptRecipe) -> Loaded:

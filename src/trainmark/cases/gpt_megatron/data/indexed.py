@@ -1,6 +1,6 @@
 """Megatron's indexed token files: a ``.bin`` of tokens and the ``.idx`` that cuts it.
 
-Owns the byte layout, reading (memory-mapped, every rule checked before use) and writing. Must
+Owns the byte layout, reading (memory-mapped, header and lengths checked) and writing. Must
 not know vocabularies, splits or samples. Numpy only.
 
 An ``.idx`` is little endian and packed: magic (9 bytes), version (int64), element type
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainmark.data import input_files
+from trainmark.data import files as data_files
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,13 +31,11 @@ OLD_MAGIC = b"TNTIDX\x00\x00"  # the unmapped form that came before
 HEADER = struct.Struct("<9sqBqq")
 VERSION = 1
 INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
-FLOAT_CODES = {6: "float64", 7: "float32"}
-BLOCK_ROWS = 1 << 20  # index rows checked at a time, to bound memory
 UINT16_BELOW = 65_500  # Megatron's bound, somewhat below 2**16
 AGAIN = "copy both files of the pair again, or prepare the data again"
 
 readable = partial(
-    input_files.readable,
+    data_files.readable,
     rule="an indexed data set is a readable .bin with its .idx",
     remedy="check the name and the permissions, or prepare the data again",
 )
@@ -79,31 +77,27 @@ class IndexedReader:
 
     @classmethod
     def open(cls, prefix: Path) -> Self:
-        """Map a pair after checking its header, lengths and every row of its index.
+        """Map a pair after checking its header and its lengths.
 
         Raises:
-            DataError: the first fault found, with file and row.
+            DataError: the first fault found, with its file.
         """
         idx, data = idx_file(prefix), bin_file(prefix)
-        lengths = {}
-        for file in (idx, data):
-            with readable(file):
-                lengths[file] = input_files.file_bytes(file)
-        dtype, sequences, bounds = _read_header(idx, data)
-        _check_idx_length(idx, lengths[idx], sequences, bounds)
+        dtype, sequences, bounds = _read_header(idx)
         raw = _map(idx, np.dtype(np.uint8))
         ends = np.cumsum([HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds])
+        if len(raw) != ends[-1]:
+            what = f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
+            raise _fault(f"{what}take {ends[-1]}", idx, "an index is as long as its header says")
         sizes, pointers, document_index = (
             raw[start:end].view(kind)
             for start, end, kind in zip(ends, ends[1:], ("<i4", "<i8", "<i8"), strict=False)
         )
-        needed = _check_sequences(idx, sizes, pointers, dtype.itemsize) * dtype.itemsize
-        _check_documents(idx, document_index, sequences)
-        if (length := lengths[data]) != needed:
-            how = "cut short" if length < needed else "more than its index cuts"
-            rule = f"the index beside it cuts {needed} bytes"
-            raise _fault(f"{length} bytes, {how}", data, rule)
-        return cls(prefix, sizes, pointers, document_index, _map(data, dtype))
+        tokens = _map(data, dtype)
+        if sizes.sum(dtype=np.int64) != len(tokens) or document_index[-1] != sequences:
+            what = f"{len(tokens)} tokens, where the index beside it cuts {sizes.sum()}"
+            raise _fault(what, data, "the two files of a pair go together")
+        return cls(prefix, sizes, pointers, document_index, tokens)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -167,94 +161,27 @@ def _fault(what: str, where: Path | str, rule: str, remedy: str = AGAIN) -> Data
 
 def _map(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     with readable(file):
-        if file.stat().st_size == 0:  # nothing to map; no sequence is a sound, if useless, pair
-            return np.empty(0, dtype)
-        return np.memmap(file, dtype, mode="r")
+        length = file.stat().st_size
+        if length % dtype.itemsize:
+            raise _fault(f"{length} bytes", file, f"an element takes {dtype.itemsize}")
+        # Nothing can be mapped of an empty file; no sequence is a sound, if useless, pair.
+        return np.memmap(file, dtype, mode="r") if length else np.empty(0, dtype)
 
 
-def _first_bytes(file: Path) -> bytes:
-    with readable(file), file.open("rb") as stream:
-        return stream.read(HEADER.size)
-
-
-def _read_header(idx: Path, data: Path) -> tuple[np.dtype[Any], int, int]:
+def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     """Return element type, number of sequences and of document bounds as an index claims."""
-    start = _first_bytes(idx)
-    if not start.startswith(MAGIC):
-        what, remedy = f"no index: it begins with {start[: len(MAGIC)].hex() or 'nothing'}", AGAIN
-        if start.startswith(OLD_MAGIC):
-            what = "an index of the older form that is not memory-mapped"
-            remedy = "preprocess with --dataset-impl mmap, or prepare the data again"
-        elif _first_bytes(data).startswith(MAGIC):
-            what = f"{data.name} is the index: the two files are swapped"
-            remedy = "swap the names of the two files"
-        raise _fault(what, idx, f"an index begins with {MAGIC.hex()}", remedy)
-    if len(start) < HEADER.size:
-        rule = f"an index begins with {HEADER.size} bytes of header"
-        raise _fault(f"the header ends after {len(start)} bytes", idx, rule)
+    with readable(idx), idx.open("rb") as stream:
+        start = stream.read(HEADER.size)
+    if start.startswith(OLD_MAGIC):
+        remedy = "preprocess with --dataset-impl mmap, or prepare the data again"
+        raise _fault("an index of the older form", idx, "a memory-mapped index is read", remedy)
+    if not start.startswith(MAGIC) or len(start) < HEADER.size:
+        what = f"no index: it begins with {start[: len(MAGIC)].hex() or 'nothing'}"
+        raise _fault(what, idx, f"an index begins with {MAGIC.hex()} and {HEADER.size} bytes")
     _, version, code, sequences, bounds = HEADER.unpack(start)
-    if version != VERSION:
-        remedy = "write it again with a current preprocess_data.py, or prepare the data again"
-        raise _fault(f"version {version}", idx, "version 1, little endian, is read", remedy)
     names = {number: name for name, number in INTEGER_CODES.items()}
-    if code not in names:
-        what = f"element type {code}" + (f" ({FLOAT_CODES[code]})" if code in FLOAT_CODES else "")
+    if version != VERSION or code not in names or sequences < 0 or bounds < 1:
         known = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
-        remedy = "give an index of tokens, or prepare the data again"
-        raise _fault(what, idx, f"tokens are whole numbers: {known}", remedy)
+        what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"
+        raise _fault(what, idx, f"version 1 is read, with whole numbers: {known}")
     return np.dtype(names[code]).newbyteorder("<"), sequences, bounds
-
-
-def _check_idx_length(idx: Path, length: int, sequences: int, bounds: int) -> None:
-    """Refuse an index whose length is not what its counts need; nothing is allocated yet."""
-    if sequences < 0 or bounds < 1:
-        what = f"the header counts {sequences} sequences and {bounds} document bounds"
-        raise _fault(what, idx, "sequences are counted from 0, document bounds from 1")
-    needed = HEADER.size + 12 * sequences + 8 * bounds
-    if length == needed:
-        return
-    remedy = AGAIN
-    if sequences and length == needed + sequences:
-        what = "a multimodal index, with a mode for each sequence"
-        remedy = "give a text-only index: other modes than tokens are not trained on"
-    else:
-        what = f"{length} bytes, {'cut short' if length < needed else 'more than its header says'}"
-    rule = f"{sequences} sequences and {bounds} document bounds take {needed} bytes"
-    raise _fault(what, idx, rule, remedy)
-
-
-def _check_sequences(
-    idx: Path, sizes: NDArray[np.int32], pointers: NDArray[np.int64], item_bytes: int
-) -> int:
-    """Check that every size and pointer keeps the layout; return the number of tokens."""
-    total = 0
-    for first in range(0, len(sizes), BLOCK_ROWS):
-        size = sizes[first : first + BLOCK_ROWS].astype(np.int64)
-        ends = total + np.cumsum(size)
-        expected = (ends - size) * item_bytes
-        bad = (size < 0) | (pointers[first : first + BLOCK_ROWS] != expected)
-        if bad.any():
-            at = int(np.argmax(bad))
-            raise _fault(
-                f"size {size[at]}, pointer {pointers[first + at]}, where {expected[at]} is due",
-                f"{idx}, sequence {first + at} (counted from 0)",
-                "sizes are 0 or more, each pointer is the bytes of all sequences before",
-            )
-        total = int(ends[-1])
-    return total
-
-
-def _check_documents(idx: Path, bounds: NDArray[np.int64], sequences: int) -> None:
-    """Check that document bounds rise from 0 to the number of sequences."""
-    rule = f"document bounds rise from 0 to the number of sequences, {sequences}"
-    for at, due in ((0, 0), (len(bounds) - 1, sequences)):
-        if bounds[at] != due:
-            where = f"{idx}, document bound {at} (counted from 0)"
-            raise _fault(f"{bounds[at]} where {due} is due", where, rule)
-    for first in range(0, len(bounds), BLOCK_ROWS):
-        block = bounds[first : first + BLOCK_ROWS + 1]
-        falls = block[1:] < block[:-1]
-        if falls.any():
-            at = int(np.argmax(falls))
-            where = f"{idx}, document bound {first + at + 1} (counted from 0)"
-            raise _fault(f"{block[at + 1]} after {block[at]}", where, rule)

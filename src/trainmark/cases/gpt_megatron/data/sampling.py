@@ -4,23 +4,23 @@ Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch jo
 documents in a shuffled order and cuts them every ``seq_length`` tokens, so that consecutive
 samples share one token; samples are then shuffled. Everything is built in linear time
 without a loop over documents or samples; epochs that take time to build are cached on disk,
-the newest few, and built again where one is damaged. Must not know vocabularies.
+the newest few. Must not know vocabularies.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.data.cache import replace_file
 from trainmark.errors import UsageError
+from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .indexed import IndexedReader
 
-FORMAT = 2  # of cached epochs; a change of what an epoch is, or of the file, must raise it
+FORMAT = 3  # of cached epochs; a change of what an epoch is, or of the file, must raise it
 MAX_CACHED_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk
 WORTH_KEEPING = 1 << 17  # numbers; fewer are built in milliseconds
 SPLITS = ("train", "validation", "test")
@@ -71,6 +71,8 @@ def sample_count(num_tokens: int, seq_length: int) -> int:
 class EpochIndex:
     """One epoch's samples, in the order in which the documents follow one another.
 
+    See ``trainmark.data.split.Split``.
+
     Sample ``i`` begins at token ``offsets[i]`` of the document at ``positions[i]`` in
     ``documents`` and ends with the token where sample ``i + 1`` begins.
 
@@ -94,6 +96,11 @@ class EpochIndex:
 
     def __len__(self) -> int:
         return len(self.shuffle)
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
+        """Return token ids (B, seq_length + 1): each is read and predicted but for the ends."""
+        tokens = len(rows) * self.seq_length
+        return self.tokens(rows), Counts(len(rows), len(rows), tokens, tokens)
 
     def tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens of samples, each with the token after it.
@@ -184,7 +191,7 @@ class Samples:
         if self.cache_dir is None or sum(lengths) < WORTH_KEEPING:
             vector = build()
         else:
-            vector = _cached(self._file(number), sum(lengths), build)
+            vector = _cached(self._file(number), build)
         return self._index(np.split(vector, np.cumsum(lengths[:-1])))
 
     def _build(
@@ -202,7 +209,7 @@ class Samples:
         span = (self.documents.start, self.documents.stop)
         depends_on = (FORMAT, self.content_id, span, self.seq_length, self.seed, number)
         name = sha256(repr(depends_on).encode()).hexdigest()[:24]
-        return self.cache_dir / f"epoch-{name}.int64"
+        return self.cache_dir / f"epoch-{name}.npy"
 
 
 def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -224,46 +231,23 @@ def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], N
     return positions, offsets
 
 
-def _cached(file: Path, length: int, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the vector in ``file``, mapped; build and write it when it is not there.
-
-    Args:
-        length: elements that ``build`` returns, int64 (length,).
-    """
-    found = _load(file, length)
-    if found is not None:
-        return found
-    built = build()
-    assert built.shape == (length,)
-    if replace_file(file, lambda stream: _save(stream, built)):
-        _prune(file.parent)
-    found = _load(file, length)  # mapped: the ranks of a machine share one copy
-    return built if found is None else found
+def _cached(file: Path, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the vector in ``file``, mapped; build and write it when it cannot be read."""
+    for built in (None, build):
+        if built is not None:
+            vector = built()
+            if not replace_file(file, lambda stream: np.save(stream, vector)):  # noqa: B023
+                return vector
+            _prune(file.parent)
+        with suppress(OSError, ValueError):  # absent, or cut short
+            mapped: NDArray[np.int64] = np.load(file, mmap_mode="r")
+            return mapped  # the ranks of a machine share one copy
+    return vector
 
 
 def _prune(folder: Path) -> None:
-    """Remove all but the newest epochs, what a killed process left half-written included.
-
-    A rank that has an old one mapped keeps it until it ends.
-    """
+    """Remove all but the newest epochs; a rank that has an old one mapped keeps it."""
     with suppress(OSError):  # another rank was first; the next file written prunes again
-        files = [file for file in folder.iterdir() if file.name.lstrip(".").startswith("epoch-")]
-        files.sort(key=lambda file: file.stat().st_mtime_ns)
+        files = sorted(folder.glob("*epoch-*"), key=lambda file: file.stat().st_mtime_ns)
         for file in files[:-MAX_CACHED_FILES]:
             file.unlink()
-
-
-def _load(file: Path, length: int) -> NDArray[np.int64] | None:
-    """Return the vector, or none where the file is absent, unreadable or damaged."""
-    try:
-        vector: NDArray[np.int64] = np.memmap(file, "<i8", mode="r")
-    except (OSError, ValueError):  # ValueError: empty, or cut within a number
-        return None
-    whole = len(vector) == length + 1 and vector[-1] == zlib.crc32(vector[:-1].data)
-    return vector[:-1] if whole else None
-
-
-def _save(stream: BinaryIO, vector: NDArray[np.int64]) -> None:
-    """Write the vector and its checksum, both int64, little endian."""
-    checked = np.append(vector, zlib.crc32(np.ascontiguousarray(vector, "<i8").data))
-    stream.write(np.ascontiguousarray(checked, "<i8").data)

@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainmark.data import prepared_first as prepared
+from trainmark.data import prepared
 from trainmark.errors import DataError, UsageError
 
 from ..data.indexed import dtype_for
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trainmark.data.prepared_first import Say, Unfinished
+    from trainmark.data.prepared import Say, Unfinished
 
 __all__ = ["prepare"]
 
-FORMAT = 1
+FORMAT = 2
 PREFIX = "corpus_text_document"
 TOKENIZER = "tokenizer"
 
@@ -71,64 +71,32 @@ def prepare(
             remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
         )
     count = workers or len(os.sched_getaffinity(0))
-    with prepared.alone(data, say) as folder:
-        _prepare(
-            raw.resolve(),
-            folder,
-            say,
-            tokenizer=tokenizer.resolve(),
-            workers=count,
-            text_key=text_key,
+    files, opened = source_files(raw), open_tokenizer(tokenizer)
+    copies = {f"{TOKENIZER}/{name}": file for name, file in tokenizer_files(tokenizer).items()}
+    with prepared.writing(
+        data, raw, {**files, **copies}, say, case="gpt_megatron", form=FORMAT, text_key=text_key,
+        vocab_size=opened.vocab_size,
+        end_of_document={"token": opened.end_of_document, "id": opened.end_id},
+    ) as unfinished:  # fmt: skip
+        if unfinished is None:
+            return
+        for name, file in copies.items():
+            unfinished.file(name, partial(shutil.copyfile, file))
+        if any(f"{PREFIX}{end}" not in unfinished.manifest["files"] for end in (".bin", ".idx")):
+            _write_corpus(files, opened, unfinished, count, text_key)
+        counts = unfinished.manifest["counts"]
+        if not counts["documents"]:
+            shutil.rmtree(unfinished.folder)
+            raise DataError(
+                f"no document in the corpus, {counts['empty_texts']} empty texts", where=str(raw),
+                rule="a corpus has at least one text that is not empty",
+                remedy="name the texts' key with --text-key, or give another file with --from",
+            )  # fmt: skip
+        say(
+            f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
+            f"{counts['largest_token_id']} of {opened.vocab_size}"
+            + (f"; {counts['empty_texts']:,} empty texts left out" if counts["empty_texts"] else "")
         )
-
-
-def _prepare(
-    raw: Path, data: Path, say: Say, *, tokenizer: Path, workers: int, text_key: str
-) -> None:
-    for place in (raw, tokenizer):
-        prepared.refuse_inside(data, place)
-    files = source_files(raw)
-    opened = open_tokenizer(tokenizer)
-    stamps = prepared.stamps(files)
-    size_bytes = sum(size for size, _ in stamps.values())
-    say(f"{len(files):,} files, {size_bytes / 1e6:,.1f} MB: taking their sha256")
-    made_of = {
-        "format": FORMAT,
-        "case": "gpt_megatron",
-        "sources": prepared.fingerprints(files),
-        "tokenizer": prepared.fingerprints(tokenizer_files(tokenizer)),
-        "text_key": text_key,
-        "vocab_size": opened.vocab_size,
-        "end_of_document": {"token": opened.end_of_document, "id": opened.end_id},
-    }
-    fresh = {"shards": [], **dict.fromkeys(shards.COUNTS, 0)}
-    unfinished = prepared.resume(data, made_of=made_of, fresh=fresh, say=say)
-    if unfinished is None:
-        return
-    for name, file in tokenizer_files(tokenizer).items():
-        if f"{TOKENIZER}/{name}" not in unfinished.files:
-            unfinished.write(f"{TOKENIZER}/{name}", partial(shutil.copyfile, file))
-    unfinished.save()
-    if any(f"{PREFIX}{end}" not in unfinished.files for end in (".bin", ".idx")):
-        with unfinished.worth_keeping("shards"):
-            _write_corpus(files, opened, unfinished, workers, say)
-        prepared.refuse_changed(files, stamps, unfinished)
-    manifest = unfinished.manifest
-    empty_texts = manifest["empty_texts"]
-    if not manifest["documents"]:
-        unfinished.discard()
-        raise DataError(
-            f"no document in the corpus, {empty_texts} empty texts",
-            where=str(raw),
-            rule="a corpus has at least one text that is not empty",
-            remedy="name the texts' key with --text-key, or give another file with --from",
-        )
-    say(
-        f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens, "
-        f"largest id {manifest['largest_token_id']} of {manifest['vocab_size']}"
-        + (f"; {empty_texts:,} empty texts left out" if empty_texts else "")
-    )
-    unfinished.finish(say)
 
 
 def _write_corpus(
@@ -136,17 +104,13 @@ def _write_corpus(
     opened: CorpusTokenizer,
     unfinished: Unfinished,
     workers: int,
-    say: Say,
+    text_key: str,
 ) -> None:
     """Encode what no finished shard holds, and join the shards into the pair."""
-    dtype = dtype_for(opened.vocab_size)
-    kept = shards.sound_shards(unfinished)
-    if kept:
-        say(f"kept {len(kept)} finished shards: their sha256 fits")
-    total_bytes = sum(file.stat().st_size for file in files.values())
-    how = Encoding(unfinished.partial / TOKENIZER, dtype, unfinished.manifest["text_key"])
-    blocks = read_blocks(files, shards.resume_at(kept))
+    dtype, done = dtype_for(opened.vocab_size), shards.finished(unfinished)
+    how = Encoding(unfinished.folder / TOKENIZER, dtype, text_key)
+    blocks = read_blocks(files, shards.resume_at(done))
     with closing(encode_in_order(blocks, workers, how)) as results:
-        told = shards.tell_progress(results, total_bytes, say)
-        shards.write_shards(told, unfinished, total_bytes)
+        total_bytes = sum(file.stat().st_size for file in files.values())
+        shards.write_shards(results, unfinished, total_bytes)
     shards.join_shards(unfinished, PREFIX, dtype)

@@ -10,7 +10,7 @@ import gzip
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from trainmark.data.prepared_first import whole_gzip
+from trainmark.data.prepared import whole_gzip
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

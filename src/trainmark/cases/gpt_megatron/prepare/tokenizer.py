@@ -127,18 +127,6 @@ def _told_end(files: Mapping[str, Path]) -> tuple[str, str | None]:
 def _from_two_files(files: Mapping[str, Path]) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    vocab = _read_json(files[VOCAB])
-    try:
-        lines = files[MERGES].read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except UnicodeDecodeError:
-        raise _fault("not UTF-8 text", files[MERGES], AS_WRITTEN) from None
-    for number, line in enumerate(lines, start=1):
-        pair = line.split(" ")
-        if number == 1 and line.startswith("#version"):
-            continue
-        if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
-            rule = "a merge is two tokens of the vocabulary that make a third"
-            raise _fault(f"no merge: {line!r}", f"{files[MERGES]}, line {number}", rule)
     library = Tokenizer(models.BPE.from_file(str(files[VOCAB]), str(files[MERGES])))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
