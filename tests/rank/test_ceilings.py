@@ -12,11 +12,10 @@ import torch
 
 from fakes import FakeClock, SyncDevice
 from trainmark.check.ceilings.collectives import COLLECTIVES, Ranks
-from trainmark.check.ceilings.rank import Kind, kinds
+from trainmark.check.ceilings.rank import Kind
 from trainmark.check.ceilings.sweep import Candidate, Point, sweep
 from trainmark.devices import rates
-from trainmark.devices.peaks import dense_peak, memory_peak
-from trainmark.devices.vendors.cpu import Cpu
+from trainmark.devices.peaks import dense_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,11 +81,6 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
     assert (points[1].rate, points[1].repetitions) == (None, 0)
 
 
-def test_a_size_that_does_not_fit_the_memory_is_skipped(measured: Any) -> None:
-    points = measured(candidate(1.0, 1, held=2 * 2**30), budget_ns=1000, memory_bytes=2**30)
-    assert [(point.status, point.reason) for point in points] == [("skipped", "needs 2.0 GiB")]
-
-
 def test_a_size_for_which_there_is_no_memory_is_skipped(measured: Any) -> None:
     def begin() -> rates.Work:
         raise torch.OutOfMemoryError("of 80 GiB")
@@ -96,14 +90,6 @@ def test_a_size_for_which_there_is_no_memory_is_skipped(measured: Any) -> None:
     assert [(point.status, point.reason) for point in points] == [
         ("measured", None), ("skipped", "out of memory"),
     ]  # fmt: skip
-
-
-def test_other_errors_of_a_size_end_the_rank(measured: Any) -> None:
-    def begin() -> rates.Work:
-        raise RuntimeError("the device is lost")
-
-    with pytest.raises(RuntimeError):
-        measured(candidate(1.0, 1)._replace(work=begin), budget_ns=1000)
 
 
 def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
@@ -196,51 +182,6 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     assert {"source", "date", "evidence"} <= set(peak)
 
 
-def test_of_memory_the_largest_size_counts_because_smaller_ones_may_lie_in_a_cache() -> None:
-    kind = Kind(name="memory_copy", counts="largest", peak=memory_peak(H100))
-    kind.take(rated(9e12, 1.675e12, None))
-    assert (kind.best, kind.share_of_peak) == (1, 0.5)
-
-
-def test_nothing_measured_and_no_known_peak_are_null() -> None:
-    kind = Kind(name="matmul_fp32", unit="FLOP/s", peak=dense_peak(H100, "fp32"))
-    kind.take(rated(None))
-    assert (kind.best, kind.share_of_peak) == (None, None)
-    kind = Kind(name="matmul_fp32", unit="FLOP/s")
-    kind.take(rated(1.0))
-    assert (kind.best, kind.peak, kind.share_of_peak) == (0, None, None)
-
-
-class Apart(SyncDevice):
-    """A device with memory of its own."""
-
-    def place(self, value: Any) -> Any:
-        return value.clone()
-
-    def pin(self, tensor: Any) -> Any:
-        return tensor.clone()
-
-
-@pytest.mark.parametrize("to_device", [True, False])
-@pytest.mark.parametrize("pinned", [True, False])
-def test_a_transfer_moves_every_number(to_device: bool, pinned: bool) -> None:
-    device = Apart(FakeClock())
-    work = rates.transfer(device, 8192, to_device=to_device, pinned=pinned)
-    assert work is not None
-    # Two of the 2048 numbers are 0 before, too.
-    assert work.fault() == "2046 of 2048 numbers are wrong"
-    work.run()
-    assert work.fault() is None
-
-
-@pytest.mark.parametrize("kind", [rates.copy, rates.triad])
-def test_work_in_memory_is_checked(kind: Any, sync_device: SyncDevice) -> None:
-    work = kind(sync_device, 8192)
-    assert work.fault() == "2046 of 2048 numbers are wrong"
-    work.run()
-    assert work.fault() is None
-
-
 @pytest.mark.parametrize("shape", [(64, 64, 64), (2500, 40, 33), (1, 5, 1)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_matmul_is_checked(
@@ -276,28 +217,3 @@ def test_ranks_agree_on_the_largest_value_and_on_faults() -> None:
         faults = pool.map(Ranks.fault, ranks, [right, wrong], [right, right])
         assert list(faults) == ["wrong on another rank", "1 of 3 numbers are wrong"]
         assert list(pool.map(Ranks.fault, ranks, [right, right], [right, right])) == [None, None]
-
-
-def test_what_does_not_apply_says_why(sync_device: SyncDevice) -> None:
-    def found(
-        device: SyncDevice, ranks: int, *, full: bool
-    ) -> dict[str, tuple[Kind, list[Candidate]]]:
-        some = kinds(Cpu(), device, Ranks(None, 0, ranks), full=full)
-        return {kind.name: (kind, sizes) for kind, sizes in some}
-
-    alone = found(sync_device, 1, full=False)
-    assert list(alone) == [
-        "matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_fp16", "memory_copy", "memory_triad",
-        "host_to_device_pageable", "host_to_device_pinned", "device_to_host_pageable",
-        "device_to_host_pinned", "all_reduce", "all_to_all",
-    ]  # fmt: skip
-    reasons = {name: kind.reason for name, (kind, _) in alone.items()}
-    assert "TF32 matrix units" in (reasons["matmul_tf32"] or "")
-    assert reasons["host_to_device_pinned"] == "the device computes in the host's memory"
-    assert reasons["all_reduce"] == "one process exchanges nothing; give --nproc"
-    assert all(bool(sizes) != bool(kind.reason) for kind, sizes in alone.values())
-    assert alone["memory_copy"][1][0].point == Point((256 << 20,), "", 512 << 20)
-    both = found(Apart(FakeClock()), 2, full=True)
-    assert {kind.reason for name, (kind, _) in both.items() if "matmul" not in name} == {None}
-    assert [both[name][0].bus_factor for name in ("all_reduce", "all_to_all")] == [1.0, 0.5]
-    assert both["all_to_all"][1][-1].point == Point((1 << 30,), "", 1 << 29)

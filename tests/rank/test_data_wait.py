@@ -234,14 +234,3 @@ def test_a_reader_slower_than_the_step_costs_the_difference(
     steps = [Micro(fetch_ns=100, work_ns=60) for _ in waits]
     windows = windows_of(device, [steps], depth, window_steps=9)
     assert [wait_ns for window in windows for wait_ns in window["wait_ns"]] == waits
-
-
-def test_an_uneven_reader_is_evened_out_by_the_depth() -> None:
-    """A portion of four every fourth batch, as fast on average as the steps."""
-    steps = [Micro(fetch_ns=400 if number % 4 == 0 else 0, work_ns=100) for number in range(16)]
-    lost = {}
-    for depth in (1, 2, 4):
-        device = Host(FakeClock(START_NS))
-        windows = windows_of(device, [steps], depth, window_steps=99)
-        lost[depth] = sum(sum(window["wait_ns"]) for window in windows)
-    assert lost == {1: 400 + 3 * 300, 2: 400 + 3 * 200, 4: 400}

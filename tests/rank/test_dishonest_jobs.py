@@ -278,17 +278,6 @@ def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(
     assert args == {"names": "0.weight, 0.bias", "number": 2, "parameters": 4}
 
 
-class NamesNothing(ToyJob):
-    """Hides what it trains."""
-
-    def trained_parameters(self) -> dict[str, torch.Tensor]:
-        return {}
-
-
-def test_a_job_that_names_no_parameters_fails(run: Run) -> None:
-    assert told(run(NamesNothing)) == ("not_trained", "no_trained_parameters", {})
-
-
 class TrainsWhenSaved(ToyJob):
     """Takes another step after the training."""
 
@@ -336,13 +325,6 @@ def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
     assert (found.code, found.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
 
 
-def test_a_batch_larger_than_the_data_is_a_finding(run: Run) -> None:
-    record = run(ToyJob, micro_batch_size=10_000)
-    (found,) = [item for item in record.findings if item.code == "partial_batch"]
-    assert found.args == {"most": 4096, "batch": 10_000}
-    assert "trust_partial_batch" in [reason.code for reason in record.trust.reasons]
-
-
 @pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
 def test_batches_read_before_measuring_are_noted(run: Run, ahead: int, noted: bool) -> None:
     # 60 steps, of which 10 warm up: 5 of the 50 measured are a tenth.
@@ -366,10 +348,6 @@ class SlowSteps(ToyJob):
             return loss
 
         self.step = slow
-
-
-def test_marks_at_the_hosts_rate_are_no_finding(run: Run) -> None:
-    assert run(SlowSteps, max_epochs=1, max_steps=20).findings == []
 
 
 def test_marks_at_half_the_hosts_rate_are_a_finding(

@@ -72,13 +72,6 @@ def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
         assert (file.malformed_lines, file.torn) == (6, True)
 
 
-def test_lines_are_appended_to_a_file_that_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    write_all(path, [{"a": 1}])
-    write_all(path, [{"b": 2}])
-    assert [item["values"] for item in EventFile(path)] == [{"a": 1}, {"b": 2}]
-
-
 def test_a_writer_closes_the_line_that_a_killed_one_tore(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write_all(path, [{"a": 1}, {"b": 2}])

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from trainmark.spec import FigureSpec
 
 ROOT = Path(__file__).parents[2]
-OWN = [spec for name in cases.names() for spec in cases.load(name).page.figures]
 
 
 # How the documentation of a language says its unit of work and which way is better.
@@ -31,19 +30,6 @@ def shown(spec: FigureSpec, lang: str = "en") -> str:
     unit = spec.unit.replace("{work}/s", WORK[lang])
     words = (label, definition, unit, BETTER[lang][spec.better])
     return " | ".join((f"| `{spec.name}`", *words)) + " |"
-
-
-@pytest.mark.parametrize("spec", [*FIGURES.values(), *OWN], ids=lambda spec: spec.name)
-def test_every_figure_has_words_in_both_languages(spec: FigureSpec) -> None:
-    texts = [spec.label, spec.definition, *([spec.on_host] if spec.on_host else [])]
-    assert all(text.en and text.zh and text.zh != text.en for text in texts)
-    assert spec.better in ("higher", "lower", None)
-
-
-def test_no_case_s_figure_is_called_as_one_of_every_case() -> None:
-    names = [spec.name for spec in OWN]
-    assert not set(names) & set(FIGURES)
-    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(("lang", "page"), [("en", "metrics.md"), ("zh", "metrics.zh.md")])

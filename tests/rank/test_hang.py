@@ -7,8 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmark.launch.processes import save_stacks
 from trainmark.rank.hang import Place, frames, place, report
@@ -113,12 +111,6 @@ def test_a_wait_for_a_started_collective_is_known_by_its_source_line(tmp_path: P
     assert place(thread((str(code), 1, "step"), *MAIN)).state == "elsewhere"
 
 
-def test_a_process_that_did_not_answer_keeps_its_state() -> None:
-    said = "no stack: the process did not answer (state: disk-sleep)\n"
-    assert place(said) == Place("silent", None, "disk-sleep")
-    assert place("") == Place("silent", None, "?")
-
-
 def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
     for rank, path in files.items():
@@ -129,25 +121,6 @@ def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
         {"where": "mine/job.py:65 load", "state": "elsewhere", "call": None, "ranks": "517"},
         {"where": "?", "state": "silent", "call": None, "ranks": "1024"},
     ]
-
-
-_TEXTS = st.text(st.characters(exclude_characters="\n")) | st.sampled_from(
-    ["???", "torch/distributed/distributed_c10d.py", "<module>", 'x", line 3 in y', "all_reduce"]
-)
-_LINES = (
-    st.builds('  File "{}", line {} in {}'.format, _TEXTS, st.integers() | _TEXTS, _TEXTS)
-    | st.sampled_from(["Thread 0x1 (most recent call first):", "  ...", "  <no Python frame>"])
-    | _TEXTS
-)
-
-
-@given(st.lists(_LINES).map("\n".join))
-def test_any_text_has_a_place_of_bounded_size(text: str) -> None:
-    found = place(text)
-    assert found.state in ("collective", "waits", "elsewhere", "silent")
-    assert (found.call is not None) == (found.state in ("collective", "waits"))
-    assert len(found.where) <= 200
-    assert len(found.call or "") <= 200
 
 
 RANK = """

@@ -67,31 +67,6 @@ def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
     assert (fault.value.kind, bool(energy)) == ("failed", False)
 
 
-def test_no_energy_where_not_every_package_can_be_read(tmp_path: Path) -> None:
-    zone(tmp_path, "0", "package-0", 7)
-    zone(tmp_path, "1", "package-1", "")
-    assert not PackageEnergy(root=tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "no number"])
-def test_a_counter_that_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
-    zone(tmp_path, "0", "package-0", content)
-    assert not PackageEnergy(root=tmp_path)
-    assert not PackageEnergy(root=tmp_path / "elsewhere")
-
-
-def test_a_counter_that_vanishes_is_a_fault(tmp_path: Path) -> None:
-    first, second = (zone(tmp_path, str(n), f"package-{n}", 0) for n in (0, 1))
-    energy = PackageEnergy(root=tmp_path)
-    first.write_text("1000000\n")
-    second.unlink()
-    with pytest.raises(MonitorFault) as fault:
-        energy.read()
-    assert fault.value.kind == "failed"
-    second.write_text("1000000\n")
-    assert energy.read() == {"package_energy_j": 2.0}
-
-
 def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeClock) -> None:
     machine = Host(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
+from fakes import AsyncDevice, Events, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError, RunError
 from trainmark.protocols import StepStages
 from trainmark.rank.loop import MeasuredLoop, Schedule
-from trainmark.spec import Recipe, Target, message
+from trainmark.spec import Target, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from trainmark.protocols import Batch, Evaluation
 
@@ -164,12 +162,6 @@ def test_a_warmup_longer_than_the_run_leaves_no_train_window(sync_device: SyncDe
     assert {item["phase"] for item in events.named("window")} == {"compile", "warmup"}
 
 
-def test_a_warmup_of_one_step_is_the_compile_step(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(sync_device, [[Micro()] * 3], warmup_steps=1)
-    loop.run()
-    assert phases(events) == [("compile", 0, 0, 1), ("train", 0, 1, 2)]
-
-
 def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None:
     opens = Micro(samples=4, fetch_ns=10, work_ns=100, closes_step=False)
     closes = Micro(samples=2, fetch_ns=20, work_ns=50)
@@ -240,12 +232,6 @@ def test_a_host_slow_to_launch_is_not_called_data_wait(async_device: AsyncDevice
     (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
     assert train["wait_ns"] == [0, 0, 0]
     assert train["step_ns"] == [250, 150, 150]
-
-
-def test_a_sync_device_counts_all_time_in_the_loader(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(sync_device, [[Micro(fetch_ns=90, work_ns=100)] * 6])
-    loop.run()
-    assert [item["wait_ns"] for item in events.named("window")] == [[90], [90], [90] * 3, [90]]
 
 
 def test_accumulation_on_an_async_device_adds_each_exposed_fetch(
@@ -406,13 +392,6 @@ def test_the_target_ends_the_run(sync_device: SyncDevice) -> None:
     assert events.written[-1]["target_reached"] is True
 
 
-def test_a_target_may_lie_below() -> None:
-    target = Target(metric="loss", value=2.0, higher_is_better=False)
-    assert [target.reached(value) for value in (1.9, 2.0, 2.1, math.nan)] == [
-        True, True, False, False,
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
     sync_device: SyncDevice, bad: float
@@ -480,60 +459,9 @@ def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> N
     assert (windows, trained["end_ns"] - trained["start_ns"]) == (300, 370)
 
 
-def test_no_flop_formula_gives_null(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(sync_device, [[Micro()]], job_fields={"flops_per_sample": None})
-    loop.run()
-    assert events.written[0]["model_flops"] is None
-
-
-def test_a_schedule_is_taken_out_of_a_recipe() -> None:
-    fields = {
-        "max_epochs": 4, "warmup_steps": 7, "window_steps": 5, "max_steps": 9,
-        "eval_every_epochs": 2, "eval_every_samples": 30, "eval_from_sample": 10,
-    }  # fmt: skip
-    assert Schedule.of(Recipe(**fields), None) == Schedule(**fields, target=None)
-
-
-def test_the_clock_is_the_callers(clock: FakeClock) -> None:
-    clock.advance(5)
-    assert clock() == 1_005
-
-
 def test_graphs_compiled_within_a_window_are_in_its_event(sync_device: SyncDevice) -> None:
     loop, events = make_loop(sync_device, [[Micro()] * 5])  # of 1, 1 and 3 steps
     totals = iter([None, 2, 2, 2, 2, 3, 3])  # before and after each window, and at the end
     loop.compiled = lambda: next(totals)
     loop.run()
     assert [item.get("graphs_compiled") for item in events.named("window")] == [2, None, 1]
-
-
-@pytest.mark.parametrize(
-    ("losses", "schedule", "fault"),
-    [
-        ([1.0] * 20, {"max_steps": 5}, None),
-        ([1.0] * 20, {"eval_every_samples": 20, "target": Target("acc", 0.5)}, None),
-        ([1.0] * 6 + [math.nan] * 14, {}, DivergedError),
-        ([1.0] * 20, {}, None),
-    ],
-    ids=["max_steps", "target", "diverged", "whole"],
-)
-def test_an_epoch_s_batches_are_closed_however_it_ends(
-    sync_device: SyncDevice,
-    losses: list[float],
-    schedule: dict[str, Any],
-    fault: type[Exception] | None,
-) -> None:
-    loop, events = make_loop(
-        sync_device, [[Micro(loss=loss) for loss in losses]], qualities=[0.75], **schedule
-    )
-    taken: list[Any] = []  # kept, so that none is closed because nobody holds it
-
-    def batches(epoch: int) -> Generator[Batch, None, None]:
-        taken.append(loop.job.batches(epoch))
-        return taken[-1]
-
-    loop.batches = batches
-    with pytest.raises(fault) if fault else nullcontext():
-        loop.run()
-    assert [inspect.getgeneratorstate(item) for item in taken] == [inspect.GEN_CLOSED]
-    assert len(events.named("window")) >= 2

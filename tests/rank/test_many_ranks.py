@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import event, launch_event, window, write_run
-from trainmark.rank.events import rank_file, read_event
+from fakes import window
+from trainmark.rank.events import read_event
 from trainmark.record.step_series import RankSteps, Series
-from trainmark.record.timeline import read_run
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-S = 1_000_000_000
 _STEP = st.tuples(
     st.integers(0, 10**18), st.floats(-1e100, 1e100), st.integers(0, 10**12), st.integers(1, 2)
 )
@@ -54,31 +48,3 @@ def test_a_series_is_the_same_for_any_split_into_blocks(
     alone = merged([series_of(rank) for rank in ranks])
     assert bits(merged(blocks), losses=False) == bits(alone, losses=False)
     assert bits(merged(blocks[::-1]), losses=False) == bits(alone, losses=False)
-
-
-def many(run_dir: Path, world: int) -> Path:
-    """Write ranks of 3 steps whose losses are no binary fractions; some are damaged."""
-    ranks = [
-        [
-            event("start", S, pid=1 + rank),
-            window(2 * S, 3 * S, step_ns=[S // 3, S // 7, S // 9], samples=[3, 5, 7],
-                   loss=[0.1 * rank, 1 / (rank + 3), 0.7]),
-        ]
-        for rank in range(world)
-    ]  # fmt: skip
-    write_run(run_dir, [launch_event()], *ranks)
-    (run_dir / rank_file(1)).unlink()
-    with (run_dir / rank_file(2)).open("ab") as file:
-        file.write(b'{"event":"window","t_ns"')
-    with (run_dir / rank_file(3)).open("ab") as file:
-        file.write(b'{"event":"window","t_ns":5}\n')
-    return run_dir
-
-
-def test_ranks_of_one_machine_are_summed_one_after_another(tmp_path: Path) -> None:
-    run_dir = many(tmp_path / "run", 64)
-    total = 0.0
-    for rank in read_run(run_dir, 64).ranks:
-        if rank.pid is not None:
-            total += 5 * (1 / (rank.rank + 3))
-    assert read_run(run_dir, 64).series.loss_sum[1] == total

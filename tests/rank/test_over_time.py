@@ -62,19 +62,6 @@ def test_a_mean_gives_each_moment_the_value_of_the_nearest_reading(
     assert found.longest_gap_s == max(b - a for a, b in pairwise(edges))
 
 
-def test_uneven_readings_weigh_by_time_not_by_number() -> None:
-    # 10 until 4, halfway to the next reading; 20 until 9; 30 until 10.
-    found = mean_of((0, 10), [(0, 10.0), (8, 20.0), (10, 30.0)])
-    assert found is not None
-    assert (found.mean, found.longest_gap_s) == ((10 * 4 + 20 * 5 + 30 * 1) / 10, 8)
-
-
-def test_a_single_reading_stands_for_the_whole_interval() -> None:
-    found = mean_of((0, 10), [(7, 3.0)])
-    assert found is not None
-    assert (found.mean, found.longest_gap_s) == (3.0, 7)
-
-
 def test_a_reading_that_does_not_tell_the_quantity_changes_nothing() -> None:
     untold = [(-1, None), (1, None), (5, None)]
     assert mean_of((0, 10), untold) is None
@@ -141,8 +128,3 @@ def test_a_difference_that_is_not_known_is_none_with_its_reason(
     assert found.joules is None
     assert found.reason is not None
     assert found.reason.code == reason
-
-
-def test_a_counter_that_began_anew_before_or_after_counts() -> None:
-    readings = [(-9, 7.0), (-4, 1.0), (0, 2.0), (10, 6.0), (15, 0.0)]
-    assert counter((0, 10), readings) == Energy(joules=4.0, between_s=0.0)

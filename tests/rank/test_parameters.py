@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from benchmarks.jobs import build
-from benchmarks.loop_overhead import Empty, Endless, loop_seconds
 from torch import nn
 
 from fakes import FakeClock
@@ -17,30 +15,13 @@ from trainmark.errors import NotTrainedError, UntimedWorkError
 from trainmark.protocols import Batch, Counts
 from trainmark.rank.parameters import ParameterCheck
 from trainmark.train.parallel import Replicas
-from trainmark.train.parameters import GradientWatch, TensorDigest, trained
+from trainmark.train.parameters import GradientWatch, TensorDigest
 from trainmark.train.stepper import Stepper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.spec import Precision
-
-
-def test_frozen_parameters_are_left_out_and_no_copies_are_made() -> None:
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-    model[0].requires_grad_(False)
-    found = trained(model)
-    assert list(found) == ["1.weight", "1.bias"]
-    assert found["1.weight"] is model[1].weight
-
-
-def test_the_benchmarks_jobs_go_through_the_loop() -> None:
-    job, device = build("toy")
-    endless = Endless(job)
-    assert loop_seconds(endless, device, 12, window_steps=5) > 0
-    assert job.stepper.steps == 12
-    assert loop_seconds(Empty(job, next(endless.stream), device), device, 3) > 0
-    assert job.stepper.steps == 12
 
 
 @pytest.mark.parametrize(("precision", "skipped"), [("fp32", 0), ("fp16", 2)])
@@ -110,20 +91,6 @@ def test_a_sample_sees_a_change_of_any_tensor_it_looks_at() -> None:
         before = digest.sample()
     found["wide"].add_(1)
     assert digest.sample() != before
-
-
-def test_a_sample_takes_few_of_many_tensors() -> None:
-    many = {str(number): torch.zeros(1_000) for number in range(100)}
-    digest = TensorDigest(many)
-    before = digest.sample()
-    assert len(before) == 32 * 64 * 4
-    seen = 0
-    for tensor in many.values():
-        tensor.add_(1)
-        after = digest.sample()
-        seen += after != before
-        before = after
-    assert seen == 32
 
 
 @dataclass

@@ -64,10 +64,6 @@ def test_missed_ticks_are_left_out(clock: FakeClock) -> None:
     assert found == [(0, 0), (3, 300_000_000), (5, 500_000_000)]
 
 
-def test_no_tick_after_the_stop(clock: FakeClock) -> None:
-    assert list(ticks(1.0, clock=clock, stopped=lambda _: True)) == [0]
-
-
 def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
@@ -98,12 +94,6 @@ def test_a_full_disk_costs_lines_and_is_told_afterwards(
     assert "No space left" in told["said"]
     assert last["cpu_percent"] == 3.0
     assert log.faults == {"host": 2}
-
-
-def test_nothing_follows_the_end(log: SampleLog, tmp_path: Path) -> None:
-    log.say("end", faults={})
-    log.fault("monitor", MonitorFault("failed", "killed with its sampler"))
-    assert [event["event"] for event in written(tmp_path)] == ["end"]
 
 
 @pytest.mark.parametrize(
@@ -152,24 +142,6 @@ def test_a_start_that_could_not_be_written_is_written_later(
     events = written(tmp_path)
     assert [event["event"] for event in events] == ["start", "fault", "host"]
     assert (events[0]["monitor"], events[0]["devices"]) == ("one 1.0", [1, 0])
-
-
-@pytest.mark.parametrize(
-    ("name", "told"), [(b"x", "b'x'"), (None, "unnamed"), ("n" * 900, "n" * 200), ("\ud800", "?")]
-)
-def test_a_monitors_name_spoils_nothing(
-    name: Any, told: str, log: SampleLog, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OneMonitor, "name", name)
-    assert take(OneVendor(three), log, clock) == [(told, [1, 0])]
-
-
-def test_a_card_cannot_be_known_by_its_reading(
-    log: SampleLog, tmp_path: Path, clock: FakeClock
-) -> None:
-    take(OneVendor(lambda: [DeviceSample(index=0, uuid="GPU-1234")]), log, clock)
-    (event,) = written(tmp_path)
-    assert event["devices"] == [{"index": 0}]
 
 
 class OneMonitor:
@@ -222,48 +194,9 @@ def test_devices_of_the_ranks_alone_in_the_ranks_order(
     assert opened == [("one 1.0", [1, 0])]
 
 
-def test_a_device_of_several_ranks_is_told_once(
-    log: SampleLog, tmp_path: Path, clock: FakeClock
-) -> None:
-    opened = take(OneVendor(three, (2, 2)), log, clock)
-    (event,) = written(tmp_path)
-    assert event["devices"] == [{"index": 2, "power_w": 102.0}]
-    assert opened == [("one 1.0", [2, 2])]
-
-
 def test_a_vendor_without_a_monitor(log: SampleLog, tmp_path: Path, clock: FakeClock) -> None:
     assert take(OneVendor(None), log, clock, times=2) == []
     assert written(tmp_path) == []
-
-
-def raises(error: BaseException) -> Callable[[], Any]:
-    def read() -> Any:
-        raise error
-
-    return read
-
-
-@pytest.mark.parametrize(
-    ("read", "kind"),
-    [
-        (raises(MonitorFault("absent", "gone")), "absent"),
-        (raises(ZeroDivisionError("foreign")), "failed"),
-        (raises(SystemExit("foreign")), "failed"),
-        (raises(KeyboardInterrupt()), "failed"),
-        (raises(GeneratorExit()), "failed"),
-        (raises(MonitorFault("weird", "x")), "failed"),  # type: ignore[arg-type]
-        (raises(MonitorFault("hung", 7)), "hung"),  # type: ignore[arg-type]
-        (lambda: [], "unreadable"),
-        (lambda: [DeviceSample(index=7)], "unreadable"),
-        (lambda: None, "failed"),
-    ],
-)
-def test_what_a_monitor_does_wrong_is_a_fault(
-    read: Callable[[], Any], kind: str, log: SampleLog, tmp_path: Path, clock: FakeClock
-) -> None:
-    take(OneVendor(read), log, clock)
-    (event,) = written(tmp_path)
-    assert (event["event"], event["source"], event["kind"]) == ("fault", "monitor", kind)
 
 
 def test_a_reading_that_hangs_is_not_started_again(
@@ -289,20 +222,6 @@ def test_a_reading_that_hangs_is_not_started_again(
     go.set()
     assert background.wait(30)
     assert calls == [1]
-
-
-def test_readings_of_a_slow_source_keep_their_distance(log: SampleLog, clock: FakeClock) -> None:
-    began: list[int] = []
-    background = Background("ipmi", lambda: began.append(clock()), log, clock=clock, every_s=10.0)
-    for _ in range(21):
-        background.start()
-        background.wait(30)
-        clock.advance(SECOND_NS)
-    assert [(each - began[0]) // SECOND_NS for each in began] == [0, 10, 20]
-
-
-def test_the_plan_is_named_the_same() -> None:
-    assert sampler.PLAN_FILE == PLAN_FILE
 
 
 def test_it_starts_without_torch_and_pydantic() -> None:
@@ -337,22 +256,6 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 <= event.get("cpu_percent", 0) <= 100 for event in hosts)
     assert all(event["memory_used_bytes"] > 0 for event in hosts)
     assert events[-1]["faults"] == log.faults == {}
-
-
-def test_a_reading_that_hangs_at_the_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampler, "_give_way", lambda: None)
-    monkeypatch.setattr(sampler, "_LAST_READING_S", 0.0)
-    go = threading.Event()
-    monkeypatch.setattr(sampler, "_vendor", lambda name: OneVendor(lambda: go.wait(30)))
-    plan = {"device": {"vendor": "one"}, "nproc": 2, "sample_every_s": 0.5}
-    (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
-    events, log = sample(tmp_path, [True])
-    go.set()
-    *_, fault, last = events
-    assert (fault["source"], fault["kind"], last["event"]) == ("monitor", "hung", "end")
-    assert last["faults"] == log.faults == {"monitor": 1}
 
 
 def test_a_monitor_is_tried_until_it_opens(

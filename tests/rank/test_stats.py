@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmark.record.stats import drift, over_launches, spread
 
@@ -56,16 +54,3 @@ def test_launches_are_deterministic_and_say_when_they_are_few() -> None:
     one = over_launches([7.0])
     assert (one.low, one.median, one.high, one.cv, one.descriptive) == (7.0, 7.0, 7.0, None, True)
     assert over_launches([0.0, 0.0]).cv is None
-
-
-@given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=8))
-def test_an_interval_holds_the_median_and_stays_within_the_data(values: list[float]) -> None:
-    result = over_launches(values)
-    assert min(values) <= result.low <= result.median <= result.high <= max(values)
-
-
-@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=30))
-def test_percentiles_are_ordered(step_ns: list[int]) -> None:
-    times = spread(np.array(step_ns, np.int64))
-    assert times is not None
-    assert min(step_ns) / 1e9 <= times.p50 <= times.p90 <= times.p99 <= max(step_ns) / 1e9

@@ -124,14 +124,6 @@ def test_an_energy_is_interpolated_between_the_readings_around_an_edge(tmp_path:
     assert note.args["between_s"] == 0.1875
 
 
-def test_a_reading_is_dated_to_the_middle_of_the_time_it_took(tmp_path: Path) -> None:
-    late = [devices(t_s + 0.25, busy(t_s, 0), took_ns=S // 2) for t_s in TIMES_S]
-    plain, expected = told(tmp_path, [start(0), *readings(0)], ranks=cards(1))
-    found, figures = told(tmp_path, [start(0), *late], ranks=cards(1))
-    assert found.devices == plain.devices
-    assert figures == expected
-
-
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -155,12 +147,6 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
     )
 
 
-def test_nothing_is_estimated_from_readings_far_apart(tmp_path: Path) -> None:
-    _, figures = told(tmp_path, [start(0, 1), *readings(0, 1, energy_j=None)])
-    assert not [name for name in figures if name.startswith("estimated")]
-    assert values(figures, "power") == [400.0]
-
-
 def test_a_counter_that_began_anew_gives_no_energy(tmp_path: Path) -> None:
     lines = [*readings(0, times_s=TIMES_S[:6]), *readings(0, times_s=TIMES_S[6:], energy_j=3.0)]
     _, figures = told(tmp_path, [start(0), *lines], ranks=cards(1))
@@ -174,17 +160,6 @@ def test_no_energy_to_a_target_that_was_not_reached(tmp_path: Path) -> None:
     assert "to_target" not in found.intervals_s
     assert values(figures, "energy_per_sample", "energy_to_target") == [400 * 3.625 / 1024, None]
     assert codes(figures, "energy_to_target") == ["target_not_reached"]
-
-
-def test_a_device_without_a_reading_in_the_training_has_none_not_0(tmp_path: Path) -> None:
-    lines = [start(0, 1), *readings(0), *readings(1, times_s=(0.0, 4.0, 12.0))]
-    found, figures = told(tmp_path, sorted(lines, key=lambda line: line["t_ns"]))
-    use = found.devices[1].over["train"]
-    assert (use.readings, use.quantities, use.throttled) == (0, {}, None)
-    names = ("utilization", "power", "temperature", "energy_per_sample")
-    assert values(figures, *names) == [None] * 4
-    assert codes(figures, *names) == ["no_reading_in_interval"] * 4
-    assert found.devices[1].over["run"].readings == 3
 
 
 def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> None:
@@ -233,23 +208,10 @@ def test_nothing_reads_devices_only_if_the_sampler_found_so(
     assert codes(figures, "utilization", "energy_to_target") == [reason] * 2
 
 
-def test_a_monitor_that_opened_late_is_named_by_the_second_start(tmp_path: Path) -> None:
-    lines = [start(monitor=None), *readings(0, 1), start(0, 1) | {"t_ns": 5 * S}]
-    found, figures = told(tmp_path, lines)
-    assert found.monitor == MONITOR
-    assert values(figures, "power", "energy_to_target") == [400.0, 2 * 400 * 5.0]
-
-
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
     found, figures = told(tmp_path, [start(3, 3), *readings(3)])
     assert [device.ranks for device in found.devices] == [[0, 1]]
     assert values(figures, "energy_to_target") == [400 * 5.0]
-
-
-def test_a_device_may_be_read_before_the_first_line(tmp_path: Path) -> None:
-    lines = readings(0)
-    found, _ = told(tmp_path, [lines[0], start(0), *lines[1:]], ranks=cards(1))
-    assert found.devices[0].over["run"].readings == len(TIMES_S)
 
 
 def test_reasons_that_overlap_have_each_their_share(tmp_path: Path) -> None:
@@ -258,13 +220,6 @@ def test_reasons_that_overlap_have_each_their_share(tmp_path: Path) -> None:
     found, _ = told(tmp_path, [start(0), *lines], ranks=cards(1))
     # The last reading tells nothing of them, so the one at 9 s stands for the rest.
     assert found.devices[0].over["train"].throttled == {"cap": 2 / 3.625, "heat": 1 / 3.625}
-
-
-def test_lines_out_of_order_count_at_their_times_and_twice_the_same_once(tmp_path: Path) -> None:
-    lines = [devices(t_s, busy(t_s, 0)) for t_s in TIMES_S]
-    plain, _ = told(tmp_path, [start(0), *lines], ranks=cards(1))
-    found, _ = told(tmp_path, [start(0), *lines[3:], *lines[:5]], ranks=cards(1))
-    assert found.devices == plain.devices
 
 
 def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
@@ -290,14 +245,6 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     assert figures["mem"].note == message("resident_memory_sum")
 
 
-def test_packages_are_not_the_energy_of_other_ranks_that_measure_by_process(tmp_path: Path) -> None:
-    lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
-    _, figures = told(tmp_path, [start(), *lines], ranks=[rank_events()])
-    assert codes(figures, "energy_per_sample", "energy_to_target") == ["devices_unknown"] * 2
-    _, figures = told(tmp_path, [start(0), *readings(0), *lines], ranks=[rank_events()])
-    assert values(figures, "energy_to_target") == [400 * 5.0]
-
-
 def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path) -> None:
     lines = [host(0.25 * n, cpu_percent=1.0, node_power_w=300.0) for n in range(48)]
     _, figures = told(tmp_path, [start(monitor=None), *lines], on_processor=True)
@@ -307,34 +254,10 @@ def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path
     )
 
 
-def test_a_cpu_without_counters_says_so_in_a_short_training_too(tmp_path: Path) -> None:
-    lines = [start(monitor=None), host(0.0, cpu_percent=1.0), host(12.0, cpu_percent=1.0)]
-    _, figures = told(tmp_path, lines, on_processor=True)
-    assert codes(figures, "energy_per_sample") == ["counter_untold"]
-    counted = [start(monitor=None), host(0.0, package_energy_j=1), host(12.0, package_energy_j=9)]
-    _, figures = told(tmp_path, counted, on_processor=True)
-    assert codes(figures, "energy_per_sample") == ["counter_read_seldom"]
-
-
-def test_packages_are_not_the_energy_of_accelerators(tmp_path: Path) -> None:
-    lines = [host(t, package_energy_j=50 * t) for t in TIMES_S]
-    _, figures = told(tmp_path, [start(monitor=None), *lines, end()])
-    assert codes(figures, "energy_per_sample") == ["devices_unmonitored"]
-
-
 def test_the_higher_of_monitor_and_ranks_is_the_memory(tmp_path: Path) -> None:
     low = readings(0, 1, memory_used_bytes=2_000_000)
     _, figures = told(tmp_path, [start(0, 1), *low])
     assert figures["mem"] == Figure(2_500_000.0, note=message("device_memory_at_edges"))
-
-
-def test_a_run_that_trained_nothing_has_the_whole_run_only(tmp_path: Path) -> None:
-    ranks = [cards(1)[0][:6]]
-    found, figures = told(tmp_path, [start(0), *readings(0)], ranks=ranks)
-    assert found.intervals_s == {"run": (0.0, 12.0)}
-    names = ("utilization", "energy_per_sample", "energy_to_target")
-    assert codes(figures, *names) == ["nothing_trained", "nothing_trained", "target_not_reached"]
-    assert found.devices[0].over["run"].readings == len(TIMES_S)
 
 
 def test_a_run_that_was_not_sampled_has_no_summary(tmp_path: Path) -> None:

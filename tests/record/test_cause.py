@@ -159,11 +159,6 @@ def test_a_killed_rank_is_named_with_its_signal(ending: Any) -> None:
     assert result.cause["message"]["code"] == "rank_killed"
 
 
-def test_sigterm_counts_where_nothing_else_did(ending: Any) -> None:
-    result = ending([agent_exit(failure(0, -15, 5), failure(1, -15, 4))], [], [])
-    assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGTERM")
-
-
 def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
     launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(1, -9, 4))]
     result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
@@ -171,17 +166,6 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
     assert result.cause["message"] == (
         message("rank_killed_out_of_memory", rank=1, signal="SIGKILL").as_dict()
     )
-
-
-def test_the_kernels_counter_explains_only_sigkill(ending: Any) -> None:
-    launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(0, -11, 4))]
-    result = ending(launcher, whole_rank()[:3])
-    assert (result.status, result.cause["kind"]) == ("failed", "signal")
-    assert result.cause["signal"] == "SIGSEGV"
-
-
-def test_a_signal_without_a_name_is_numbered(ending: Any) -> None:
-    assert ending([agent_exit(failure(0, -40, 4))], []).cause["signal"] == "signal 40"
 
 
 def test_an_exit_without_a_word_keeps_its_code(ending: Any) -> None:
@@ -197,21 +181,10 @@ def test_of_failures_at_one_moment_the_telling_one_is_the_cause(ending: Any) -> 
     assert (result.status, result.cause["rank"]) == ("oom", 1)
 
 
-def test_a_killed_peer_explains_an_error(ending: Any) -> None:
-    launcher = [agent_exit(failure(0, 1, 4), failure(1, -9, 4.8))]
-    result = ending(launcher, failed_rank("error", 4, "connection closed"), whole_rank()[:3])
-    assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
-
-
 def test_a_later_failure_is_a_consequence(ending: Any) -> None:
     launcher = [agent_exit(failure(0, 1, 4), failure(1, 1, 8))]
     result = ending(launcher, failed_rank("error", 4, "first"), failed_rank("oom", 8))
     assert (result.status, result.cause["message"]) == ("failed", said("first"))
-
-
-def test_an_error_of_a_rank_counts_without_the_agent(ending: Any) -> None:
-    result = ending([], failed_rank("diverged"))
-    assert (result.status, result.cause["rank"], result.cause["exit_code"]) == ("diverged", 0, 1)
 
 
 def test_a_dead_agent_is_named(ending: Any) -> None:
@@ -261,14 +234,6 @@ def test_a_lost_window_is_a_failure(ending: Any) -> None:
     result = ending([agent_exit()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
     assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}
-
-
-def test_a_malformed_line_is_a_failure(ending: Any) -> None:
-    events = whole_rank()
-    events.insert(4, {"no": "event"})
-    result = ending([agent_exit()], events)
-    assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
-    assert result.cause["message"]["args"] == {"rank": 0, "lines": 1, "steps": 2, "trained": 2}
 
 
 def complete_rank() -> Events:

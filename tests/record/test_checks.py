@@ -151,30 +151,6 @@ def test_a_parameter_that_no_rank_changed(
         }  # fmt: skip
 
 
-def test_gradients_that_are_zero_on_all_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
-    def ranks(*no_gradient: list[str]) -> list[list[dict[str, Any]]]:
-        both = {"a", "b"}
-        return [
-            [
-                *rank_events([32] * 3, of_all=[64] * 3, changed=["a", "b"])[:-1],
-                parameters_event(
-                    3 * S,
-                    changed=["a", "b"],
-                    gradient=sorted(both - set(names)),
-                    no_gradient=names,
-                ),
-            ]
-            for names in no_gradient
-        ]
-
-    for name in ("one", "both"):
-        (tmp_path / name).mkdir()
-    # A shard may see none; a whole parameter must see one somewhere.
-    assert cause(plan, timeline(tmp_path / "one", *ranks(["b"], []))) is None
-    found = cause(plan, timeline(tmp_path / "both", *ranks(["b"], ["b"])))
-    assert found == ("gradients_zero", {"names": "b", "number": 1, "parameters": 2})
-
-
 def doubts(plan: Plan, found: RunTimeline) -> list[Message]:
     return findings.find(findings.Seen(plan, found, figures(found)))
 
@@ -250,12 +226,3 @@ def test_a_device_slower_than_its_siblings_is_doubted(
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in found] == slow
     assert [args["share"] for args in found] == [1 - own / others for _, own, others in slow]
     assert all(args["device"] == "X1" for args in found)
-
-
-def test_events_that_do_not_tell_whether_ranks_share_cores_name_no_slow_device(
-    plan: Plan, tmp_path: Path
-) -> None:
-    ranks = devices_of(100e12, 50e12)
-    for facts, *_ in ranks:
-        del facts["shares_cores"]
-    assert "slow_device" not in [item.code for item in doubts(plan, timeline(tmp_path, *ranks))]

@@ -79,30 +79,9 @@ def test_what_is_not_known_is_null_with_a_reason(
     assert found.reason.code == reason
 
 
-def test_a_run_that_compiles_nothing_has_no_compilation(tmp_path: Path) -> None:
-    assert record_of(tmp_path, compiled=False, counts=None).compilation is None
-
-
 def test_a_graph_compiled_after_the_warm_up_is_noted_and_doubted(tmp_path: Path) -> None:
     record = record_of(tmp_path, measured=3)
     assert record.compilation.graphs_while_measured == 3
     (note,) = [note for note in record.notes if note.code == "compiled_while_measured"]
     assert note.args == {"graphs": 3}
     assert "trust_compiled" in [reason.code for reason in record.trust.reasons]
-
-
-def test_graphs_of_the_first_step_are_no_reason_for_doubt(tmp_path: Path) -> None:
-    record = record_of(tmp_path)
-    assert record.compilation.graphs_while_measured == 0
-    assert "compiled_while_measured" not in [note.code for note in record.notes]
-
-
-@pytest.mark.parametrize(("left_out", "noted"), [(2, True), (0, False), (None, False)])
-def test_graphs_that_torch_does_not_replay_are_noted(
-    tmp_path: Path, left_out: int | None, noted: bool
-) -> None:
-    record = record_of(
-        tmp_path, compiled="reduce-overhead", counts=COUNTS | {"graphs_left_out": left_out}
-    )
-    assert record.compilation.graphs_left_out == left_out
-    assert ("graphs_left_out" in [note.code for note in record.notes]) == noted

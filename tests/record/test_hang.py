@@ -10,7 +10,6 @@ from fakes import event, launch_event, window, write_events, write_run
 from trainmark.record.cause import find
 from trainmark.record.messages import render, way_out
 from trainmark.record.timeline import read_run
-from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,35 +108,10 @@ def test_a_run_that_still_reported_windows_does_not_hang(
     assert len(found.hang) == 2
 
 
-def test_an_error_that_followed_the_hang_is_no_progress(tmp_path: Path) -> None:
-    """Rank 0 lost its peer when that was ended; it had trained until 5 s."""
-    report = {"kind": "error", "type": "T", "place": "train", "traceback": "tb"}
-    failed = event("error", 59 * S, **report, message=message("exception", text="x").as_dict())
-    stop = event("stop", 60 * S, reason="timeout", timeout_s=59.0, stacks=[],
-                 hang=[group("0", "waits", "backward"), group("1", "elsewhere")])  # fmt: skip
-    run_dir = write_run(tmp_path / "run", [launch_event(), stop], [*rank(3), failed], rank(3))
-    timeline = read_run(run_dir, 2)
-    assert find(timeline, None).cause.message.args["quiet_s"] == 55.0
-    assert [one.train_ns for one in timeline.ranks] == [3 * S, 3 * S]
-
-
 def test_ranks_that_all_compute_or_left_no_stacks_are_not_judged(cause: Any) -> None:
     assert cause(group("0-2", "elsewhere")).message.code == "timed_out"
     found = cause()
     assert (found.message.code, found.hang) == ("timed_out", [])
-
-
-def test_ranks_beyond_the_world_are_left_out_and_long_lists_clipped(cause: Any) -> None:
-    even = ",".join(str(rank) for rank in range(0, 512, 2))
-    odd = ",".join(str(rank) for rank in range(1, 512, 2))
-    found = cause(
-        group(even, "collective", "barrier"), group(odd, "elsewhere"), group("600", "silent"),
-        steps=(1,) * 512, stop_s=99,
-    )  # fmt: skip
-    assert [item["count"] for item in found.hang] == [256, 256]
-    args = found.message.args
-    assert args["waiting"].startswith("0,2,4,")
-    assert (len(args["waiting"]), len(args["places"])) == (160, 40 + len(f": {STEP}"))
 
 
 def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:

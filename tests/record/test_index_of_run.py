@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fakes import GOLDEN, event, launch_event, span, window, write_run
-from trainmark.cli.app import main
 from trainmark.errors import RecordError
 from trainmark.launch import run_dir as launching
-from trainmark.launch.late_record import make_record
 from trainmark.pages.exports.forms import to_index
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 S = 1_000_000_000
-RUN_ID = "20260102T030405Z-toy-abc123"
 SPEED = (
     '{"log_file": "20261121T081500Z-distilbert_sst2-5eed01/events.rank0.jsonl", '
     '"model_name": "nlp_distilbert_mp_bs96_tf32_2", "mission_name": "文本分类", '
@@ -73,25 +69,6 @@ def test_a_figure_that_is_not_known_is_flagged_even_when_the_run_passed() -> Non
     assert (speed.JOB_FAIL_FLAG, memory.JOB_FAIL_FLAG, memory.FINAL_RESULT) == (0, 1, 0)
 
 
-@pytest.mark.parametrize(
-    ("measured", "said"), [(1282.57318349, 1282.573), (0.000123456789, 0.000123)]
-)
-def test_results_are_rounded_as_those_of_an_analysed_log(measured: float, said: float) -> None:
-    made = distilbert()
-    entry = made.figures["final_result"].model_copy(update={"value": measured})
-    speed, _ = index_records(distilbert(figures=made.figures | {"final_result": entry}))
-    assert json.loads(speed.to_json())["FINAL_RESULT"] == said
-    assert speed.JOB_FAIL_FLAG == 0
-
-
-def test_one_rank_is_sp() -> None:
-    made = distilbert()
-    single = made.model_copy(update={"plan": made.plan.model_copy(update={"nproc": 1})})
-    speed, _ = index_records(single)
-    assert (speed.run_mode, speed.gpu_num) == ("sp", 1)
-    assert speed.model_name == "nlp_distilbert_sp_bs96_tf32_1"
-
-
 def test_a_case_without_a_mission_has_none(tmp_path: Path) -> None:
     made = distilbert()
     about = made.plan.about.model_copy(update={"mission": None})
@@ -115,24 +92,6 @@ def test_what_was_written_never_changes(tmp_path: Path) -> None:
     assert sorted((tmp_path / "index").iterdir()) == sorted(paths)
 
 
-@pytest.mark.parametrize("further", [[], ["-o", "-"]], ids=["default", "dash"])
-def test_report_prints_them_a_line_each(
-    further: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    records.write(distilbert(), tmp_path)
-    words = ["trainmark", "report", str(tmp_path), "--format", "index", *further]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit) as ending:
-        main()
-    assert not ending.value.code
-    assert capsys.readouterr().out == f"{SPEED}\n{MEMORY}\n"
-    assert not (tmp_path / "-").exists()
-
-
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that was cut off after 2 of its steps, of a toy case with a mission."""
@@ -150,31 +109,10 @@ def save_plan(folder: Path, mission: Mission) -> None:
     made.model_copy(update={"about": about}).save(folder)
 
 
-def filed(run_dir: Path) -> dict[str, tuple[float, int]]:
-    """Return result and flag of each index file."""
-    found = {}
-    for path in (run_dir / "index").iterdir():
-        document = json.loads(path.read_text(encoding="utf-8"))
-        found[path.name] = (document["FINAL_RESULT"], document["JOB_FAIL_FLAG"])
-    return found
-
-
-FAILED = {
-    "nlp_toy-tiny_sp_bs64_fp32_1_speed": (0, 1),
-    "nlp_toy-tiny_sp_bs64_fp32_1_mem": (0, 1),
-}
-
-
 def finish(run_dir: Path, reason: str) -> Record:
     events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
     events.emit("stop", reason=reason)
     return launching.finish(run_dir, events)
-
-
-def test_a_run_whose_launcher_died_has_them_too(run_dir: Path) -> None:
-    make_record(run_dir)
-    assert records.read(run_dir).status == "interrupted"
-    assert filed(run_dir) == FAILED
 
 
 def test_a_mission_that_does_not_fit_leaves_the_record(

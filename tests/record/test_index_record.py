@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -42,12 +41,6 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(value, kept):
     assert rounded(value) == kept
 
 
-def test_the_loss_is_the_last_key_when_there_is_one():
-    line = IndexRecord(**GOOD, LOSS_RESULT=6.5).to_json()
-    assert line.endswith('"UNIT": "tokens/s", "LOSS_RESULT": 6.5}')
-    assert IndexRecord(**json.loads(line)) == IndexRecord(**GOOD, LOSS_RESULT=6.5)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
@@ -73,16 +66,6 @@ def test_what_does_not_fit_is_refused_by_key(key, value, said):
     assert said in str(caught.value)
 
 
-def test_a_record_may_be_filed_under_no_mission():
-    record = IndexRecord(**{**GOOD, "mission_name": ""})
-    assert json.loads(record.to_json())["mission_name"] == ""
-
-
-def test_a_failed_run_may_have_no_result():
-    record = IndexRecord(**{**GOOD, "FINAL_RESULT": 0, "JOB_FAIL_FLAG": 1})
-    assert json.loads(record.to_json())["JOB_FAIL_FLAG"] == 1
-
-
 @pytest.mark.parametrize(
     ("result", "failed", "flag"), [(0.0, False, 1), (0.4, False, 0), (5.0, True, 1)]
 )
@@ -98,28 +81,6 @@ def test_names_of_work_and_files():
     assert index_record.model_name("nlp", "bert_base", "sp", 8, "fp32", 1) == (
         "nlp_bert_base_sp_bs8_fp32_1"
     )
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("n/lp", "gpt", "sp", 8, "fp32", 1),
-        ("nlp", "g pt", "sp", 8, "fp32", 1),
-        ("nlp", "", "sp", 8, "fp32", 1),
-        ("nlp", "gpt", "dp", 8, "fp32", 1),
-        ("nlp", "gpt", "sp", 0, "fp32", 1),
-        ("nlp", "gpt", "sp", 8, "", 1),
-        ("nlp", "gpt", "sp", 8, "fp32", 0),
-    ],
-)
-def test_words_that_fit_no_file_name_are_refused(words):
-    with pytest.raises(UsageError):
-        index_record.model_name(*words)
-
-
-def test_an_unknown_index_has_no_file():
-    with pytest.raises(UsageError, match="index 5"):
-        index_record.file_name("nlp_gpt_sp_bs8_fp32_1", 5)
 
 
 def test_the_codes_of_missions_are_their_places():

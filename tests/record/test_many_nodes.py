@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fakes import event, launch_event, window, write_events, write_run
-from trainmark.launch.launchers import CLASSES, CONTAINER, load
-from trainmark.launch.site import ContainerSite, Site
 from trainmark.pages.page import markdown_page
 from trainmark.plan.capabilities import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.rank.events import JOB_EVENTS_FILE, node_file
 from trainmark.record import building, record
-from trainmark.record.findings import _few, _median_without
+from trainmark.record.findings import _few
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -124,28 +119,3 @@ def test_an_ordinary_number_of_lines_is_not_shortened() -> None:
     told = Counter(one.code for one in _few(more))
     assert told == {"steps_beside_windows": 16, "oversubscribed": 1, "the_same_more_often": 1}
     assert _few(more)[8] == message("the_same_more_often", more=16)
-
-
-@given(values=st.lists(st.floats(1e9, 1e15), min_size=1, max_size=9))
-def test_a_median_without_one_value_is_that_of_the_others(values: list[float]) -> None:
-    for at, value in enumerate(values):
-        others = values[:at] + values[at + 1 :]
-        expected = median(others) if others else None
-        assert _median_without(value, sorted(values)) == expected
-
-
-@pytest.mark.parametrize("name", sorted(CLASSES.keys() - {CONTAINER}))  # which has one node
-def test_a_command_for_many_nodes_grows_no_faster_than_their_number(
-    name: str, tmp_path: Path
-) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("".join(f"node{number}\n" for number in range(NODES)))
-    site = Site().with_hosts(hosts)
-    if name == "kubernetes":
-        site = Site(container=ContainerSite(image="image"))
-    sizes = []
-    for nodes in (NODES // 2, NODES):
-        command = load(name).command(planned(tmp_path, nodes, name), site)
-        sizes.append(len(command.script(tmp_path)))
-        assert sum(map(len, command.argv)) < 100_000
-    assert sizes[1] < 2.1 * sizes[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import S, check_golden, event
-from telemetry_files import TIMES_S, cards, end, host, readings, sampled_run, start
+from telemetry_files import TIMES_S, end, host, readings, sampled_run, start
 from trainmark.pages.exports.tables import to_csv
 from trainmark.rank.events import TELEMETRY_FILE
 from trainmark.record import building, record, verify
@@ -87,30 +87,6 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     assert found.trust.reasons[0].args == {"share": share}
 
 
-def test_a_limit_set_for_the_device_is_a_note_alone(tmp_path: Path) -> None:
-    samples = lines()
-    for line in samples:
-        if line["event"] == "devices" and line["t_ns"] >= 9 * S:
-            line["devices"][1]["throttle_reasons"] = ["power_cap"]
-    found = built(tmp_path, samples)
-    assert found.findings == []
-    (noted,) = [note for note in found.notes if note.code == "clocks_at_set_limit"]
-    assert (noted.args["rank"], noted.args["share"]) == (1, pytest.approx(1.125 / 1.625))
-    assert "trust_throttled" not in [reason.code for reason in found.trust.reasons]
-
-
-def test_lowered_clocks_before_measuring_are_no_finding(tmp_path: Path) -> None:
-    samples = lines()
-    for line in samples:
-        if line["event"] == "devices" and line["t_ns"] < 8 * S:
-            line["devices"][0]["throttle_reasons"] = ["hw_thermal"]
-    found = built(tmp_path, samples)
-    assert found.findings == []
-    assert found.telemetry is not None
-    throttled = found.telemetry.devices[0].over["train"].throttled
-    assert throttled == {"hw_thermal": pytest.approx(1.5 / 3.625)}
-
-
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_note(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
@@ -120,13 +96,6 @@ def test_a_monitor_that_failed_is_a_note(tmp_path: Path, kind: str) -> None:
     assert note.code == f"source_{kind}"
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
     assert found.passed
-
-
-def test_a_source_of_the_host_is_missed_only_if_it_was_there(tmp_path: Path) -> None:
-    faults = [event("fault", 3 * S, source=source, kind="absent", said="gone")
-              for source in ("ipmi", "rapl", "host")]  # fmt: skip
-    found = built(tmp_path, [start(0, 1, host_sources=["psutil", "rapl"]), *lines()[1:], *faults])
-    assert [note.args["source"] for note in found.notes] == ["rapl", "host"]
 
 
 def test_a_sampler_that_ended_early_is_a_note(tmp_path: Path) -> None:
@@ -163,11 +132,3 @@ def test_an_estimate_is_called_one_in_record_and_export(tmp_path: Path) -> None:
     note = found.figures["estimated_energy_to_target"].note
     assert note is not None
     assert note.code == "estimated_of_devices"
-
-
-def test_every_rank_of_a_failed_run_may_lack_a_device(tmp_path: Path) -> None:
-    run_dir = sampled_run(tmp_path / "run", lines(), ranks=[cards()[0][:1], cards()[1][:1]])
-    found = building.build(run_dir)
-    assert found.status == "failed"
-    assert found.telemetry is not None
-    assert list(found.telemetry.intervals_s) == ["run"]

@@ -224,14 +224,6 @@ def test_the_steps_nearest_to_a_reading_with_lowered_clocks(tmp_path: Path) -> N
     assert steps(tmp_path, 8.0, 9.0, 9.625, hot_s=9.0) == [(8, 14)]
 
 
-def test_clocks_lowered_while_nothing_was_trained_mark_no_step(tmp_path: Path) -> None:
-    assert steps(tmp_path, 8.0, 9.8, 10.0, 11.0, hot_s=10.0) == []
-
-
-def test_set_limits_mark_no_step(tmp_path: Path) -> None:
-    assert steps(tmp_path, 8.0, 9.0, 9.625, hot_s=-1.0) == []
-
-
 def test_of_many_steps_stretches_are_marked() -> None:
     ends = np.arange(1, 10_001) * (S // 100)
     # 45 to 55 s are steps 4,501 to 5,500; a stretch has 25.

@@ -63,8 +63,3 @@ def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
     ]
     run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
     assert list(slow_ranks(read_run(run, 2), 1)) == []
-
-
-def test_ranks_with_too_little_measured_time_are_left_out(found: Any) -> None:
-    assert found((1, 0), (2, 0), steps=50) == []
-    assert found((100, 0)) == []

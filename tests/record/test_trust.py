@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from trainmark.pages.exports.forms import repeats_json
-from trainmark.pages.exports.tables import to_csv
-from trainmark.pages.page import markdown_page
 from trainmark.record import building
 from trainmark.record.record import FigureEntry, Record
 from trainmark.record.trust import graded, of_launch, of_repeats
@@ -142,16 +139,3 @@ def test_only_launches_that_passed_count_and_a_reason_is_said_once() -> None:
     trust = of_repeats([*several(5, trust=drifted), failed])
     assert said(trust) == ("noisy", ["trust_drift"])
     assert said(of_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])
-
-
-def test_pages_and_exports_carry_the_grade() -> None:
-    grave = record(trust=graded([message("trust_oversubscribed"), message("trust_cv", cv=0.2)]))
-    line = "trust: not to be quoted: more ranks than cores; step time CV 20.0%"
-    assert markdown_page([grave]).splitlines()[4] == line
-    chinese = markdown_page([grave], "zh").splitlines()[4]
-    assert chinese.startswith("可信度：不可引用：rank 数多于核数")
-    header, row = to_csv([grave]).splitlines()
-    cells = dict(zip(header.split(","), row.split(","), strict=False))
-    assert cells["trust"] == "do_not_quote"
-    assert cells["trust_reasons"] == "trust_oversubscribed trust_cv"
-    assert json.loads(repeats_json(several(5)))["trust"] == {"grade": "usable", "reasons": []}

@@ -52,12 +52,6 @@ def show(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(ending.value.code or 0)
 
 
-def test_a_record_that_nobody_touched_agrees(run_dir: Path) -> None:
-    assert found(run_dir) == []
-    run_dir.rename(run_dir.with_name("elsewhere"))
-    assert found(run_dir.with_name("elsewhere")) == []
-
-
 def test_a_record_agrees_where_its_case_is_not_installed(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,11 +125,6 @@ def test_a_file_that_the_record_does_not_name_is_said(run_dir: Path) -> None:
     assert [code for code, _ in found(run_dir)] == ["evidence_unnamed"] * 3
 
 
-def test_a_plan_that_is_none_any_more_cannot_be_recomputed_from(run_dir: Path) -> None:
-    (run_dir / "plan.json").write_text("{}")
-    assert [code for code, _ in found(run_dir)] == ["evidence_altered", "evidence_unreadable"]
-
-
 def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -195,17 +184,6 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     forged = with_findings(made, verify.verify(record.read(run_dir), run_dir))
     assert refuted(forged.trust)
     assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in index_records(forged)] == [(0.0, 1)] * 2
-
-
-def test_a_report_of_a_rank_with_keys_of_its_own_is_read(run_dir: Path) -> None:
-    said = {"code": "exception", "args": {"text": "no room"}}
-    report = {"kind": "error", "type": "OSError", "message": said, "place": "train",
-              "traceback": "tb", "of_tomorrow": 1}  # fmt: skip
-    failures = [{"rank": 0, "exit_code": 1, "time_s": 1e9, "report": report}]
-    path = run_dir / "events.launcher.jsonl"
-    agent = event("agent_exit", 13 * S, exit_code=1, failures=failures)
-    path.write_text(path.read_text().splitlines()[0] + "\n" + json.dumps(agent) + "\n")
-    assert building.build(run_dir).cause is not None
 
 
 @pytest.mark.parametrize(

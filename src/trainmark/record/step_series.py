@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -35,8 +35,10 @@ class RankSteps:
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)
-        known = [nan if value is None else value for value in window.loss]
-        self.loss.fromlist(known)
+        if None in window.loss:
+            self.loss.extend(nan if value is None else value for value in window.loss)
+        else:
+            self.loss.fromlist(cast("list[float]", window.loss))
 
     def median_ns(self, last: int) -> float | None:
         """Return the median time of the ``last`` steps; None for 0."""
