@@ -52,10 +52,10 @@ QUERIES = [
     ["quality_reached=true"], ["steady!=true"], ["since=2026-11-05"], ["label=odd"],
     ["label!=odd"], ["label~%"], ["note=odd"], ["env.torch~2.13"], ["env.torch!=2.13.0+cu130"],
     ["env.cpu_cores>64"], ["env.others_cpu_share<0.5"], ["kind=row"], ["world=8"],
-    ["text~TOY"], ["text~é"],
+    ["own>3"], ["own!=2.5"],
 ]  # fmt: skip
-SORTS = ["-started", "case", "-case", "p_core", "-p_core", "quality_value", "precision"]
-COLUMNS = ["run_id", "case", "device", "p_core", "MFU", "label", "note", "env.torch",
+SORTS = ["-started", "-own", "case", "-case", "p_core", "-p_core", "quality_value", "precision"]
+COLUMNS = ["run_id", "own", "case", "device", "p_core", "MFU", "label", "note", "env.torch",
            "env.cpu_cores", "quality_reached", "world", "work", "kind"]  # fmt: skip
 PAGE = """\
 | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
@@ -70,7 +70,7 @@ def some_runs(folder):
         made = document(
             f"r{number:02}", plan__case=cases[number % 8], labels=["odd", "%"][: number % 3],
             started=f"2026-11-{number % 9 + 1:02}T08:00:00+00:00", steps__steady=number % 2 == 0,
-            figures={"p_core": None if number % 5 == 0 else 440.0 + number},
+            figures={"p_core": None if number % 5 == 0 else 440.0 + number, "own": number / 2},
             environment__others_cpu_share=number / 24, environment__machine="a\x00b",
             notes=[{"code": "odd", "args": {"x": 1}}] if number % 4 == 0 else [],
         )  # fmt: skip
@@ -83,7 +83,7 @@ def answers(database):
     """Return what an index answers to all queries in all orders."""
     found = {}
     for words in QUERIES:
-        for sort in SORTS[: 6 if not words else 2]:
+        for sort in SORTS[: 7 if not words else 2]:
             listed = listing(database, words, columns=COLUMNS, sort=sort, limit=15)
             found[json.dumps([words, sort])] = (listed.total, listed.heads, listed.rows)
     return found

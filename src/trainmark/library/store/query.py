@@ -36,8 +36,6 @@ _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = !
 _SHORT = {
     name: ("started_utc", sign) for name, sign in (("since", ">="), ("until", "<"), ("started", ""))
 }
-# Columns that ``text~VALUE`` looks into.
-_SEARCHED = ("run_id", "case", "recipe", "device", "precision", "labels", "configuration")
 _SETS = ("label", "note")
 _LISTED = (*OF_RECORDS, "path", "kind", "configuration", "world", "work")
 _COLUMNS = {*_LISTED, *FIGURES, *_SETS, "source", "line"} - {"labels"}
@@ -85,7 +83,6 @@ def listing(
     columns: Sequence[str] | None = None,
     sort: str = "-started",
     limit: int | None = None,
-    offset: int = 0,
     first_of: Sequence[str] = (),
 ) -> Listing:
     """Return the runs that meet all filters.
@@ -93,7 +90,6 @@ def listing(
     Args:
         columns: keys; None: those of an export, with all figures that any of the runs has.
         sort: a key, after ``-`` from the greatest; runs without a value come last.
-        offset: how many of the first to leave out.
         first_of: columns; of the runs with the same values in them, only the first counts.
 
     Raises:
@@ -110,10 +106,12 @@ def listing(
             place = sa.func.row_number().over(partition_by=same, order_by=order)
             ranked = sa.select(RUNS.c.id, place.label("place")).where(met).subquery()
             met = RUNS.c.id.in_(sa.select(ranked.c.id).where(ranked.c.place == 1))
-        asked = sa.select(*(query.value(key).label(None) for key in keys), *_BESIDE).where(met)
-        found = connection.execute(asked.order_by(*order).limit(limit).offset(offset)).all()
+        beside = [RUNS.c.more if columns is None else sa.null(), RUNS.c.final_result_unit]
+        values = [*(query.value(key) for key in keys), *beside]
+        asked = sa.select(*(value.label(None) for value in values)).where(met)
+        found = connection.execute(asked.order_by(*order).limit(limit)).all()
         total = len(found)
-        if limit is not None or offset:
+        if limit is not None:
             total = connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(met)) or 0
         rows = [[query.shown(x, key) for x, key in zip(row, keys, strict=False)] for row in found]
         if columns is None:
@@ -128,9 +126,6 @@ def listing(
         units = {unit for *_, unit in found if unit}
         named = [query.named(key, units) for key in keys]
     return Listing(total, keys, [head for head, _ in named], [unit for _, unit in named], rows)
-
-
-_BESIDE = (RUNS.c.more, RUNS.c.final_result_unit.label("final_unit"))
 
 
 def counts(
@@ -243,8 +238,6 @@ class _Query:
         if parts is None or len(word) > MOST_TEXT:
             raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE)
         named, sign, value = parts[1], parts[2], stored(parts[3])
-        if (named, sign) == ("text", "~"):
-            return sa.or_(*(_contains(RUNS.c[name], value) for name in _SEARCHED))
         key = self.key(named)
         if named in _SHORT:
             fixed = _SHORT[named][1]
