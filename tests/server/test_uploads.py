@@ -84,17 +84,16 @@ def test_uploads_outside_of_the_store_are_followed_too(store, start, tmp_path):
     assert listed(client) == []
 
 
-def test_a_run_that_is_there_is_listed_once_and_not_replaced(store, start, send, tmp_path):
+def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
     client = start()
     assert send(client, packed(tmp_path, "a-1")).status_code == 201
-    assert listed(client) == ["a-1"]
-    both = packed(tmp_path, "a-1", "b-1", name="both")
-    assert [run["run_id"] for run in send(client, both).json()["runs"]] == ["a-1", "b-1"]
-    assert listed(client) == ["a-1", "b-1"]
-    other = packed(tmp_path, "a-1", name="other", started="2026-01-02T03:04:06+00:00")
-    answer = send(client, other)
+    both = packed(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
+    answer = send(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
-    assert left(store) == []
+    assert (listed(client), left(store)) == (["a-1"], [])
+    recorded(store / "own", "own-1")
+    assert listed(client) == ["a-1", "own-1"]
+    assert client.get("/api/runs/own-1/bundle").status_code == 404
 
 
 def test_the_launches_of_a_repeated_run_are_all_listed(start, send, tmp_path):

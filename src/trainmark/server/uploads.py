@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import re
-import shutil
 import tempfile
 import threading
 from dataclasses import asdict
@@ -47,8 +46,8 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
     """Receive, verify and store the bundle in the body of a request; tell whether it is new.
 
     Raises:
-        Refused: no token for it, too large, it does not verify, a run of it is there with other
-            content, or the disk is full.
+        Refused: no token for it, too large, it does not verify, a run of it is there already,
+            or the disk is full.
     """
     if serving.uploads is None or serving.tokens is None:
         raise Refused(403, "this server takes no uploads", remedy="start it with --data FOLDER")
@@ -96,32 +95,28 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
     with _ONE_AT_A_TIME:
         if (target / RECEIPT).exists():
             return Stored.model_validate_json((target / RECEIPT).read_bytes()), False
-        launches = _verified(place)
-        runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in launches.values()]
+        run_ids = _verified(place)
+        runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
         receipt = Stored(digest=digest, runs=runs)
-        known = _there(serving, list(launches.values()))
-        for folder, run_id in launches.items():
-            if run_id in known:
-                if known[run_id] != (place / folder / record.RECORD_FILE).read_bytes():
-                    rule = "nothing is overwritten"
-                    raise Refused(409, "it is there with other content", where=run_id, rule=rule)
-                shutil.rmtree(place / folder)  # it would be listed twice
-        if set(launches.values()) <= known.keys():
-            return receipt, False
+        there = sa.select(RUNS.c.run_id).where(RUNS.c.run_id.in_(run_ids))
+        with serving.database.reading() as connection:
+            if (known := connection.scalar(there)) is not None:
+                rule = "nothing is overwritten"
+                raise Refused(409, "the run is there in another bundle", where=known, rule=rule)
         (place / RECEIPT).write_text(receipt.model_dump_json())
         place.chmod(0o755)
         place.rename(target)
         place.mkdir()  # for whoever removes it
-    serving.follow_files()
+        serving.follow_files()
     return receipt, True
 
 
-def _verified(place: Path) -> dict[str, str]:
-    """Unpack the bundle in ``place`` and return the run ids of its launches by their folders."""
+def _verified(place: Path) -> list[str]:
+    """Unpack the bundle in ``place`` and return the run ids of its launches."""
     try:
         bundle = unpack(place / BUNDLE, place, most_bytes=_MOST_UNPACKED_BYTES)
         found = [x for x in checks(bundle) if x.state in ("broken", "unverifiable")]
-        launches = {one: record.read(place / one).run_id for one in bundle.launches}
+        run_ids = [record.read(place / one).run_id for one in bundle.launches]
     except EnvironmentFault as error:
         raise Refused(507, error.what) from None
     except TrainmarkError as error:
@@ -133,22 +128,11 @@ def _verified(place: Path) -> dict[str, str]:
         where = f"{found[0].name} {found[0].place}".strip()
         remedy = "`trainmark verify` shows all; pack with the server's version of the program"
         raise Refused(422, what, where=where, remedy=remedy, checks=[asdict(x) for x in found])
-    run_ids = list(launches.values())
     for run_id in run_ids:
         if not _RUN_ID.fullmatch(run_id) or run_ids.count(run_id) > 1:
             rule = "letters, digits and ._-, and each launch its own"
             raise Refused(422, "not the id of a run", where=f"run_id {run_id[:80]!r}", rule=rule)
-    return launches
-
-
-def _there(serving: Serving, run_ids: list[str]) -> dict[str, bytes]:
-    """Return the records that the store has of some runs, by their ids."""
-    asked = sa.select(RUNS.c.run_id, RUNS.c.path).where(RUNS.c.run_id.in_(run_ids))
-    with serving.database.reading() as connection:
-        listed = connection.execute(asked).all()
-    files = {run_id: Path(serving.database.place(path)) for run_id, path in listed}
-    files = {run_id: x / record.RECORD_FILE if x.is_dir() else x for run_id, x in files.items()}
-    return {run_id: file.read_bytes() for run_id, file in files.items() if file.exists()}
+    return run_ids
 
 
 def bundle_of(serving: Serving, run_id: str) -> Path:
@@ -161,6 +145,7 @@ def bundle_of(serving: Serving, run_id: str) -> Path:
     with serving.database.reading() as connection:
         for path in connection.scalars(asked):
             for folder in Path(serving.database.place(path)).resolve().parents:
-                if serving.uploads and folder.parent == serving.uploads.resolve():
+                top = serving.uploads and serving.uploads.resolve()
+                if folder.parent == top and (folder / BUNDLE).is_file():
                     return folder / BUNDLE
     raise Refused(404, "no bundle of this run", where=run_id[:200])
