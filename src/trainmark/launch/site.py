@@ -7,13 +7,12 @@ and manifests; ``docs/launchers.md`` describes each key.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
@@ -25,24 +24,7 @@ Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
-def _one_line(text: str) -> str:
-    if not text or not text.isprintable():
-        raise ValueError("must be one line of printable characters")
-    return text
-
-
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute():
-        raise ValueError("must begin at the root: nodes start in folders of their own")
-    return path
-
-
-Line = Annotated[str, AfterValidator(_one_line)]
-Folder = Annotated[Path, AfterValidator(_absolute)]
-Words = dict[Line, Line]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-_RESOURCE = r"[a-z0-9.-]+/[A-Za-z0-9._-]+(=[1-9][0-9]{0,5})?"
-_RESOURCES = rf"^{_RESOURCE}(,{_RESOURCE})*$"
 
 
 class ContainerSite(Frozen):
@@ -57,13 +39,13 @@ class ContainerSite(Frozen):
         pip_index: package index that takes the place of the default one, recorded with the run.
     """
 
-    image: Line
+    image: str
     runtime: Literal["docker", "podman", "apptainer", "pyxis"] | None = None
-    mounts: tuple[Line, ...] = ()
-    shared_memory: Line | None = None
-    arguments: tuple[Line, ...] = ()
-    python: Line = "python"
-    pip_index: Line | None = None
+    mounts: tuple[str, ...] = ()
+    shared_memory: str | None = None
+    arguments: tuple[str, ...] = ()
+    python: str = "python"
+    pip_index: str | None = None
 
     @property
     def of_node(self) -> bool:
@@ -74,29 +56,33 @@ class ContainerSite(Frozen):
 class SlurmSite(Frozen):
     """What ``sbatch`` is told; ``options`` are further ones, without their dashes."""
 
-    partition: Line | None = None
-    account: Line | None = None
-    qos: Line | None = None
-    time: Line | None = None
-    constraint: Line | None = None
-    reservation: Line | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
     exclusive: bool = True
     gpus_option: Literal["gpus-per-node", "gres", "none"] = "none"
-    options: Words = Field(default_factory=dict)
+    options: dict[str, str] = Field(default_factory=dict)
 
 
-def _with_seconds(toleration: dict[str, str]) -> dict[str, str]:
-    if not re.fullmatch(r"-?[0-9]{1,18}", toleration.get("tolerationSeconds", "0")):
-        raise ValueError("tolerationSeconds must be a whole number")
-    return toleration
+class Toleration(Frozen):
+    """What a pod tolerates, as Kubernetes names it."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    tolerationSeconds: int | None = None  # noqa: N815 - Kubernetes' name
 
 
 class VolumeSite(Frozen):
     """A folder of the pods: a claim, or a folder of the nodes."""
 
-    path: Line
-    claim: Line | None = None
-    host_path: Line | None = None
+    path: str
+    claim: str | None = None
+    host_path: str | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> VolumeSite:
@@ -113,17 +99,17 @@ class KubernetesSite(Frozen):
             commas. None: the key of the vendor's own device plugin.
     """
 
-    namespace: Line = "default"
-    context: Line | None = None
-    resource: Annotated[str, Field(pattern=_RESOURCES)] | None = None
-    cpu: Line | None = None
-    memory: Line | None = None
-    shared_memory: Line = "16Gi"
+    namespace: str = "default"
+    context: str | None = None
+    resource: str | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    shared_memory: str = "16Gi"
     volumes: tuple[VolumeSite, ...] = ()
-    node_selector: Words = Field(default_factory=dict)
-    tolerations: tuple[Annotated[Words, AfterValidator(_with_seconds)], ...] = ()
-    image_pull_secrets: tuple[Line, ...] = ()
-    labels: Words = Field(default_factory=dict)
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class RaySite(Frozen):
@@ -135,7 +121,7 @@ class RaySite(Frozen):
     """
 
     address: Annotated[str, Field(pattern=r"^https?://[!-~]+$")] | None = None
-    resources: dict[Line, float] = Field(default_factory=dict)
+    resources: dict[str, float] = Field(default_factory=dict)
 
 
 class SshSite(Frozen):
@@ -149,11 +135,11 @@ class SshSite(Frozen):
     """
 
     hosts: Path | None = None
-    user: Line | None = None
+    user: str | None = None
     port: Port | None = None
-    options: Words = Field(default_factory=dict)
+    options: dict[str, str] = Field(default_factory=dict)
     check_host_keys: bool = True
-    run_root: Folder | None = None
+    run_root: Path | None = None
 
 
 class Site(Frozen):
@@ -172,16 +158,16 @@ class Site(Frozen):
         interface: network interface of the ranks, as ``GLOO_SOCKET_IFNAME`` takes it.
     """
 
-    launcher: Line = "local"
-    device: Line | None = None
+    launcher: str = "local"
+    device: str | None = None
     devices_per_node: Count | None = None
     nodes: Count | None = None
-    python: Line = sys.executable
-    data: Folder | None = None
-    setup: tuple[Line, ...] = ()
-    environment: dict[Variable, Line] = Field(default_factory=dict)
+    python: str = sys.executable
+    data: Path | None = None
+    setup: tuple[str, ...] = ()
+    environment: dict[Variable, str] = Field(default_factory=dict)
     master_port: Port = 29_500
-    interface: Line | None = None
+    interface: str | None = None
     container: ContainerSite | None = None
     slurm: SlurmSite = Field(default_factory=SlurmSite)
     kubernetes: KubernetesSite = Field(default_factory=KubernetesSite)

@@ -169,19 +169,15 @@ def folder_of(word: str, runs: Path) -> Path:
     """
     if Path(word).is_dir():
         return Path(word).absolute()
-    files = sorted(runs.rglob(JOB_FILE))
+    files = runs.rglob(JOB_FILE)
     found = [x.parent for x in files if word in x.read_text(errors="replace").split()]
-    if len(found) > 1:  # another cluster, or one whose numbers began again
-        found = [folder for folder in found if not (folder / RECORD_FILE).exists()] or found
-    if len(found) == 1:
-        return found[0].absolute()
-    raise RecordError(
-        f"{len(found)} runs have a job {word!r}: {', '.join(map(str, found[:5]))}"
-        if found
-        else f"no run directory and no job {word!r} below {runs}",
-        where="JOB",
-        remedy="name the folder of the run, which `--detach` printed, or give --runs",
-    )
+    if len(found) != 1:
+        raise RecordError(
+            f"no run directory, and {len(found)} runs below {runs} have a job {word!r}",
+            where="JOB",
+            remedy="name the folder of the run, which `--detach` printed",
+        )
+    return found[0].absolute()
 
 
 def attach(folder: Path) -> tuple[Plan, Job]:

@@ -73,10 +73,7 @@ def manifest(plan: Plan, site: Site) -> str:
     return template(
         "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
-        tolerations=[
-            {key: int(word) if key == "tolerationSeconds" else word for key, word in one.items()}
-            for one in own.tolerations
-        ],
+        tolerations=[one.model_dump(exclude_none=True) for one in own.tolerations],
         limits=accelerators(plan, site) | {key: one for key, one in amounts.items() if one},
         script=node_script(plan, site, node_rank="$JOB_COMPLETION_INDEX", master=master),
     )  # fmt: skip
