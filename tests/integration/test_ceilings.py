@@ -148,15 +148,6 @@ def test_a_fast_and_wrong_collective_is_found(faulty: Any, tmp_path: Path) -> No
 
 
 @two_cores
-def test_no_process_is_left_when_the_time_is_over(faulty: Any, tmp_path: Path) -> None:
-    process = faulty("hang", "--timeout", "5")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "--timeout" in err
-    assert left(tmp_path) == []
-
-
-@two_cores
 @pytest.mark.parametrize("number", [signal.SIGINT])
 def test_no_process_is_left_after_a_signal(
     faulty: Any, tmp_path: Path, number: signal.Signals

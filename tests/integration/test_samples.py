@@ -173,13 +173,6 @@ def test_eight_simulated_devices(trainmark, tmp_path):
     assert "evidence_altered" in [finding.code for finding in verify(record, run_dir)]
 
 
-def test_no_samples(started):
-    process, run_dir = started("--sample-every", "0")
-    assert ended(process)[0] == 0
-    assert checked(run_dir).telemetry is None
-    assert not (run_dir / "telemetry.jsonl").exists()
-
-
 def test_a_killed_sampler_fails_nothing(started, fifo):
     process, run_dir = started("fault=hold")
     wait_for_fault(fifo)

@@ -64,26 +64,6 @@ def test_the_machine_is_listed_and_taken_before_the_cpu(trainmark):
     assert "standin" in refused.stderr
 
 
-def test_a_packages_monitor_is_sampled_while_ranks_work(trainmark, tmp_path):
-    file = str(tmp_path / "in_use")
-    saved, code = run(trainmark, "toy", "sampled", "--nproc", "2", "--sample-every", "0.1",
-                      steps=400, STANDIN_IN_USE=file)  # fmt: skip
-    assert code == 0
-    assert saved.plan.device.vendor == "standin"
-    lines = (trainmark.place / "sampled" / "telemetry.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
-    _, start = (event for event in events if event["event"] == "start")
-    assert (start["monitor"], start["devices"]) == ("standin 1.0", [0, 1])
-    told = [event["devices"] for event in events if event["event"] == "devices"]
-    assert all([one["index"] for one in devices] == [0, 1] for devices in told)
-    for rank in (0, 1):
-        seen = [devices[rank] for devices in told]
-        assert max(one["memory_used_bytes"] for one in seen) > 0
-        assert {one["memory_total_bytes"] for one in seen} == {8 << 30}
-        energies = [one["energy_j"] for one in seen]
-        assert energies == sorted(energies)
-
-
 def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark):
     record, code = run(
         trainmark, "llama2_7b_lora", "llama", "precision=bf16", "gas=2",
@@ -127,24 +107,6 @@ def test_a_full_device_ends_the_run_as_out_of_memory(trainmark):
     assert (code, record.status) == (1, "oom")
     assert (record.cause.kind, record.cause.rank) == ("oom", 0)
     assert record.cause.type == "OutOfMemoryError"
-
-
-def test_a_mark_of_the_hosts_clock_shows_in_the_windows_of_a_run(trainmark):
-    """A step has far more than 20 operations, and each takes the device 10 ms."""
-    slow = {"STANDIN_OPERATION_NS": "10000000"}
-    least_ns = 20 * 10_000_000
-    right, code = run(trainmark, "toy", "right", steps=3, **slow)
-    assert (code, [found.code for found in right.findings]) == (0, [])
-    wrong, code = run(trainmark, "toy", "wrong", steps=3, **slow, STANDIN_FAULT="host_marks")
-    assert (code, [found.code for found in wrong.findings]) == (0, ["steps_beside_windows"])
-    assert "trust_clock" in [reason.code for reason in wrong.trust.reasons]
-    for window in windows(trainmark, "right"):
-        assert min(window["step_ns"]) >= least_ns
-        assert window["end_ns"] - window["start_ns"] >= sum(window["step_ns"])
-    # Here the steps take what the host needs, though the device's work takes as long as before.
-    marked = windows(trainmark, "wrong")
-    assert min(ns for window in marked for ns in window["step_ns"]) < least_ns
-    assert all(window["end_ns"] - window["start_ns"] >= least_ns for window in marked)
 
 
 TIME = "test_time.py::test_time_between_marks_is_synchronised_wall_time"

@@ -66,12 +66,3 @@ def test_a_user_without_a_home(started, nobody):
     assert code == 0, err
     assert checked(run_dir).passed
     assert (run_dir / "page.html").exists()
-
-
-def test_a_user_without_a_home_is_told_where_generated_data_could_lie(started, nobody):
-    process, run_dir = started(case="toy", prefix=(*nobody, "-u", "TRAINMARK_CACHE"))
-    code, _, err = ended(process)
-    assert code == 2
-    assert "TRAINMARK_CACHE" in err
-    assert "Traceback" not in err
-    assert not run_dir.exists()
