@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +11,6 @@ from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.scaling import scaling, scaling_text
 from trainmark.record.record import Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEMPLATE = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
@@ -140,15 +137,3 @@ def test_the_page_as_html_and_as_json() -> None:
     }
     with pytest.raises(UsageError, match="csv"):
         scaling_text(weak(), "csv", "en")
-
-
-def test_the_command_reads_a_folder_of_runs(tmp_path: Path, capsys: Any) -> None:
-    from trainmark.cli.report import command
-
-    for record in weak():
-        folder = tmp_path / record.run_id
-        folder.mkdir()
-        (folder / "record.json").write_text(record.model_dump_json())
-    command([str(tmp_path)], form="md", scaling=True)
-    out = capsys.readouterr().out
-    assert [world for world in ("1x1", "1x8", "2x8") if f"| {world} |" not in out] == []

@@ -36,7 +36,7 @@ def test_every_text_is_used():
     """Used: as it stands, or as ``f"kind.{name}"``, ``"kind." ~ name`` by a name of the source."""
     root = Path(trainmark.__file__).parent
     rooms = list((root / "pages").rglob("*"))
-    sources = [path for path in rooms if path.suffix in (".py", ".j2")]
+    sources = [path for path in rooms if path.suffix in (".py", ".j2", ".json")]
     report = "".join(path.read_text("utf-8") for path in sources)
     words = set()
     for path in [*root.rglob("*.py"), *sources]:
@@ -48,7 +48,7 @@ def test_every_text_is_used():
         composed = (
             f'f"{kind}.{{' in report or f'("{kind}", ' in report or f'"{kind}." ~' in report
         ) and known
-        if not re.search(rf"""["']{re.escape(key)}["']""", report) and not composed:
+        if not re.search(rf"""["'@]{re.escape(key)}["']""", report) and not composed:
             unused.append(key)
     assert unused == []
 

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.sides import Side
 
 
-def blocks(found: Comparison) -> list[Block]:
-    """Return the verdict first, then what it is made of, then what else differs."""
+def blocks(found: Comparison, b: str = "B") -> list[Block]:
+    """Return the verdict first, then what it is made of, then what else differs.
+
+    Args:
+        b: what the other side is called than A.
+    """
     tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
     name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
-    columns = (name, "A", "B", unit, "B/A", *rest)
+    columns = (name, "A", b, unit, f"{b}/A", *rest)
     shown: list[Block] = [
         Paragraph(found.sentence, "warn" if found.verdict in UNTOLD else tone),
         *([trust_paragraph(found.trust)] if found.trust else []),
@@ -31,7 +35,7 @@ def blocks(found: Comparison) -> list[Block]:
         shown.append(Paragraph(found.quality))
     if not (found.a.evidence or found.b.evidence):
         shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
-    shown += [*_side("A", found.a), *_side("B", found.b)]
+    shown += [*_side("A", found.a), *_side(b, found.b)]
     for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
         if facts:
             rows = (
@@ -39,7 +43,7 @@ def blocks(found: Comparison) -> list[Block]:
                 for x in facts
             )
             shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))
-            shown.append(table((t("compare.fact"), "A", "B"), rows))
+            shown.append(table((t("compare.fact"), "A", b), rows))
     return shown
 
 

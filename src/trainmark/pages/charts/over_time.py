@@ -64,51 +64,19 @@ def _chart(
         for one in lines for s, value in one.points
     ]  # fmt: skip
     names = [one.of for one in lines]
-    axes = _axes(unit, scale)
-    drawn = _band(axes) if together else [_lines(names, axes, t(f"time.{kind}-of"))]
-    marks = [_marks(axes)] if lowered else []
+    several = not together and len(names) > 1
+    drawn = vega.spec(
+        "over_time", unit=unit, scale=scale, band=together, alone=not (together or several),
+        names=names if several else [], colours=_COLOURS[: len(names)],
+        dashes=_DASHES[: len(names)], member=t(f"time.{kind}-of"), lowered=lowered,
+    )  # fmt: skip
     return Chart(
         f"time-{kind}-{short}", t(f"time.{kind}-title", quantity=t(f"time.{short}")), (*said,),
-        vega.layers(_shade(), *drawn, *marks, height=120),
+        drawn,
         {"measured": [{"from": measured[0], "to": measured[1]}] if measured else [],
          "lowered": lowered, "lines": rows},
         _table(found, kind, factor),
     )  # fmt: skip
-
-
-def _axes(unit: str, scale: Spec) -> Spec:
-    axis = {"format": "~g", "grid": False}
-    x = vega.field("s", title=t("time.axis"), axis=axis, scale={"nice": False})
-    return {"x": x, "y": vega.field("v", title=unit, axis={"tickCount": 4}, scale=scale)}
-
-
-def _shade() -> Spec:
-    ends = {"x": vega.field("from"), "x2": {"field": "to"}}
-    return vega.layer("rect", "measured", ends, color="var(--shade)")
-
-
-def _marks(axes: Spec) -> Spec:
-    look: Spec = {"shape": "triangle-down", "filled": True, "size": 45, "color": "var(--bad)"}
-    return vega.layer("point", "lowered", axes, opacity=1, **look)
-
-
-def _lines(names: Sequence[str], axes: Spec, title: Phrase) -> Spec:
-    """Return a line for each of ``names``; of several each in its colour and dash."""
-    apart: Spec = {}
-    if len(names) > 1:
-        for channel, looks in (("color", _COLOURS), ("strokeDash", _DASHES)):
-            of = {"domain": [*names], "range": looks[: len(names)]}
-            apart[channel] = vega.field("of", "n", title=title, scale=of)
-    return vega.layer("line", "lines", {**axes, **apart})
-
-
-def _band(axes: Spec) -> list[Spec]:
-    """Return the median of all devices in the band from the lowest to the highest."""
-    ends = {**axes, "y": {**axes["y"], "field": "lowest"}, "y2": {"field": "highest"}}
-    band = vega.layer("area", "lines", ends, color="var(--accent)", opacity=0.25)
-    line = vega.layer("line", "lines", {**axes, "y": {**axes["y"], "field": "median"}})
-    pivot = {"pivot": "of", "value": "v", "groupby": ["s"]}
-    return [{**one, "transform": [pivot]} for one in (band, line)]
 
 
 def _number(value: float) -> str:

@@ -76,7 +76,10 @@ def _steps(found: StepShares, named: int | None, slow: tuple[int, Phrase] | None
     rank, step, share = found.longest
     longest = t("ranks.longest", rank=rank, step=cells.count(step), share=f"{share:.2f}")
     about = {"ranks": cells.count(len(found.ranks)), "steps": cells.count(edges[-1])}
-    x = {"x": vega.step_axis(edges[-1] + 1), "x2": {"field": "end"}}
+    axis = {"format": ",d", "tickMinStep": 1, "grid": False}
+    ends = {"domain": [1, edges[-1] + 1], "nice": False}
+    x = {"field": "step", "type": "quantitative", "title": t("chart.step"), "axis": axis,
+         "scale": ends}  # fmt: skip
     said = (t("ranks.steps", **about), slow[1] if slow else "", " ", longest)
     return _map("steps", x, rows, data, description=said, table=_steps_table(found, shares))
 
@@ -90,18 +93,10 @@ def _map(
         more: description and table of the chart.
     """
     reach = _reach(abs(one["over"]) for one in data)
-    axis = {"grid": False, "ticks": False}
-    slower = {"test": "datum.over >= 0", "value": "var(--bad)"}
-    strength = {"domain": [0, reach], "range": [0.04, 1], "clamp": True}
-    encoding = x | {
-        "y": vega.field("of", "n", title=t("use.rank"), sort=[x for x, _ in rows], axis=axis),
-        "color": {"value": "var(--accent)", "condition": slower},
-        "opacity": vega.field("size", scale=strength, legend=None),
-    }
-    cell = vega.layer("rect", "cells", encoding)
-    cell["transform"] = [{"calculate": "abs(datum.over)", "as": "size"}]
+    order = [label for label, _ in rows]
+    height = 15 * max(len(rows), 3)
+    spec = vega.spec("ranks", x=x, order=order, reach=reach, height=height, steps=name == "steps")
     title = t(f"ranks.{name}-title", reach=f"{100 * reach:.0f}")
-    spec = vega.layers(cell, height=15 * max(len(rows), 3))
     return Chart(name=f"ranks-{name}", title=title, spec=spec, data={"cells": data}, **more)
 
 
@@ -140,7 +135,7 @@ def _known(record: Record, named: int | None, slow: tuple[int, Phrase] | None) -
     ]
     labels = [t(f"ranks.{what}") for what in differences]
     axis = {"labelAngle": 0, "grid": False, "ticks": False}
-    x = {"x": vega.field("what", "n", title=None, sort=labels, axis=axis)}
+    x = {"field": "what", "type": "nominal", "title": None, "sort": labels, "axis": axis}
     said = t("ranks.known", ranks=cells.count(len(record.ranks)), what=join(labels))
     about = (said, slow[1] if slow else "")
     return _map("known", x, rows, data, description=about, table=_known_table(record))

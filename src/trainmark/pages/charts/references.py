@@ -159,7 +159,14 @@ def _chart(shown: Sequence[_Beside], figure: str) -> Chart:
     columns = [*heads("against.of", "against.kind"), f"{figure}, {unit}",
                *heads("interval", "launches", "against.over", "against.place")]  # fmt: skip
     title = t("against.title", figure=figure, unit=unit)
-    spec = _spec(data, f"{figure}, {unit}")
+    kinds = [name for name in LOOKS if any(bar["look"] == name for bar in data)]
+    colours, shapes, _, dashes = zip(*(LOOKS[name] for name in kinds), strict=True)
+    spec = vega.spec(
+        "against", axis=f"{figure}, {unit}", order=[bar["label"] for bar in data],
+        kinds=[t(f"evidence.{x}") for x in kinds], colours=[f"var(--{x})" for x in colours],
+        shapes=[*shapes], dashes=[*dashes], height=44 * len(data),
+        end=1.05 * max(bar["high"] or bar["value"] for bar in data),
+    )  # fmt: skip
     return Chart("against", title, join(said, "space"), spec, {"bars": data},
                  table(columns, rows, short=True))  # fmt: skip
 
@@ -178,43 +185,3 @@ def _ratio(over: tuple[float, float | None, float | None] | None) -> str:
         return ""
     value, low, high = over
     return f"{value:#.3g}" if low is None else f"{value:#.3g} ({low:#.3g}–{high:#.3g})"
-
-
-def _spec(data: Sequence[Spec], axis: str) -> Spec:
-    kinds = [name for name in LOOKS if any(bar["look"] == name for bar in data)]
-    names, legend = (
-        [t(f"evidence.{x}") for x in kinds],
-        {"direction": "vertical", "labelLimit": 420},
-    )
-
-    def by_kind(place: int) -> Spec:
-        looks = [f"var(--{LOOKS[x][0]})" if place == 0 else LOOKS[x][place] for x in kinds]
-        of = {"domain": names, "range": looks}
-        return vega.field("kind", "n", title=t("against.kind"), scale=of, legend=legend)
-
-    farthest = max(bar["high"] or bar["value"] for bar in data)
-    x = vega.field("value", title=axis, axis={"format": "~s"}, scale=vega.scale(0, farthest * 1.05))
-    # Names stand above the bars: beside them they would leave no room on a telephone.
-    y = {"y": vega.field("label", "n", axis=None, sort=[bar["label"] for bar in data])}
-    fill = by_kind(0)
-    filled = vega.field("filled", scale=None, legend=None)
-    bar = {
-        "x": x,
-        **y,
-        "fill": fill,
-        "stroke": fill,
-        "strokeDash": by_kind(3),
-        "fillOpacity": filled,
-    }
-    ends = vega.interval("bars", "x", y)
-    for one in ends:
-        one["transform"] = [{"filter": "datum.low != null"}]
-    point = {"x": x, **y, "fill": fill, "shape": by_kind(1)}
-    return vega.layers(
-        vega.layer("bar", "bars", bar, height=14, strokeWidth=1.5),
-        *ends,
-        vega.layer("point", "bars", point, filled=True, size=90, opacity=1, strokeWidth=0),
-        vega.layer("text", "bars", {**y, "text": vega.field("shown", "n")},
-                   align="left", x=0, dx=1, dy=-17),
-        height=44 * len(data),
-    )  # fmt: skip

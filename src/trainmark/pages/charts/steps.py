@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from trainmark.pages.texts import Phrase, join, t
 from trainmark.record.thinning import thin
 
 if TYPE_CHECKING:
-    from trainmark.pages.charts.vega import Spec
     from trainmark.record.record import Record
 
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
+_SHADES = {"warmup": "var(--setup)", "throttled": "var(--wait)"}
 _MOST_RULES, _MOST_POINTS = 200, 400  # evaluations; more would hide the curve
 
 
@@ -28,37 +28,26 @@ def step_time(record: Record) -> Chart | None:
     known = values[np.isfinite(values)]
     if not len(known):
         return None
-    count, title, scaled = len(values), t("chart.step_time"), dict[str, Any]()
+    count, title, scale = len(values), t("chart.step_time"), dict[str, object](zero=False)
     if known.max() > _LOG_RATIO * known.min():
-        title, scaled = t("chart.log", title=title), {"type": "log", "nice": False}
+        title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
     warmup, lowered = min(record.steps.warmup, count), record.series.lowered
     said: list[Phrase] = [t("chart.step_time.desc", n=cells.count(count), warmup=warmup)]
     said += [t("chart.throttled.desc", n=len(lowered))] if lowered else []
     shaded = [("warmup", 1, warmup)] if warmup else []
     shaded += [("throttled", *ends) for ends in lowered]
-    drawn = [*_shades(shaded, count), vega.trace("ms", count, **scaled)]
+    kinds = list(dict.fromkeys(kind for kind, *_ in shaded))
+    drawn = vega.spec(
+        "step_time", scale=scale, steps=[1, max(count, 2)], kinds=[t(f"chart.{x}") for x in kinds],
+        colours=[_SHADES[kind] for kind in kinds],
+    )  # fmt: skip
     stretches = [
         {"kind": t(f"chart.{x}"), "step": max(first - 0.5, 1), "to": min(last + 0.5, count)}
         for x, first, last in shaded
     ]
-    return Chart(
-        "step-time", title, join(said, "semicolon"), vega.layers(*drawn),
-        {"steps": vega.rows(thin(values)), "shaded": stretches}, vega.stretches(values, "ms"),
-    )  # fmt: skip
-
-
-def _shades(shaded: list[tuple[str, int, int]], steps: int) -> list[Spec]:
-    """Return tints, and strips as strong as the curve: a tint alone has too little contrast."""
-    kinds = {kind: f"var(--{'setup' if kind == 'warmup' else 'wait'})" for kind, *_ in shaded}
-    if not kinds:
-        return []
-    looks = {"domain": [t(f"chart.{kind}") for kind in kinds], "range": [*kinds.values()]}
-    colour = vega.field("kind", "n", title=None, scale=looks)
-    encoding = {"x": vega.step_axis(steps), "x2": {"field": "to"}, "color": colour}
-    return [
-        vega.layer("rect", "shaded", encoding, opacity=0.16),
-        vega.layer("rule", "shaded", encoding, strokeWidth=5, y=0),
-    ]
+    data = {"steps": vega.rows(thin(values)), "shaded": stretches}
+    behind = vega.stretches(values, "ms")
+    return Chart("step-time", title, join(said, "semicolon"), drawn, data, behind)
 
 
 def loss(record: Record) -> Chart | None:
@@ -69,12 +58,10 @@ def loss(record: Record) -> Chart | None:
         return None
     count, steps = len(values), [point.step for point in record.quality.history]
     ends = {"first": f"{measured[0]:.4g}", "last": f"{measured[-1]:.4g}"}
-    rule = {"color": "var(--eval)", "strokeDash": [3, 3]}
-    evaluations = vega.layer("rule", "evaluations", {"x": vega.step_axis(count)}, **rule)
     shown = vega.some(len(steps), most=_MOST_RULES)
     return Chart(
         "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(count), **ends),
-        vega.layers(evaluations, vega.trace(t("chart.loss.axis"), count)),
+        vega.spec("loss", steps=[1, max(count, 2)]),
         {"steps": vega.rows(thin(values)),
          "evaluations": [{"step": min(max(steps[at], 1), count)} for at in shown]},
         vega.stretches(values, ""),
@@ -93,15 +80,7 @@ def quality(record: Record) -> Chart | None:
     named = t("chart.quality.no_target")
     if target is not None:
         named = t("chart.quality.target", target=f"{target:g}")
-    line, good = vega.trace(metric, steps, "eval"), {"color": "var(--good)"}
-    aim = {"y": vega.field("value")}
-    words = {"align": "left", "baseline": "bottom", "x": 0, "dx": 4, "dy": -3, **good}
-    drawn = vega.layers(
-        vega.layer("rule", "target", aim, strokeDash=[8, 4], **good),
-        vega.layer("text", "target", {**aim, "text": vega.field("label", "n")}, **words),
-        line,
-        vega.layer("point", "steps", line["encoding"], color="var(--eval)", filled=True),
-    )
+    drawn = vega.spec("quality", metric=metric, steps=[1, max(steps, 2)])
     ends = {"first": rows[0][1], "last": rows[-1][1]}
     return Chart(
         "quality", t("chart.quality", metric=metric),

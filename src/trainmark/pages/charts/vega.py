@@ -1,8 +1,11 @@
-"""What the charts share: Vega-Lite in few words, axes over steps, tables of stretches."""
+"""What the charts share: their specifications, bars, tables of stretches."""
 
 from __future__ import annotations
 
+import json
 import math
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,65 +22,36 @@ if TYPE_CHECKING:
     from trainmark.pages.document import Table
 
 Spec = dict[str, Any]
-WIDTH = 760  # px of a static picture, axes and legends included
+_WIDTH = 760  # px of a static picture, axes and legends included
 TABLE_ROWS = 12
-_TYPES = {"q": "quantitative", "n": "nominal", "t": "temporal"}
 
 
-def field(name: str, kind: str = "q", **more: Any) -> Spec:
-    """Return what encodes a field; its type is ``q``, ``n`` or ``t``."""
-    return {"field": name, "type": _TYPES[kind], **more}
+@cache
+def _specs() -> Spec:
+    found: Spec = json.loads(Path(__file__).with_name("specs.json").read_bytes())
+    return found
 
 
-def scale(*domain: Any, **more: Any) -> Spec:
-    """Return the scale from the first to the last of ``domain``, not rounded."""
-    return {"domain": list(domain), "nice": False, **more}
+def spec(name: str, **values: Any) -> Spec:
+    """Return what Vega-Lite draws: a specification of ``specs.json``, filled.
 
-
-def layer(mark: str, data: str, encoding: Spec, /, **look: Any) -> Spec:
-    """Return a layer: marks of a dataset."""
-    return {"data": {"name": data}, "mark": {"type": mark, **look}, "encoding": encoding}
-
-
-def layers(*drawn: Spec, height: int = 200) -> Spec:
-    """Return layers over each other, the first at the bottom."""
-    return {"layer": list(drawn), "width": WIDTH, "height": height}
-
-
-def interval(data: str, axis: str, across: Spec, orient: str = "vertical") -> list[Spec]:
-    """Return the layers of intervals from ``low`` to ``high`` along an axis.
-
-    Args:
-        across: what encodes the other axis.
+    ``$x`` there is a value, ``@x`` a text by its key; what has an ``if`` is there where it is true.
     """
-    ends = ({**across, axis: field(end)} for end in ("low", "high"))
-    line = {**across, axis: field("low"), f"{axis}2": {"field": "high"}}
-    return [
-        layer("rule", data, line, color="var(--ink)", strokeWidth=2),
-        *(layer("tick", data, x, color="var(--ink)", orient=orient, size=9) for x in ends),
-    ]
 
+    def there(part: Any) -> bool:
+        return not isinstance(part, dict) or bool(filled(part.get("if", True)))
 
-def step_axis(steps: int) -> Spec:
-    """Return the axis of steps 1 to ``steps``."""
-    axis = {"format": ",d", "tickMinStep": 1, "grid": False}
-    return field("step", title=t("chart.step"), axis=axis, scale=scale(1, max(steps, 2)))
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            kept = {key: below for key, below in part.items() if key != "if" and there(below)}
+            return {key: filled(below) for key, below in kept.items()}
+        if isinstance(part, list):
+            return [filled(below) for below in part if there(below)]
+        if not isinstance(part, str) or part[:1] not in ("$", "@"):
+            return part
+        return values[part[1:]] if part[0] == "$" else t(part[1:])
 
-
-def label_axis(order: Iterable[Phrase]) -> Spec:
-    """Return the axis of rows that are labelled in one or more lines, in the order given."""
-    axis = {
-        "labelExpr": "split(datum.label, '\\n')", "labelLimit": 260, "ticks": False,
-        "labelOffset": -7,  # half a line: Vega centres the first of two
-        "domain": False,
-    }  # fmt: skip
-    return field("label", "n", title=None, sort=list(order), axis=axis)
-
-
-def trace(title: Phrase, steps: int, colour: str = "accent", **scaled: Any) -> Spec:
-    """Return the line of the dataset ``steps``."""
-    y = field("value", title=title, scale=scaled or {"zero": False})
-    return layer("line", "steps", {"x": step_axis(steps), "y": y}, color=f"var(--{colour})")
+    return {"width": _WIDTH, "height": 200, **filled(_specs()[name])}
 
 
 def bars(data: Sequence[Spec], title: Sequence[Phrase], end: float) -> Spec:
@@ -86,17 +60,11 @@ def bars(data: Sequence[Spec], title: Sequence[Phrase], end: float) -> Spec:
     Args:
         title: of the axis from 0 to ``end``, in lines short enough for a narrow screen.
     """
-    names = list(dict.fromkeys(row["colour"] for row in data))
-    looks = {"domain": names, "range": [f"var(--{name})" for name in names]}
-    colour = field("colour", "n", legend=None, scale=looks)
-    encoding = {
-        "x": field("from", title=list(title), scale=scale(0, end)),
-        "x2": {"field": "to"},
-        "y": label_axis(row["label"] for row in data),
-        "color": colour,
-        "stroke": colour,  # keeps a short bar in sight
-    }
-    return layers(layer("bar", "bars", encoding, height=14), height=34 * len(data))
+    kinds = list(dict.fromkeys(row["colour"] for row in data))
+    return spec(
+        "bars", height=34 * len(data), title=list(title), end=end, kinds=kinds,
+        colours=[f"var(--{kind})" for kind in kinds], order=[row["label"] for row in data],
+    )  # fmt: skip
 
 
 def rows(points: Iterable[tuple[int, float]]) -> list[Spec]:

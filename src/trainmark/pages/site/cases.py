@@ -1,4 +1,4 @@
-"""The page of a case: its best runs, the main figure over time and against others."""
+"""The page of a case: its best runs, the main figure over time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ _GOOD = (*_PASSED, "trust!=do_not_quote")
 _SAME = ("device", "precision", "world", "recipe")
 _BEST = ("run_id", "started_utc", *_SAME, "trust", MAIN, "p_core", "MFU", "mem", "quality_value")
 _MOST = 2_000  # runs of charts over time, the newest
-_DRAWN = 500  # points of a scatter
-_AGAINST = {"mem": (cells.GIB, "GiB"), "power": (1.0, "W"), "MFU": (1.0, "%")}
 
 
 def case_page(database: Database, case: str, links: Links) -> str:
@@ -81,8 +79,8 @@ def head(key: str, named: str) -> Phrase:
 
 
 def sections(database: Database, filters: Sequence[str]) -> list[Section]:
-    """Return the charts of runs of a case: the main figure over time, and against others."""
-    columns = ("run_id", "started_utc", "work", *_SAME, MAIN, *_AGAINST)
+    """Return the charts of runs of a case: the main figure over time."""
+    columns = ("run_id", "started_utc", "work", *_SAME, MAIN)
     runs = listing(database, filters, columns=columns, limit=_MOST).documents()[::-1]
     if not runs:
         return []
@@ -95,20 +93,8 @@ def sections(database: Database, filters: Sequence[str]) -> list[Section]:
         name: change_points([at for at, _ in of], [value for _, value in of])
         for name, of in over_time.items()
     }
-    against: list[Block] = []
-    for name, (factor, scale) in _AGAINST.items():
-        points = [
-            (run["run_id"], names[run["work"]], run[name] / factor, run[MAIN] / run["world"])
-            for run in drawn if run[name] is not None
-        ][-_DRAWN:]  # fmt: skip
-        if points:
-            axes = (f"{name}, {scale}", t("site.per_rank", figure=MAIN, unit=unit))
-            against.append(intervals.scatter(points, over_time, name.lower(), axes))
     history = intervals.history(over_time, changes, f"{MAIN}, {unit}")
-    return [
-        Section(t("site.over_time"), "over-time", (history,)),
-        Section(t("site.against_others"), "scatter", tuple(against)),
-    ]
+    return [Section(t("site.over_time"), "over-time", (history,))]
 
 
 def _names(runs: list[dict[str, Any]]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -13,8 +14,10 @@ from trainmark.errors import UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.finding import SEVERITIES
 from trainmark.judge.audit.subject import of_row
+from trainmark.judge.comparison import compare
 from trainmark.library.importers import references
 from trainmark.library.store.entries import stored
+from trainmark.pages import comparison
 from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.page import document
 from trainmark.pages.phrases import device_configuration, heads
@@ -25,12 +28,13 @@ from trainmark.pages.sections.performance import (
     reference_configuration,
     sources,
 )
-from trainmark.pages.site import reading, sidebyside
+from trainmark.pages.site import reading
 from trainmark.pages.site.links import Links
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.plan.reference import of_case
 from trainmark.record.rows import Row
 from trainmark.record.trust import of_repeats
+from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +45,10 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 MOST_COMPARED = 6
+_FIGURES = (
+    "p_train", "p_core", "p_whole", "token/p/s", "MFU", "step_time_p50", "e2e_time", "mem", "power",
+    "energy_per_sample",
+)  # fmt: skip
 
 
 def page(
@@ -73,7 +81,7 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
 def compare_page(
     database: Database, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
 ) -> str:
-    """Return runs side by side, each with all its launches; the first is the base.
+    """Return runs with all their launches, each of the others compared with the first.
 
     Args:
         allow: keys of the work in which runs that are compared may differ.
@@ -87,9 +95,8 @@ def compare_page(
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
     sides = reading.sides(database, chosen)
-    found, refused = sidebyside.sections(sides, allow=allow)
-    rows: list[list[Phrase]] = []
-    for letter, run_id, side in zip(sidebyside.LETTERS, chosen, sides, strict=False):
+    sections, rows, refused = list[Section](), list[list[Phrase]](), set[str]()
+    for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
         case, others = stored(side[0].plan.case), [x for x in chosen if x != run_id]
         base = links.compare([run_id, *others], allow)
         rows.append([
@@ -98,15 +105,28 @@ def compare_page(
             t(f"trust.{of_repeats(side).grade}"),
             Link(t("site.as_base"), base) if rows else t("site.base"),
         ])  # fmt: skip
+        if side is sides[0]:
+            continue
+        unlike = {*differing(work(sides[0][0]), work(side[0]))}
+        refused |= unlike - {*allow}
+        if unlike - {*allow}:
+            keys = ", ".join(sorted(unlike - {*allow}))
+            blocks: list[Block] = [Paragraph(t("site.refused", side=letter, keys=keys), "warn")]
+        else:
+            figures = [x for x in _FIGURES if all(_has(one, x) for one in (sides[0], side))]
+            found = compare(sides[0], side, figures=figures or None, allow=unlike)
+            blocks = comparison.blocks(found, letter)
+        sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
     names = ("run_id", "case", "device", "status", "runs_of", "trust", "base")
     lead: list[Block] = [table(["", *(t(f"site.{name}") for name in names)], rows)]
-    if allow:
-        lead.append(Paragraph(t("site.allowed", keys=", ".join(allow)), "warn"))
-    actions = []
-    if refused:
-        words = t("site.allow", keys=", ".join(refused))
-        actions.append(Link(words, links.compare(chosen, [*allow, *refused])))
-    return page(links, t("site.side_by_side"), found, lead=lead, actions=actions)
+    more = links.compare(chosen, [*allow, *sorted(refused)])
+    words = t("site.allow", keys=", ".join(sorted(refused)))
+    actions = [Link(words, more)] if refused else []
+    return page(links, t("site.side_by_side"), sections, lead=lead, actions=actions)
+
+
+def _has(launches: Sequence[Record], figure: str) -> bool:
+    return any(one.passed and one.figure(figure) for one in launches)
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:
