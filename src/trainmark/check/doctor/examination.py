@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.check.doctor import case, devices, disk, host, network, packages
 from trainmark.check.doctor.subject import Conditions, Subject, judged
@@ -17,13 +17,14 @@ from trainmark.plan.choosing import choose as choose_work
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from trainmark.protocols import Condition
+    from trainmark.protocols import Condition, Vendor
 
     Check = Callable[[Subject], Conditions]
 
+T = TypeVar("T")
 QUICK_S, FULL_S = 8.5, 58.0  # for everything but the start of the program, a second
 _CHECK_S = 15.0  # for one check, longer than the bound of any vendor's tool
 # Without persistence mode NVIDIA's library takes about a second for each card.
@@ -78,9 +79,7 @@ def subject_of(
         nproc = choice.nproc
         device = device or case_key.vendor_of(choice.hardware)
     try:
-        with _bounded(choice_s):
-            vendor = choose(device)
-            here = vendor.count()
+        vendor, here = _bounded(lambda: _counted(choose(device)), choice_s)
     except UsageError:
         raise
     except EnvironmentFault as error:
@@ -95,6 +94,10 @@ def subject_of(
         vendor=vendor, fault=fault, device=device, nproc=nproc, choice=choice, out=out,
         data=data, quick=quick, end_s=end_s,
     )  # fmt: skip
+
+
+def _counted(vendor: Vendor) -> tuple[Vendor, int]:
+    return vendor, vendor.count()
 
 
 def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Examination:
@@ -124,8 +127,7 @@ def _made(check: Check, subject: Subject, limit_s: float) -> list[Condition]:
         what = "not examined: time ran out"
         return [judged(what, "see above what took it; --quick has less of it", unknown=True)]
     try:
-        with _bounded(min(limit_s, left_s)):
-            found.extend(check(subject))
+        _bounded(lambda: found.extend(check(subject)), min(limit_s, left_s))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
         remedy = getattr(error, "remedy", None) or "see why it cannot be read here"
         found.append(judged(_reason(error), remedy, unknown=True))
@@ -138,17 +140,22 @@ def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
 
 
-@contextmanager
-def _bounded(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError in the block, of the main thread, when it takes longer."""
+def _bounded(work: Callable[[], T], limit_s: float) -> T:
+    """Return what ``work`` returns, or raise what it raises.
 
-    def late(*_: Any) -> None:
+    Raises:
+        TimeoutError: it takes longer; it is left behind in its thread, as no signal ends a driver
+            that hangs.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    if not wait([future], limit_s).done:
         raise TimeoutError(f"no answer in {limit_s:.1f} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    return future.result()
