@@ -46,19 +46,6 @@ def test_a_message_says_what_where_by_which_rule_and_the_way_out() -> None:
     assert error.args == ("bs is 0",)
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        (errors.UsageError, 2),
-        (errors.DataError, 2),
-        (errors.EnvironmentFault, 2),
-        (errors.RecordError, 2),
-    ],
-)
-def test_exit_codes(kind: type[errors.TrainmarkError], code: int) -> None:
-    assert kind("x").exit_code == code
-
-
 def test_the_nearest_name_is_offered() -> None:
     assert errors.nearest("tini", ["tiny", "huge"]) == "did you mean tiny? Known: huge, tiny"
     assert errors.nearest("zzz", ["tiny", "huge"]) == "known: huge, tiny"

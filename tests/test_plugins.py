@@ -39,11 +39,6 @@ def package(tmp_path, monkeypatch):
     sys.modules.pop("elsewhere_device", None)
 
 
-def test_nothing_is_offered_by_default():
-    plugins._anybody_offers.cache_clear()
-    assert plugins.offered("trainmark.cases") == []
-
-
 @pytest.mark.usefixtures("package")
 def test_a_packages_case_is_found_by_name_and_alias():
     assert "play" in cases.names()

