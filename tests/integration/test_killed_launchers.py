@@ -21,7 +21,7 @@ def test_a_killed_launcher_leaves_events_of_which_report_makes_the_record(starte
     assert not rank.is_running()
     assert not (run_dir / "record.json").exists()
 
-    done = trainmark("report", str(run_dir), "--format", "json")
+    done = trainmark("report", str(run_dir))
     assert done.returncode == 0, done.stderr
     record = checked(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
