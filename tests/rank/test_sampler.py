@@ -86,9 +86,9 @@ def test_a_full_disk_costs_lines_and_is_told_afterwards(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        log.say("host", took_ns=1, cpu_percent=1.0)
-        log.say("host", took_ns=1, cpu_percent=2.0)
-    log.say("host", took_ns=1, cpu_percent=3.0)
+        log.write("host", took_ns=1, cpu_percent=1.0)
+        log.write("host", took_ns=1, cpu_percent=2.0)
+    log.write("host", took_ns=1, cpu_percent=3.0)
     told, last = written(tmp_path)
     assert (told["source"], told["kind"]) == ("host", "failed")
     assert "No space left" in told["said"]
@@ -136,9 +136,9 @@ def test_a_start_that_could_not_be_written_is_written_later(
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         began = {"interval_s": 1.0, "host_sources": []}
-        log.say("start", monitor="one 1.0", devices=[1, 0], **began)
-        log.say("devices", took_ns=1, devices=[])
-    log.say("host", took_ns=1, cpu_percent=3.0)
+        log.write("start", monitor="one 1.0", devices=[1, 0], **began)
+        log.write("devices", took_ns=1, devices=[])
+    log.write("host", took_ns=1, cpu_percent=3.0)
     events = written(tmp_path)
     assert [event["event"] for event in events] == ["start", "fault", "host"]
     assert (events[0]["monitor"], events[0]["devices"]) == ("one 1.0", [1, 0])

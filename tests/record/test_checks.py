@@ -152,7 +152,7 @@ def test_a_parameter_that_no_rank_changed(
 
 
 def doubts(plan: Plan, found: RunTimeline) -> list[Message]:
-    return findings.find(findings.Seen(plan, found, figures(found)))
+    return findings.find(findings.Inputs(plan, found, figures(found)))
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(100, False), (101, True)])

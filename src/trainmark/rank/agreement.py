@@ -7,13 +7,13 @@ import json
 from trainmark.errors import RunError
 
 
-def refuse_other_packages(told: str | None, nnodes: int) -> None:
+def refuse_other_packages(described: str | None, nnodes: int) -> None:
     """Compare this node's package versions with those of rank 0's node.
 
     One broadcast: what is sent grows with the number of ranks, not with its square.
 
     Args:
-        told: the node's number and package versions, as its node process tells them in JSON.
+        described: the node's number and package versions, as its node process tells them in JSON.
 
     Raises:
         RunError: they differ; names the first such package and both versions.
@@ -22,8 +22,8 @@ def refuse_other_packages(told: str | None, nnodes: int) -> None:
 
     if nnodes == 1:
         return
-    assert told is not None, "ranks on several nodes are started by a node process"
-    own = json.loads(told)
+    assert described is not None, "ranks on several nodes are started by a node process"
+    own = json.loads(described)
     sent = [own["packages"]]
     torch.distributed.broadcast_object_list(sent, src=0)
     first, here = sent[0], own["packages"]

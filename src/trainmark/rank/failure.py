@@ -45,7 +45,7 @@ def _text(error: BaseException) -> str:
         return f"no text: str() of the {type(error).__name__} raises"
 
 
-def _said(error: BaseException) -> dict[str, Any]:
+def _message_of(error: BaseException) -> dict[str, Any]:
     """Return an exception's message as code and arguments."""
     from trainmark.errors import RunError, TrainmarkError
     from trainmark.spec import message
@@ -58,15 +58,15 @@ def _said(error: BaseException) -> dict[str, Any]:
     return message("exception", text=_text(error).strip()[:4000]).as_dict()
 
 
-def _with_memory(said: dict[str, Any], device: Device) -> dict[str, Any]:
+def _with_memory(described: dict[str, Any], device: Device) -> dict[str, Any]:
     """Return the message of an exhausted memory with the most that was in use until then."""
     from trainmark.spec import message
 
     use = device.memory()
     peak = use.used_bytes if use.allocator_peak_bytes is None else use.allocator_peak_bytes
-    if peak is None or use.total_bytes is None or said["code"] != "exception":
-        return said
-    text = said["args"]["text"]
+    if peak is None or use.total_bytes is None or described["code"] != "exception":
+        return described
+    text = described["args"]["text"]
     gib = {"peak_gib": peak / 2**30, "total_gib": use.total_bytes / 2**30}
     return message("out_of_memory", text=text, **gib).as_dict()
 
@@ -75,15 +75,15 @@ def error_report(error: BaseException, place: str, device: Device | None = None)
     """Describe a failure for the record; ``device`` tells the memory that was in use."""
     from trainmark.errors import escaped
 
-    kind, said = error_kind(error), _said(error)
+    kind, described = error_kind(error), _message_of(error)
     if kind == "oom" and device is not None:
         # A device that fails once more leaves the message as it is.
         with suppress(Exception):
-            said = _with_memory(said, device)
+            described = _with_memory(described, device)
     return {
         "kind": kind,
         "type": type(error).__name__,
-        "message": said,
+        "message": described,
         "place": place,
         "time_s": time.time(),
         "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],

@@ -133,14 +133,14 @@ class Host:
         Args:
             reading: called with the source that is read, makes a fault of what it raises.
         """
-        told: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         with reading("host"):
-            told["memory_used_bytes"] = psutil.virtual_memory().used
+            found["memory_used_bytes"] = psutil.virtual_memory().used
             if (now_ns := self._clock()) - self._cpu_ns >= _LEAST_CPU_S * 1e9:
-                told["cpu_percent"] = psutil.cpu_percent()  # since the last call
+                found["cpu_percent"] = psutil.cpu_percent()  # since the last call
                 self._cpu_ns = now_ns
         if self._energy:
             with reading("rapl"):
-                told |= self._energy.read()
+                found |= self._energy.read()
         watts, self._node_power_w = self._node_power_w, None
-        return told if watts is None else told | {"node_power_w": watts}
+        return found if watts is None else found | {"node_power_w": watts}

@@ -132,7 +132,7 @@ def _environment(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
     reported = [rank.facts for rank in timeline.ranks if rank.reported_facts]
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
         "others_cpu_share": timeline.others_cpu_share,
         **({"nodes": nodes(timeline)} if timeline.nodes else {}),
@@ -142,7 +142,7 @@ def _environment(timeline: RunTimeline) -> Environment:
         "collective": rank0.facts.collective,
         "job": rank0.result.job if rank0.reported_result else None,
     }
-    return cast("Environment", {k: told[k] for k in told if k in Environment.__annotations__})
+    return cast("Environment", {k: facts[k] for k in facts if k in Environment.__annotations__})
 
 
 def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
@@ -215,8 +215,8 @@ def build(run_dir: Path) -> Record:
     launch = timeline.launcher.launch
     cut_off = not timeline.finished and any(rank.steps for rank in timeline.ranks)
     labels = [*plan.labels, *(["partial"] if cut_off else [])]
-    seen = findings.Seen(plan, timeline, figures, telemetry)
-    doubts, notes = findings.find(seen), [*own.notes, *findings.notes(seen, steps, quality)]
+    inputs = findings.Inputs(plan, timeline, figures, telemetry)
+    doubts, notes = findings.find(inputs), [*own.notes, *findings.notes(inputs, steps, quality)]
     swings = [rank.facts.matmul_swing for rank in timeline.ranks]
     return Record(
         suite=Suite(version=__version__),

@@ -54,10 +54,10 @@ def compilation(plan: Plan, timeline: RunTimeline) -> Compilation | None:
     names = (
         "graphs", "graph_breaks", "cache_hits", "cache_misses", "cache_bypasses", "graphs_left_out",
     )  # fmt: skip
-    told = {name: None if counts is None else counts.get(name) for name in names}
+    counted = {name: None if counts is None else counts.get(name) for name in names}
     return Compilation.model_validate(
         {
-            **told,
+            **counted,
             "cache": cache,
             "reason": reason,
             "graphs_while_measured": graphs_while_measured(timeline),

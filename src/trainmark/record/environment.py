@@ -78,8 +78,8 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
     if (root / ".dockerenv").exists():
         kind = "docker"
     elif podman.exists():
-        told = dict(_PODMAN.findall(podman.read_text(encoding="utf-8", errors="replace")))
-        kind, version, image = "podman", told.get("engine"), told.get("image")
+        engine = dict(_PODMAN.findall(podman.read_text(encoding="utf-8", errors="replace")))
+        kind, version, image = "podman", engine.get("engine"), engine.get("image")
     elif "APPTAINER_NAME" in variables or "SINGULARITY_NAME" in variables:
         kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
         image = variables[f"{kind.upper()}_NAME"]

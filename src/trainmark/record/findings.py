@@ -48,7 +48,7 @@ _NS_PER_S = 1e9
 _GIB = 2**30
 
 
-class Seen(NamedTuple):
+class Inputs(NamedTuple):
     """The data from which findings and notes are computed."""
 
     plan: Plan
@@ -57,15 +57,15 @@ class Seen(NamedTuple):
     telemetry: Telemetry | None = None
 
 
-def find(seen: Seen) -> list[Message]:
+def find(run: Inputs) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
         _clocks, _partial_batch, _slow_devices,
     )  # fmt: skip
-    doubts = [found for rule in rules for found in rule(seen)]
-    doubts += [*slow_ranks(seen.timeline, seen.plan.nproc), *unlike_nodes(nodes(seen.timeline))]
-    return _few([*doubts, *sampling.throttled(seen.telemetry)])
+    doubts = [found for rule in rules for found in rule(run)]
+    doubts += [*slow_ranks(run.timeline, run.plan.nproc), *unlike_nodes(nodes(run.timeline))]
+    return _few([*doubts, *sampling.throttled(run.telemetry)])
 
 
 def _few(found: Iterable[Message]) -> list[Message]:
@@ -79,9 +79,9 @@ def _few(found: Iterable[Message]) -> list[Message]:
     return kept
 
 
-def _long_evaluation(seen: Seen) -> Iterator[Message]:
+def _long_evaluation(run: Inputs) -> Iterator[Message]:
     """Compare the time per evaluated row with the time per trained sample."""
-    rank, samples = seen.timeline.ranks[0], seen.timeline.counts.samples
+    rank, samples = run.timeline.ranks[0], run.timeline.counts.samples
     rows = sum(event.samples for event in rank.evaluations)
     trained_s = sum(phase.windows_ns for phase in rank.phases.values()) / _NS_PER_S
     evaluated_s = rank.evaluate_ns / _NS_PER_S
@@ -100,16 +100,16 @@ def _long_evaluation(seen: Seen) -> Iterator[Message]:
         )
 
 
-def _constant_loss(seen: Seen) -> Iterator[Message]:
+def _constant_loss(run: Inputs) -> Iterator[Message]:
     """Yield a finding if the loss is the same in every step, up to rounding of means over ranks."""
-    loss = seen.timeline.series.loss
+    loss = run.timeline.series.loss
     if len(loss) >= _CONSTANT_LOSS_STEPS and np.ptp(loss) <= _ROUNDING * abs(loss[0]):
         yield message("loss_never_changes", loss=float(loss[0]), steps=len(loss))
 
 
-def _flops(seen: Seen) -> Iterator[Message]:
-    rate = seen.figures["model_flops_per_device"].value
-    matmul = seen.figures["matmul_flops_per_device"].value
+def _flops(run: Inputs) -> Iterator[Message]:
+    rate = run.figures["model_flops_per_device"].value
+    matmul = run.figures["matmul_flops_per_device"].value
     if rate and matmul and rate > matmul:
         yield message(
             "flops_above_preflight",
@@ -119,12 +119,12 @@ def _flops(seen: Seen) -> Iterator[Message]:
         )
 
 
-def _clocks(seen: Seen) -> Iterator[Message]:
+def _clocks(run: Inputs) -> Iterator[Message]:
     """Compare the steps' time by the device's marks with their windows' by the host's clock.
 
     They differ if a mark is taken before the work it should follow, or runs at another rate.
     """
-    for rank in seen.timeline.ranks:
+    for rank in run.timeline.ranks:
         phase = rank.phases["train"]
         windows_s, steps_s = phase.windows_ns / _NS_PER_S, phase.step_ns / _NS_PER_S
         if windows_s < _CLOCK_FLOOR_S:
@@ -135,24 +135,24 @@ def _clocks(seen: Seen) -> Iterator[Message]:
             )
 
 
-def _own_epoch(seen: Seen) -> Iterator[Message]:
+def _own_epoch(run: Inputs) -> Iterator[Message]:
     """Yield a finding if the job declares an epoch that differs from its training data."""
-    samples = samples_per_epoch(seen.plan, seen.timeline)
-    if samples != seen.plan.data.train_samples:
-        yield message("own_epoch", samples=samples, rows=seen.plan.data.train_samples)
+    samples = samples_per_epoch(run.plan, run.timeline)
+    if samples != run.plan.data.train_samples:
+        yield message("own_epoch", samples=samples, rows=run.plan.data.train_samples)
 
 
-def _evaluated_rows(seen: Seen) -> Iterator[Message]:
+def _evaluated_rows(run: Inputs) -> Iterator[Message]:
     """Compare the rows of the last evaluation with the validation data."""
-    rows = seen.plan.data.eval_samples
-    for event in seen.timeline.ranks[0].evaluations[-1:]:
+    rows = run.plan.data.eval_samples
+    for event in run.timeline.ranks[0].evaluations[-1:]:
         if event.samples != rows:
             yield message("evaluated_rows", scored=event.samples, rows=rows)
 
 
-def _few_updates(seen: Seen) -> Iterator[Message]:
+def _few_updates(run: Inputs) -> Iterator[Message]:
     """Yield a finding for steps that used batches and time but changed no parameter."""
-    rank = seen.timeline.ranks[0]
+    rank = run.timeline.ranks[0]
     if rank.parameters is None:
         return
     skipped = rank.result.job.get("skipped_steps") or 0
@@ -161,22 +161,22 @@ def _few_updates(seen: Seen) -> Iterator[Message]:
         yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
 
 
-def _partial_batch(seen: Seen) -> Iterator[Message]:
+def _partial_batch(run: Inputs) -> Iterator[Message]:
     """Yield a finding if the data has fewer samples than the recipe gives to one device."""
-    recipe, samples = seen.plan.recipe, samples_per_epoch(seen.plan, seen.timeline)
+    recipe, samples = run.plan.recipe, samples_per_epoch(run.plan, run.timeline)
     batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
     if samples < batch:
         yield message("partial_batch", most=samples, batch=batch)
 
 
-def _slow_devices(seen: Seen) -> Iterator[Message]:
+def _slow_devices(run: Inputs) -> Iterator[Message]:
     """Compare each device's matmul rate in preflight with the median of the other ranks' devices.
 
     Only devices of the same product that ranks do not share. Of two, the slower is compared with
     the faster.
     """
     rates: dict[str, dict[int, float]] = {}
-    for rank in seen.timeline.ranks:
+    for rank in run.timeline.ranks:
         rate = rank.facts.matmul_flops_per_second
         product = rank.facts.device.get("name")
         if rate and product and rank.facts.shares_cores is False:
@@ -209,14 +209,14 @@ def _median_without(value: float, ordered: list[float]) -> float | None:
     return (low + high) / 2
 
 
-def notes(seen: Seen, steps: Steps, quality: Quality) -> list[Message]:
+def notes(run: Inputs, steps: Steps, quality: Quality) -> list[Message]:
     """Return the notes that a careful reader needs beside the figures."""
     found = [
         *_on_steps(steps, quality),
-        *_on_quality(seen.plan, quality),
-        *_on_conditions(seen),
-        *sampling.notes(seen.telemetry),
-        *preflight_notes(seen.timeline.nodes),
+        *_on_quality(run.plan, quality),
+        *_on_conditions(run),
+        *sampling.notes(run.telemetry),
+        *preflight_notes(run.timeline.nodes),
     ]
     return _few(found)
 
@@ -259,11 +259,11 @@ def _on_quality(plan: Plan, quality: Quality) -> Iterator[Message]:
             yield message("quality_above_best", metric=metric, value=value, best=best)
 
 
-def _on_conditions(seen: Seen) -> Iterator[Message]:
-    others = seen.timeline.others_cpu_share
+def _on_conditions(run: Inputs) -> Iterator[Message]:
+    others = run.timeline.others_cpu_share
     if others is not None and others > BUSY_SHARE:
         yield message("machine_busy", share=others)
-    for user in seen.timeline.launcher.launch.environment.get("device_users", ()):
+    for user in run.timeline.launcher.launch.environment.get("device_users", ()):
         if user["computes"]:
             yield message(
                 "device_shared" if user["used_bytes"] is not None else "device_shared_unknown",
@@ -271,34 +271,34 @@ def _on_conditions(seen: Seen) -> Iterator[Message]:
                 process=user["process"],
                 gib=(user["used_bytes"] or 0) / _GIB,
             )
-    recipe, steps = seen.plan.recipe, seen.timeline.ranks[0].phases["train"].steps
+    recipe, steps = run.plan.recipe, run.timeline.ranks[0].phases["train"].steps
     ahead, batches = recipe["read_ahead_batches"], steps * recipe["grad_accum_steps"]
     if steps and ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * batches):
         yield message("read_before_measured", ahead=ahead, batches=batches)
-    graphs = graphs_while_measured(seen.timeline)
+    graphs = graphs_while_measured(run.timeline)
     if graphs:
         yield message("compiled_while_measured", graphs=graphs)
-    compiler = seen.timeline.ranks[0].result.compiler or {}
+    compiler = run.timeline.ranks[0].result.compiler or {}
     if compiler.get("graphs_left_out"):
         yield message("graphs_left_out", graphs=compiler["graphs_left_out"])
-    if "oversubscribed" in seen.plan.labels:
+    if "oversubscribed" in run.plan.labels:
         yield message("oversubscribed")
-    yield from _many_threads(seen)
-    for rank in seen.timeline.ranks:
+    yield from _many_threads(run)
+    for rank in run.timeline.ranks:
         if rank.malformed_lines:
             yield message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)
 
 
-def _many_threads(seen: Seen) -> Iterator[Message]:
+def _many_threads(run: Inputs) -> Iterator[Message]:
     """Yield a note for the first rank with more threads than cores that can run them."""
-    total = seen.timeline.launcher.launch.environment.get("cpu_cores")
-    for rank in seen.timeline.ranks:
+    total = run.timeline.launcher.launch.environment.get("cpu_cores")
+    for rank in run.timeline.ranks:
         placed = rank.facts.placement or {}
         own, threads = placed.get("usable_cores"), placed.get("threads")
         if not (own and threads):
             continue
         shared = rank.facts.shares_cores is True
-        cores = cores_of_rank(own, total=total or own, ranks=seen.plan.nproc, shared=shared)
+        cores = cores_of_rank(own, total=total or own, ranks=run.plan.nproc, shared=shared)
         if threads > cores:
             yield message("more_threads_than_cores", rank=rank.rank, threads=threads, cores=cores)
             return

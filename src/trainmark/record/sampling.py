@@ -44,9 +44,9 @@ def _lowered(telemetry: Telemetry, *, at_limit: bool) -> dict[str, Any]:
     if not found:
         return {}
     share, rank, reasons = max(found, key=lambda item: item[0])
-    told = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
+    listed = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
     of = len(telemetry.devices)
-    return {"devices": len(found), "of": of, "rank": rank, "share": share, "reasons": told}
+    return {"devices": len(found), "of": of, "rank": rank, "share": share, "reasons": listed}
 
 
 def notes(telemetry: Telemetry | None) -> Iterator[Message]:

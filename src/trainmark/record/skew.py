@@ -55,8 +55,8 @@ def slow_ranks(timeline: RunTimeline, nproc: int) -> Iterator[Message]:
 
 def nodes(timeline: RunTimeline) -> list[NodeFacts]:
     """Return what the nodes of a run on several reported, by number."""
-    told = [_facts(node, timeline) for node in timeline.nodes]
-    differs = [{k: x for k, x in own.items() if x != told[0].get(k, x)} for own in told]
+    facts = [_facts(node, timeline) for node in timeline.nodes]
+    differs = [{k: x for k, x in own.items() if x != facts[0].get(k, x)} for own in facts]
     return [
         {"ranks": compact(x.ranks), "finished": x.finished, "skew_s": x.skew_s, "differs": unlike}
         for x, unlike in zip(timeline.nodes, differs, strict=True)

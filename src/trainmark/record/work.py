@@ -112,14 +112,14 @@ def printed_work(result: Record | Row) -> dict[str, Any]:
     nnodes, nproc = (getattr(getattr(result, "plan", result), x) for x in ("nnodes", "nproc"))
     fields = {FIELD_ALIASES.get(name, name): _number(text) for name, text in changed.items()
               if text != precision}  # fmt: skip
-    told = {
+    printed = {
         "case": case,
         "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
         "precision": PRECISION_ALIASES.get(str(precision), precision),
         "fix_hp": fix_hp_text(dict(sorted(fields.items()))),
         "data": origin,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in printed.items() if value is not None}
 
 
 def _number(value: Any) -> Any:

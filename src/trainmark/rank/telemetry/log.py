@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.rank.events import EventWriter
 
-_LONGEST_SAID = 500
+_LONGEST_TEXT = 500
 
 
 @dataclass
@@ -35,7 +35,7 @@ class SampleLog:
     _owed: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # fields by event
     _ended: bool = field(default=False, init=False)
 
-    def say(self, event: str, **fields: Any) -> None:
+    def write(self, event: str, **fields: Any) -> None:
         """Write one event; nothing follows ``end``."""
         with self._lock:
             if self._ended:
@@ -50,17 +50,17 @@ class SampleLog:
                 if event == "start":
                     self._owed[event] = fields
                 fault = MonitorFault("failed", f"{TELEMETRY_FILE}: {error.strerror}")
-                self._owed.setdefault("fault", {"source": "host", **_told(fault)})
+                self._owed.setdefault("fault", {"source": "host", **_fault_fields(fault)})
                 self.faults["host"] += 1
 
     def fault(self, source: str, fault: MonitorFault) -> None:
         """Count a reading that failed; write it when the fault begins or becomes another one."""
-        told = _told(fault)
+        found = _fault_fields(fault)
         with self._lock:
             self.faults[source] += 1
-            known, self._now[source] = self._now.get(source), told["kind"]
-        if known != told["kind"]:
-            self.say("fault", source=source, **told)
+            known, self._now[source] = self._now.get(source), found["kind"]
+        if known != found["kind"]:
+            self.write("fault", source=source, **found)
 
     @contextmanager
     def reading(self, source: str) -> Iterator[None]:
@@ -75,11 +75,11 @@ class SampleLog:
             self._now.pop(source, None)
 
 
-def line_of(said: object, longest: int = _LONGEST_SAID) -> str:
+def line_of(text: object, longest: int = _LONGEST_TEXT) -> str:
     """Return a foreign text as one that a line of the file can hold."""
-    return str(said).encode("utf-8", "replace").decode()[:longest]
+    return str(text).encode("utf-8", "replace").decode()[:longest]
 
 
-def _told(fault: MonitorFault) -> dict[str, str]:
+def _fault_fields(fault: MonitorFault) -> dict[str, str]:
     kind = fault.kind if fault.kind in get_args(FaultKind) else "failed"
     return {"kind": kind, "said": line_of(fault.said)}

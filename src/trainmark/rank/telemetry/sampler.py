@@ -135,20 +135,20 @@ class Devices:
                 return
             self.opened(line_of(self._monitor.name or "unnamed", _LONGEST_NAME), self._monitored)
         began_ns = time.perf_counter_ns()
-        told = {sample.index: sample.told() for sample in self._monitor.read()}
+        read = {sample.index: sample.told() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
         # Once each: ranks may have tiles of one card, which the monitor tells as a whole.
-        found = [told[number] for number in dict.fromkeys(self._monitored) if number in told]
+        found = [read[number] for number in dict.fromkeys(self._monitored) if number in read]
         if not found:
-            said = f"told of devices {sorted(told)}, the ranks use {self._monitored}"
-            raise MonitorFault("unreadable", said)
+            text = f"told of devices {sorted(read)}, the ranks use {self._monitored}"
+            raise MonitorFault("unreadable", text)
         for device in found:
             device.pop("uuid", None)  # by which the very card could be known
         odd = [
             (device, name) for device in found for name in device if not fits(name, device[name])
         ]
         left_out = [f"{name} of device {one['index']}: {one.pop(name)!r}" for one, name in odd]
-        self.log.say("devices", took_ns=took_ns, devices=found)
+        self.log.write("devices", took_ns=took_ns, devices=found)
         if left_out:
             raise MonitorFault("unreadable", ", ".join(left_out))
 
@@ -173,7 +173,7 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     machine = Host()
 
     def start(monitor: str | None, numbers: list[int]) -> None:
-        log.say("start", pid=os.getpid(), interval_s=interval_s, monitor=monitor, devices=numbers,
+        log.write("start", pid=os.getpid(), interval_s=interval_s, monitor=monitor, devices=numbers,
                 host_sources=machine.sources)  # fmt: skip
 
     start(None, [])
@@ -186,9 +186,9 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     def take() -> None:
         monitor.start()
         began_ns = clock()
-        told = machine.read(log.reading)
-        if told:
-            log.say("host", took_ns=clock() - began_ns, **told)
+        readings = machine.read(log.reading)
+        if readings:
+            log.write("host", took_ns=clock() - began_ns, **readings)
 
     for number in ticks(interval_s, clock=clock, stopped=stopped):
         if machine.has_ipmi:
@@ -201,7 +201,7 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     monitor.wait(_LAST_READING_S / 2)
     for source in (monitor, controller):
         source.tell_hung(_LAST_READING_S)
-    log.say("end", faults=log.faults)
+    log.write("end", faults=log.faults)
 
 
 def _give_way() -> None:

@@ -53,8 +53,8 @@ def quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | No
     Args:
         times_s: of readings in the interval.
     """
-    told = ~np.isnan(values)
-    times_s, values = times_s[told], values[told]
+    known = ~np.isnan(values)
+    times_s, values = times_s[known], values[known]
     if not len(values):
         return None
     start_s, end_s = interval
@@ -73,8 +73,8 @@ def energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     Args:
         times_s: of all readings, also of those before and after the interval.
     """
-    told = ~np.isnan(joules)
-    times_s, joules = times_s[told], joules[told]
+    known = ~np.isnan(joules)
+    times_s, joules = times_s[known], joules[known]
     start_s, end_s = interval
     first, last = np.searchsorted(times_s, start_s, "right") - 1, np.searchsorted(times_s, end_s)
     if not len(joules):

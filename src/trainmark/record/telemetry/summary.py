@@ -119,8 +119,8 @@ class Readings:
         number = None
         if reasons is not None:
             number = self._throttling.setdefault(reasons, len(self._throttling))
-        *told, joules = values
-        row = (time_s, *told, number, joules)
+        *quantities, joules = values
+        row = (time_s, *quantities, number, joules)
         self._rows.extend(nan if value is None else value for value in row)
 
     @property
@@ -161,10 +161,10 @@ class Readings:
         self, times_s: Array, throttling: Array, interval: Interval
     ) -> dict[str, float] | None:
         """Return the share of the interval in which each reason held, the largest first."""
-        told = ~np.isnan(throttling)
-        if not told.any():
+        known = ~np.isnan(throttling)
+        if not known.any():
             return None
-        numbers, seconds = throttling[told].astype(int), nearest_s(times_s[told], interval)
+        numbers, seconds = throttling[known].astype(int), nearest_s(times_s[known], interval)
         shares: Counter[str] = Counter()
         by_number = np.bincount(numbers, seconds) / (interval[1] - interval[0])
         for reasons, share in zip(self._throttling, by_number.tolist(), strict=False):
@@ -299,7 +299,7 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
         devices=[device for one in samples for device in one.told_devices(spans)],
         host=hosts[0],
         other_hosts=hosts[1:],
-        faults=[SourceFault(source=key[0], kind=key[1], **told) for key, told in faults.items()],
+        faults=[SourceFault(source=key[0], kind=key[1], **fault) for key, fault in faults.items()],
         failed_readings=None if None in failed else dict(counted),
         last_s=min((one.last_s for one in samples if one.last_s is not None), default=None),
         malformed_lines=sum(one.malformed_lines for one in samples),
