@@ -111,15 +111,3 @@ def test_a_container_ends_with_a_killed_launcher(run, user, work, trainmark):
     attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 1, attached.stderr
     assert checked(run_dir).status in ("interrupted", "failed")
-
-
-def test_the_pasted_text_runs_the_same(run, user, work):
-    process, run_dir = run("--dry-run")
-    code, text, err = ended(process)
-    assert code == 0, err
-    assert not run_dir.exists()
-    pasted = user.ask("sh", given=text.encode())
-    assert pasted.returncode == 0, pasted.stderr
-    attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
-    assert attached.returncode == 0, attached.stderr
-    assert checked(run_dir).status == "passed"

@@ -272,18 +272,6 @@ def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan,
     return plan, site, Kubernetes().start(command, plan, site)
 
 
-def test_the_command_is_pure_and_can_be_pasted(tmp_path: Path, cluster: Path) -> None:
-    plan, site = _plan(tmp_path / "run"), _site(_ALL_KEYS)
-    command = Kubernetes().command(plan, site)
-    assert command == Kubernetes().command(plan, site)
-    assert command.argv == (
-        "kubectl", "--context", "lab", "--namespace", "bench", "create", "-f", "job.yaml",
-        "-o", "name",
-    )  # fmt: skip
-    assert command.prints_job
-    assert not (cluster / "calls").exists()
-
-
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = _started(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"

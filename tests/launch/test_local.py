@@ -55,11 +55,6 @@ def test_all_ranks_have_the_same_number_of_threads(
     }
 
 
-def test_a_thread_count_of_the_users_stays(toy_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert node.run_variables(toy_plan.run_id, 8)["OMP_NUM_THREADS"] == "3"
-
-
 @pytest.mark.parametrize(("given", "threads"), [(" 8 ", "8"), ("4,2", "4"), ("9999", "9999")])
 def test_every_number_that_openmp_takes_is_one(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, given: str, threads: str
@@ -122,8 +117,3 @@ def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:
     # Counters of different resolution never give a share below nothing.
     ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
     assert before.others_share(ours) == 0.0
-
-
-def test_the_counters_of_this_machine_are_read() -> None:
-    now = processes.CpuUse.now()
-    assert 0 < now.busy_s < now.total_s

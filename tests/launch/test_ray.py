@@ -7,15 +7,15 @@ import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fakes import GOLDEN, check_golden
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers.ray import Ray, RayJob
-from trainmark.launch.site import ContainerSite, RaySite, Site
+from trainmark.launch.site import RaySite, Site
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -158,15 +158,6 @@ def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) ->
     with pytest.raises(EnvironmentFault) as refused:
         Ray().check(plan, site(url))
     assert (refused.value.where or "").startswith(url)
-
-
-@pytest.mark.parametrize("runtime", [None, "pyxis"])
-def test_a_container_without_a_runtime_of_the_nodes_is_refused(
-    plan: Plan, runtime: Literal["pyxis"] | None
-) -> None:
-    box = ContainerSite(image="a/b:1", runtime=runtime)
-    with pytest.raises(UsageError):
-        Ray().check(plan, site(address=None, container=box))
 
 
 # States

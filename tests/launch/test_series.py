@@ -24,7 +24,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import of_repeat
 from trainmark.record import record as records
 from trainmark.record.entries import Outcome, exit_code
-from trainmark.record.record import Cause, Record, Trust
+from trainmark.record.record import Cause, Record
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
@@ -190,13 +190,6 @@ def test_what_did_not_pass_is_tried_again_beside_it(
     assert (fourth[0].state, fourth[0].run_dir) == ("kept", tmp_path / "runs/plan/a-3")
 
 
-def test_a_failure_does_not_stop_the_others(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    launcher.endings = {"a": "oom"}
-    assert states(go(TWO)) == {"a": "failed", "b": "passed"}
-
-
 def test_a_launch_that_cannot_begin_is_a_failure_of_its_own(
     go: Callable[..., list[Outcome]], launcher: Launcher
 ) -> None:
@@ -313,17 +306,6 @@ def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", "a/r2", "a/r3"]
     go("order: runs\n" + text, device="cpu")
     assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3", "b-2", "c-2/r1", "c-2/r2"]
-
-
-def test_an_empty_folder_is_no_attempt_and_a_file_is_one(tmp_path: Path) -> None:
-    (tmp_path / "runs/plan/a").mkdir(parents=True)
-    (tmp_path / "runs/plan/b").write_text("thesis")
-    (tmp_path / "runs/plan/b-7").write_text("thesis")
-    entries = checked(tmp_path, TWO)
-    assert [Path(entry.found.missing[0].run_dir).name for entry in entries] == ["a", "b-8"]
-    series_of_2 = checked(tmp_path, TWO.replace("name: b", "name: b, repeat: 2"))[1]
-    folders = [Path(plan.run_dir) for plan in series_of_2.found.missing]
-    assert folders == [tmp_path / "runs/plan/b-8/r1", tmp_path / "runs/plan/b-8/r2"]
 
 
 def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
@@ -511,17 +493,6 @@ def test_the_command_line_goes_before_the_file(
     assert plan.device.vendor == "cpu"
 
 
-def test_a_folder_that_cannot_be_used_is_refused_before_anything_starts(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFault, match="cannot be used as a folder"):
-        go(TWO, out=tmp_path / "file")
-    with pytest.raises(EnvironmentFault, match="cannot be used as a folder"):
-        go(TWO, out=tmp_path / "file" / "below")
-    assert launcher.launched == []
-
-
 def test_a_single_runs_folder_takes_no_plan(
     go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
 ) -> None:
@@ -692,44 +663,3 @@ def test_options_that_belong_to_one_run_are_refused(
     assert (code, out) == (2, "")
     assert f"{name} does not go with a plan file" in err
     assert "way out" in err
-
-
-BUSY, SHAKEN = Message("busy"), Message("shaken")
-
-
-def test_notes_and_missing_figures_are_said_once_for_all_they_hold_for(
-    go: Callable[..., list[Outcome]],
-) -> None:
-    go(TWO)
-    kept = go(TWO)[0]
-    (made,) = kept.records
-    lacking = made.figures["final_result"].model_copy(
-        update={"value": None, "reason": Message("warm-up")}
-    )
-    usable = Trust(grade="usable", reasons=[])
-    changes = {
-        "trust": usable,
-        "notes": [BUSY],
-        "figures": made.figures | {"final_result": lacking},
-    }
-    bare = made.model_copy(update=changes)
-    shaken = made.model_copy(update={"trust": usable, "notes": [BUSY, SHAKEN]})
-    outcomes = [
-        Outcome(name="a", state="kept", records=(bare,)),
-        Outcome(name="b", state="passed", records=(shaken, bare)),
-        Outcome(name="c", state="skipped", reason="no"),
-        Outcome(name="d", state="skipped", reason="no"),
-    ]
-    lines = series_table(outcomes, screen=Screen(width=80)).split("\n")
-    index = made.plan.repeat_index
-    assert lines[7:] == [
-        "a: trust: usable",
-        f"a, b/r{index}: no final_result: warm-up",
-        "a, b: note: busy",
-        "b: trust: noisy: fewer than 5 launches (2)",
-        f"b/r{index}: note: shaken",
-        "c, d: skipped: no",
-    ]
-    document = series_json(outcomes, name="plan", exit_code=0)
-    assert document["runs"][0]["final_result_reason"] == "warm-up"
-    assert document["runs"][1]["notes"] == [BUSY.as_dict(), SHAKEN.as_dict()]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fakes import GOLDEN, FakeClock, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import JobState
-from trainmark.launch.launchers import slurm
 from trainmark.launch.launchers.slurm import ENDED_FILE, LOG_FILE, Slurm, SlurmJob
 from trainmark.launch.site import ContainerSite, Site, SlurmSite
 from trainmark.plan.plan import Plan
@@ -276,15 +275,6 @@ def stand_in(folder: Path, name: str, script: str) -> None:
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-
-
-def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, programs: Path) -> None:
-    monkeypatch.setenv("PATH", str(programs))
-    stand_in(programs, "sbatch", "")
-    assert Slurm().absent(site()) == "scontrol, scancel: not on PATH"
-    for name in slurm.PROGRAMS:
-        stand_in(programs, name, "")
-    assert Slurm().absent(site()) is None
 
 
 def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, programs: Path) -> None:
