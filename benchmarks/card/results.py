@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar
 from trainmark.data.json_documents import written_whole
-from trainmark.data.regular_file import open_regular
 from trainmark.errors import RecordError, escaped
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Results:
             RecordError: the file of that name is not one of ours.
         """
         try:
-            with open_regular(self.json) as file:
+            with self.json.open("rb") as file:
                 earlier = json.load(file)
             theirs, sections = {**earlier["measured"]}, earlier["sections"]
             measured_at = datetime.fromisoformat(earlier["date"])

@@ -35,16 +35,6 @@ def test_labels_are_the_tokens_that_something_stands_before(texts, seq_length, s
     assert packed.targets.tolist() == (packed.labels != IGNORED).sum(1).tolist()
 
 
-@given(documents, st.integers(1, 64))
-def test_documents_are_numbered_in_each_row(texts, seq_length):
-    packed = pack(texts, seq_length=seq_length, pad_id=PAD)
-    owners = [number for number, text in enumerate(texts) for _ in text]
-    owners += [len(texts)] * (packed.ids.size - len(owners))
-    rows = np.array(owners).reshape(packed.ids.shape)
-    assert packed.documents.tolist() == (rows - rows[:, :1]).tolist()
-    assert packed.documents.dtype == np.int32
-
-
 def test_a_small_case_by_hand():
     packed = pack([[1, 2, 3], [4, 5], [6]], seq_length=4, pad_id=PAD, separate=True)
     assert packed.ids.tolist() == [[1, 2, 3, 4], [5, 6, PAD, PAD]]

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from trainmark.cases import load
 from trainmark.pages.page import html_page, markdown_page
 from trainmark.plan.plan import PlannedCase
@@ -135,19 +133,6 @@ def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
     assert '<th scope="row">virology</th>' in html_page([scored], "en")
 
 
-def test_the_predicted_peak_stands_among_the_facts() -> None:
-    english, chinese = (markdown_page([record()], lang) for lang in ("en", "zh"))
-    line = "- Peak memory predicted for a process's tensors: 30 GiB"
-    assert line in section(english, "Facts of the run")
-    assert "预计每个进程的张量内存峰值：30 GiB" in chinese
-
-
-def test_a_list_of_layers_is_one_value_on_the_page() -> None:
-    for lang, between in (("en", ", "), ("zh", "，")):
-        fields = f"lora_targets=q_proj,v_proj{between}lr_gamma=0.85"
-        assert fields in markdown_page([record()], lang).replace("\\", "")
-
-
 def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
     made = record()
     null = {"value": None, "reason": message("llama2_7b_lora.mmlu_off")}
@@ -155,40 +140,6 @@ def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
     english, chinese = (markdown_page([made], lang).replace("\\", "") for lang in ("en", "zh"))
     assert "/ acc(MMLU): mmlu_mode=off: no MMLU questions were asked" in english
     assert "/ acc(MMLU)：已设 mmlu_mode=off，不做 MMLU 答题" in chinese
-
-
-def test_several_ranks_have_a_technique_and_a_larger_batch() -> None:
-    english = markdown_page([record("standard-1x8", nproc=8)], "en")
-    assert section(english, "Batch sizes")[-1].endswith("ranks: 16")
-    assert section(english, "Parallel strategy") == [
-        "- Technique: FSDP2", "- Implemented by: PyTorch", "- Details: data 8, fsdp yes",
-    ]  # fmt: skip
-
-
-def test_a_run_that_told_nothing_says_so() -> None:
-    english = markdown_page([record("standard-1x8", told=False, nproc=8)], "en")
-    assert section(english, "Parallel strategy")[0] == "- Technique: not known"
-    assert section(english, "Optimisation strategy")[0] == "- Scheme: not known"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "said", "in_chinese"),
-    [
-        ("standard-1x1", "fp32 (TF32 off)", "fp32（TF32 关闭）"),
-        (
-            "standard-fp16-1x1",
-            "fp16, frozen weights too; trained weights in fp32",
-            "fp16，冻结权重同为该精度；训练权重为 fp32",
-        ),
-    ],
-)
-def test_the_page_says_in_what_precision_weights_are_held(
-    recipe: str, said: str, in_chinese: str
-) -> None:
-    row = f"| precision | {CASE.recipes[recipe].precision} |"
-    found = next(line for line in markdown_page([record(recipe)]).splitlines() if row in line)
-    assert said in found
-    assert in_chinese in markdown_page([record(recipe)], "zh")
 
 
 def test_the_json_record_is_in_tokens_a_second() -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
+from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.kernels.choice import kind
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper, add_floats_over_ranks
 
 from . import adapters
@@ -32,12 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from trainmark.protocols import JobContext
 
     from .data import Loaded
-    from .data.packing import Packed
     from .mmlu.scoring import MmluResult
     from .recipe import LlamaRecipe
 
@@ -47,11 +45,6 @@ ADAPTERS = "adapters"  # folder among the run's artifacts
 def load_data(context: JobContext) -> Loaded:
     """Return packed dialogues, questions, tokenizer and the model's sizes."""
     return load(context.data_dir, context.recipe)
-
-
-def build(context: JobContext, data: Loaded) -> LlamaJob:
-    """Build the frozen model with adapters, parallelize it over the ranks, build the optimizer."""
-    return LlamaJob(context, data)
 
 
 class LlamaJob:
@@ -94,25 +87,13 @@ class LlamaJob:
         if self.recipe.shuffle:
             np.random.default_rng([self.recipe.seed, epoch]).shuffle(order)
         step = 0
-        for part in self.sharding.micro_batches(epoch, order=order):
-            counts = Counts()
-            if not part.weightless:
-                samples = len(part.rows)
-                tokens = int(split.tokens[part.rows].sum())
-                counts = Counts(samples, samples, tokens, samples * self.recipe.seq_length)
+        for batch in training_batches(split, self.sharding, epoch, order=order):
             # A step's loss is the mean over its tokens on all ranks.
             targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
             # A step of a single token has nothing to predict: its loss is 0, not 0 / 0.
-            tensors = *self._tensors(split, part.rows), part.step_samples / max(targets, 1)
-            yield Batch(tensors, counts, part.step_samples, part.closes_step)
-            step += part.closes_step
-
-    def _tensors(self, split: Packed, rows: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids, labels and, for cross_document=separate, documents: (B, T), on the host."""
-        ids, labels = torch.from_numpy(split.ids[rows]), torch.from_numpy(split.labels[rows])
-        if self.recipe.cross_document == "attend":
-            return ids, labels, None
-        return ids, labels, torch.from_numpy(split.documents[rows])
+            scale = batch.step_samples / max(targets, 1)
+            yield replace(batch, tensors=(*batch.tensors, scale))
+            step += batch.closes_step
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over tokens, scaled so that a step's samples add up to its mean."""
@@ -146,22 +127,19 @@ class LlamaJob:
         Every rank takes the same number of forward passes, as a sharded model needs.
         """
         rank, world_size = self.context.rank, self.context.world_size
-        split, size = self.data.validation, self.recipe.micro_batch_size
-        rows = evaluation_rows(len(split), rank=rank, world_size=world_size)
-        most = -(-len(split) // world_size)
-        total = torch.zeros((), device=self.stepper.device)
-        parts = (rows[first : first + size] for first in range(0, most, size))
-        host = ((self._tensors(split, np.asarray(list(mine) or [0])), len(mine)) for mine in parts)
-        depth = self.recipe.read_ahead_batches
+        split, device = self.data.validation, self.stepper.device
+        total = torch.zeros((), device=device)
+        host = evaluation_batches(
+            split, size=self.recipe.micro_batch_size, rank=rank, world_size=world_size
+        )
         self.model.eval()
+        depth = self.recipe.read_ahead_batches
         for tensors, samples in read_ahead(host, self.context.device, depth=depth):
             with self.stepper.autocast():
                 found = self.model(*tensors)
             total += found if samples else 0.0
         self.model.train()
-        (loss,) = add_floats_over_ranks(
-            total.item(), world_size=world_size, device=self.stepper.device
-        )
+        (loss,) = add_floats_over_ranks(total.item(), world_size=world_size, device=device)
         return loss / int(split.targets.sum())
 
     def answer(self) -> MmluResult:
@@ -220,3 +198,6 @@ class LlamaJob:
             "documents": self.data.train.num_documents,
             "skipped_steps": self.stepper.skipped_steps(),
         }
+
+
+build = LlamaJob

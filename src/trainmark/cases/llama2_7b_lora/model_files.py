@@ -213,7 +213,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
     stored = [
         tensor
         for file in weight_files(folder)
-        for tensor in stored_tensors(file, rule=RULE, remedy=REMEDY) or ()
+        for tensor in stored_tensors(file, rule=RULE, remedy=REMEDY)
     ]
     weights = ModelWeights(
         model="the Llama of model/config.json",

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainmark.data.regular_file import open_regular
 from trainmark.errors import UsageError
 from trainmark.library.importers import documents, logs, pages
 from trainmark.library.importers.table import Page
@@ -73,7 +72,7 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
         yield page.unread(0, "file", message("page_of_a_run"))
         return
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)

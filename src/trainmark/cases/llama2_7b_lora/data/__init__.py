@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from trainmark.data.files import find_layout
 from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
@@ -21,7 +22,7 @@ from ..mmlu import legacy
 from ..mmlu.plan import answer_ids
 from ..mmlu.questions import read_mmlu
 from ..model_files import check_weights, read_config, weight_files
-from .dialogues import find_layout, read_dialogues, training_text
+from .dialogues import FETCH, FORMS, LAYOUT_RULE, read_dialogues, training_text
 from .generating import BEST_ACCURACY, generate
 from .packing import pack
 from .tokens import open_tokenizer, tokenizer_files
@@ -88,7 +89,7 @@ def _read(
     Args:
         check_model: check the weights too, and compute the content id.
     """
-    layout = find_layout(folder)
+    layout = find_layout(folder, FORMS, rule=LAYOUT_RULE, remedy=FETCH)
     model = folder / MODEL
     config = read_config(model)
     _refuse_long(config, recipe.seq_length, model)

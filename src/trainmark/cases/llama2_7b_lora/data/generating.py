@@ -25,7 +25,7 @@ from trainmark.data.model_config import CONFIG
 from ..mmlu.prompts import head, shown
 from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question
 from ..model_files import PRESETS, expected_shapes
-from .dialogues import training_text
+from .dialogues import COLUMNS, training_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,11 +152,8 @@ def generate(folder: Path, recipe: LlamaRecipe) -> None:
     """Write both splits as the corpus has them, the csv tree and the model folder."""
     for split, rows in DIALOGUES.items():
         drawn = dialogues(split, rows=rows, seed=recipe.seed)
-        listed = [
-            {"id": f"{split}-{number}", "dialogue": dialogue, "summary": summary}
-            for number, (dialogue, summary) in enumerate(drawn)
-        ]
-        _write_json(folder / f"{split}.json", listed)
+        lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in drawn]
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_mmlu(folder / "mmlu", seed=recipe.seed)
     write_model(folder / "model", recipe)
 

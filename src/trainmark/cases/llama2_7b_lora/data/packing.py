@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.protocols import Counts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,6 +25,8 @@ IGNORED = -100  # a label without loss; torch's default ``ignore_index``
 class Packed:
     """One split; all arrays are (rows, seq_length) unless stated otherwise.
 
+    See ``trainmark.data.split.Split``.
+
     Args:
         ids: tokens, int64; the last row is filled up with the padding id.
         labels: int64; the token at the same place where a model must predict it from
@@ -33,6 +37,7 @@ class Packed:
         tokens: real tokens of each row, int64 (rows,).
         targets: labels of each row other than ``IGNORED``, int64 (rows,).
         num_documents: documents packed.
+        separate: a token attends to its own document only.
     """
 
     ids: NDArray[np.int64]
@@ -41,9 +46,17 @@ class Packed:
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     num_documents: int
+    separate: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any, Any], Counts]:
+        """Return ids, labels and, where documents are separate, documents: (B, T)."""
+        ids = self.ids[rows]
+        documents = self.documents[rows] if self.separate else None
+        counts = Counts(len(rows), len(rows), int(self.tokens[rows].sum()), ids.size)
+        return (ids, self.labels[rows], documents), counts
 
 
 def pack(
@@ -94,4 +107,5 @@ def _rows(
         tokens=real.sum(1, dtype=np.int64),
         targets=counts.sum(1, dtype=np.int64),
         num_documents=num_documents,
+        separate=separate,
     )

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.model_config import read_json
-from trainmark.data.split_layout import refuse_unreadable
-from trainmark.data.vocabulary import refuse_short
+from trainmark.data.files import refuse_unreadable
+from trainmark.data.model_config import read_json, refuse_short
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

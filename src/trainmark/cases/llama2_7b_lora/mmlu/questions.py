@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.data.input_files import file_bytes, readable
+from trainmark.data.files import readable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -97,14 +97,11 @@ def read_questions(file: Path) -> tuple[Question, ...]:
         DataError: an unreadable or empty file, or the first row that breaks the rule.
     """
     with readable(file, rule=ROW_RULE, remedy=FETCH):
-        file_bytes(file)  # refuses anything but a regular file
         raw = file.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise _fault(what, f"{file}, line {line}") from None
+        raise _fault(f"not UTF-8: {error}", str(file)) from None
     questions = []
     rows = csv.reader(StringIO(text, newline=""), strict=True)
     try:
