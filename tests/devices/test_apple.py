@@ -68,7 +68,7 @@ def test_root_reads_the_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -
     monitor = Apple().monitor()
     assert monitor is not None
     assert monitor.name == "powermetrics"
-    assert [sample.told() for sample in monitor.read()] == [
+    assert [sample.known() for sample in monitor.read()] == [
         {"index": 0, "power_w": 0.006, "utilization_percent": 1.14, "clock_mhz": 338.0}
     ]
     put_tool(machine, "powermetrics", "echo 'powermetrics must be invoked as the superuser'")

@@ -78,7 +78,7 @@ def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = NvmlMonitor()
     assert monitor.name == "nvml 13.580.65.06"
     first, second = monitor.read()
-    assert first.told() == {
+    assert first.known() == {
         "index": 0, "name": H100, "uuid": "GPU-11aa22bb-0000-0000-0000-000000000000",
         "temperature_c": 41, "power_w": pytest.approx(123.456), "memory_used_bytes": 0,
         "memory_total_bytes": 80 * GIB, "utilization_percent": 97.0, "clock_mhz": 1755,
@@ -102,7 +102,7 @@ def test_an_older_library_tells_the_reasons_by_their_older_name(
 def test_a_lost_card_tells_nothing_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
     samples = NvmlMonitor().read()
-    assert samples[1].told() == {"index": 1}
+    assert samples[1].known() == {"index": 1}
     assert [sample.index for sample in samples] == [0, 1, 2]
     assert samples[2].uuid == "GPU-3"
     put_cards(monkeypatch, FakeCard(lost=True))

@@ -143,9 +143,13 @@ def _audit_rules(_: Sequence[Case]) -> Rows:
     from trainmark.spec import message
 
     rules = audit.RULES
-    said = {name: render(message(f"audit_rule.{name}"), "en") for name in rules}
     return [
-        {"rule": name, "severity": rules[name].severity, "definition": said[name]} for name in said
+        {
+            "rule": name,
+            "severity": rule.severity,
+            "definition": render(message(f"audit_rule.{name}"), "en"),
+        }
+        for name, rule in rules.items()
     ]
 
 

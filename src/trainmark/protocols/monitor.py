@@ -61,7 +61,7 @@ class DeviceSample:
     throttle_reasons: tuple[Word, ...] | None = None
     energy_j: Measured | None = None
 
-    def told(self) -> dict[str, Any]:
+    def known(self) -> dict[str, Any]:
         """Return what is known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 

@@ -135,7 +135,7 @@ class Devices:
                 return
             self.opened(line_of(self._monitor.name or "unnamed", _LONGEST_NAME), self._monitored)
         began_ns = time.perf_counter_ns()
-        read = {sample.index: sample.told() for sample in self._monitor.read()}
+        read = {sample.index: sample.known() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
         # Once each: ranks may have tiles of one card, which the monitor tells as a whole.
         found = [read[number] for number in dict.fromkeys(self._monitored) if number in read]
