@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 NOTHING = "/"  # the founding pages' mark for "not measured"
 GIB = 1024**3
+NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
 _MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {

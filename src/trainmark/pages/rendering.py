@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from trainmark.pages.document import Chart, Document
 
-_NUMBER = re.compile(r"(\[\d+\] )?[-+]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|/|[\d.]+/[\d./]+")
 _TAGS = {"en": "en", "zh": "zh-Hans"}  # of languages, as HTML has them
 
 
@@ -67,7 +66,7 @@ def templates() -> Environment:
         "spec": specification,
     }  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    environment.tests["numeric"] = lambda cell: _NUMBER.fullmatch(cell) is not None
+    environment.tests["numeric"] = lambda cell: cells.NUMBER.fullmatch(cell) is not None
     environment.globals |= {"t": t, "tags": _TAGS}
     return environment
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -27,6 +27,7 @@ from trainmark.pages.document import Block, Code, Paragraph, Table, Tone, table
 from trainmark.pages.phrases import (
     device_configuration,
     hang_table,
+    heads,
     label_text,
     sentence,
     status_tone,
@@ -131,23 +132,21 @@ def show(blocks: Sequence[Block], screen: Screen | None = None, lang: str = "en"
 
 def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
     """Return a table whose cells fold rather than lose characters, changes at commas only."""
-    heads = [cells.clean(say(head, lang)) for head in block.headers]
+    names = [cells.clean(say(head, lang)) for head in block.headers]
     columns = [
         [cells.clean(say(cell, lang)) for cell in column]
         for column in zip(*block.rows, strict=True)
-    ] or [[] for _ in heads]
-    if not heads:
-        return _without_head(columns)
-    for place, head in enumerate(heads):
+    ] or [[] for _ in names]
+    for place, head in enumerate(names):
         if head == "fix_hp":
             columns[place] = ["\n".join(_change_lines(cell)) for cell in columns[place]]
     widths = [
         max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
-        for head, column in zip(heads, columns, strict=True)
+        for head, column in zip(names, columns, strict=True)
     ]
     room = screen.width - sum(widths) - 3 * len(widths)
     if block.bars and room >= _LEAST_BAR:
-        heads, widths = [*heads, ""], [*widths, room]
+        names, widths = [*names, ""], [*widths, room]
         columns.append([_bar(*ends, room, unicode=screen.unicode) for ends in block.bars])
     roomy = screen.unicode and sum(widths) + 3 * (len(widths) - 1) <= screen.width
     drawn = RichTable(
@@ -156,9 +155,11 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         pad_edge=False,
         padding=(0, 1) if roomy else (0, 0),
     )
-    for head, width in zip(heads, widths, strict=True):
+    for head, width, column in zip(names, widths, columns, strict=True):
         least = min(width, _WIDEST_CHANGE) if head == "fix_hp" else None
-        drawn.add_column(Text(head), overflow="fold", min_width=least)
+        numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
+        side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
+        drawn.add_column(Text(head), overflow="fold", min_width=least, justify=side)
     for row in zip(*columns, strict=True):
         drawn.add_row(*map(Text, row))
     return drawn
@@ -172,18 +173,6 @@ def _change_lines(value: str) -> list[str]:
         wide = cell_len(change) > _WIDEST_CHANGE
         lines += [name + sign, rest] if wide and sign else [change.strip()]
     return lines
-
-
-def _without_head(columns: Sequence[Sequence[str]]) -> RichTable:
-    """Return names, numbers, units and remarks in columns, the remarks folded."""
-    drawn = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(justify="right", no_wrap=True)
-    drawn.add_column(no_wrap=True)
-    drawn.add_column(overflow="fold", style="dim")
-    for row in zip(*columns, strict=True):
-        drawn.add_row(*map(Text, row))
-    return drawn
 
 
 def _bar(start: float, end: float, width: int, *, unicode: bool) -> str:
@@ -250,7 +239,7 @@ def _further(record: Record) -> Table:
             rows.append((name, value, unit, sentence(record, entry.note)))
         elif entry.reason is None or entry.reason.code not in _UNSAID:
             rows.append((name, "–", "", sentence(record, entry.reason)))
-    return table((), rows)
+    return table(heads("name", "value", "unit", "remark"), rows)
 
 
 def _tail(record: Record) -> list[Paragraph]:
