@@ -89,7 +89,7 @@ def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]
     note = built.figures["MFU"].note
     assert note is not None
     assert (note.code, note.args["tflops"]) == ("given_peak", 2.0)
-    assert built.environment["variables"]["IMAGINARY_DEVICES"] == "./devices"  # redacted
+    assert built.environment["variables"]["IMAGINARY_DEVICES"].endswith("/devices")
     lines = (folder / "first" / "telemetry.jsonl").read_text().splitlines()
     told = [event for line in lines if (event := json.loads(line))["event"] == "devices"]
     assert [one.get("power_w") for one in told[0]["devices"]] == [95.5, None]

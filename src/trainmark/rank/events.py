@@ -280,13 +280,12 @@ class StackGroup(msgspec.Struct, kw_only=True):
 class Stop(Event, tag="stop"):
     """Why the ranks were stopped from outside."""
 
-    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal", "files_lost"]
+    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal"]
     timeout_s: float = 0.0
     message: str = ""
     signal: str = ""
     stacks: list[str] = field(default_factory=list)
     hang: list[StackGroup] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
     node: int | None = None
 
 

@@ -123,9 +123,6 @@ def _stopped(run: _Run) -> Ending | None:
         case "launcher_killed":
             text = message("launcher_killed", steps=steps)
             return Ending("interrupted", _cause("launcher_killed", text))
-        case "files_lost":
-            text = message("run_files_lost", files=", ".join(stop.files), steps=steps)
-            return Ending("failed", _cause("files_lost", text))
         case "launcher_error":
             text = message("launcher_failed", text=stop.message)
             return Ending("failed", _cause("launcher", text))
