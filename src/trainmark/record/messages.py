@@ -2,9 +2,9 @@
 
 A record has codes with arguments (``spec.Message``); ``messages.toml`` beside this file has the
 sentence of each code in English and Chinese. To add a message: emit
-``message("my_code", steps=3)`` and add ``[my_code]`` there. The codes of one case are in its own
-``messages.toml`` or ``Case.messages`` and begin with the case's name and a dot. A test checks
-that code and arguments of every ``message(...)`` in the source are in these tables.
+``message("my_code", steps=3)`` and add ``my_code.en`` and ``my_code.zh`` there. The codes of one
+case are in its own ``messages.toml`` or ``Case.messages`` and begin with the case's name and a dot.
+A test checks that code and arguments of every ``message(...)`` in the source are in these tables.
 """
 
 from __future__ import annotations
