@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 import tiny_glm
 from trainmark.cases import load
 from trainmark.cases.glm_superglue import data
-from trainmark.cases.glm_superglue.data import generated
 from trainmark.cases.glm_superglue.job import lr_factor
 from trainmark.cases.glm_superglue.recipe import GlmRecipe
 from trainmark.cases.glm_superglue.scoring import Places, Sequences
@@ -242,24 +240,6 @@ def test_two_ranks_train_as_one(two_ranks: Any, run: int) -> None:
             torch.testing.assert_close(
                 item["weights"][name], value, rtol=0, atol=2e-3, msg=f"{changes} {name}"
             )
-
-
-def test_the_record_says_how_many_passages_were_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generated, "PASSAGES", {"train": 6, "val": 4})
-    tiny = load("glm_superglue").recipes["tiny"]
-    assert isinstance(tiny, GlmRecipe)
-    generated.generate(tmp_path, tiny)
-    found = []
-    for length in (tiny.seq_length, 30):
-        read = data.load(tmp_path, replace(tiny, seq_length=length))
-        job = tiny_glm.new_job(
-            train=read.train, validation=read.validation, seq_length=length, vocab_size=128
-        )
-        found.append(job.facts()["shortened_samples"])
-    assert found == [{"train": 0, "validation": 0}, {"train": 6, "validation": 4}]
-    assert tiny_glm.new_job().facts()["shortened_samples"] == {"train": None, "validation": None}
 
 
 def test_generated_data_has_no_checkpoint(tmp_path: Path) -> None:

@@ -138,12 +138,6 @@ def test_the_flop_formula_by_hand() -> None:
     assert job.model_flops(Counts(tokens_padded=96)) == by_hand
 
 
-def test_more_padding_for_more_ranks_is_no_more_work() -> None:
-    alone, cut = (tiny_gpt.recipe(tensor_parallel=degree) for degree in (1, 4))
-    assert (alone.padded_vocab_size, cut.padded_vocab_size) == (128, 512)
-    assert alone.matmul_weights == cut.matmul_weights
-
-
 def test_tokens_that_changed_since_the_check_stop_the_run() -> None:
     job = tiny_gpt.new_job(vocab_size=tiny_gpt.VOCAB - 1)
     with pytest.raises(DataError, match="token id 99") as caught:

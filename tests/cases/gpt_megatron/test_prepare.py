@@ -21,7 +21,6 @@ from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
 from trainmark.cases.gpt_megatron.prepare import prepare, shards, sources
 from trainmark.cases.gpt_megatron.prepare.encoding import (
     Encoding,
-    encode,
     encode_in_order,
     texts_of,
 )
@@ -225,13 +224,6 @@ def test_a_gzip_cut_short_is_refused(tmp_path, tokenizer, cut):
     assert "c.jsonl.gz: not readable as gzip" in message
 
 
-def test_a_line_beyond_all_measure_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
-    (tmp_path / "c.jsonl").write_bytes(b"short\n" + b"x" * 2000)
-    with pytest.raises(DataError, match=r"c\.jsonl, line 2: a line of more than 1,000 bytes"):
-        list(read_blocks(source_files(tmp_path), Position()))
-
-
 CONTENT = st.lists(st.text("ab\n", max_size=30).map(str.encode), min_size=1, max_size=4)
 
 
@@ -292,15 +284,6 @@ def test_a_killed_call_goes_on_after_its_last_shard(
 
 def how(tokenizer):
     return Encoding(tokenizer, np.dtype("<u2"), "text")
-
-
-def test_ids_take_the_element_type_asked_for(tokenizer):
-    wide = Encoding(tokenizer, np.dtype("<i4"), "text")
-    encoded = encode(block_of([b'{"text": "he"}\n', b'{"text": ""}\n', b'{"text": "a"}']), wide)
-    assert (encoded.tokens.dtype, encoded.sizes.dtype) == (np.dtype("<i4"), np.dtype("<i4"))
-    assert encoded.tokens.tolist() == [256, 263, *ids_of("a"), 263]
-    assert encoded.sizes.tolist() == [2, 2]
-    assert encoded.empty_texts == 1
 
 
 def workers_of_this_process():

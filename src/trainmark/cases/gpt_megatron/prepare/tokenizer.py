@@ -70,12 +70,13 @@ def open_tokenizer(folder: Path) -> CorpusTokenizer:
         DataError: a file is missing or damaged, is no byte-level BPE, leaves holes in its
             ids, or has no end-of-document token.
     """
+    from tokenizers import Tokenizer
+
     files = tokenizer_files(folder)
     file = files[ONE_FILE if ONE_FILE in files else VOCAB]
     try:
-        library = _from_one_file(file) if ONE_FILE in files else _from_two_files(files)
-    except DataError:
-        raise
+        one_file = ONE_FILE in files
+        library = Tokenizer.from_file(str(file)) if one_file else _from_two_files(files)
     except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
         raise _fault(f"not readable as a tokenizer: {error}", file, AS_WRITTEN) from None
     _check_kind(file, library)
@@ -130,19 +131,6 @@ def _from_two_files(files: Mapping[str, Path]) -> Tokenizer:
     library = Tokenizer(models.BPE.from_file(str(files[VOCAB]), str(files[MERGES])))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    return library
-
-
-def _from_one_file(file: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    library = Tokenizer.from_file(str(file))
-    for item in _read_json(file).get("added_tokens") or []:
-        token, noted, read = item["content"], item["id"], library.token_to_id(item["content"])
-        if read != noted:  # the library counts on from the vocabulary's size
-            what = f"the added token {token!r} has id {noted} in the file, and {read} once the "
-            rule = "added tokens follow the vocabulary's ids in order, or are part of it"
-            raise _fault(f"{what}library has read it", file, rule)
     return library
 
 
