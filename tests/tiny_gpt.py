@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from trainmark.cases.gpt_megatron.job import GptJob, build
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.devices.vendors.cpu import CpuDevice
-from trainmark.protocols import JobContext
+from trainmark.protocols import Counts, JobContext
 
 VOCAB, SEQUENCE, SAMPLES = 100, 12, 20  # a table of 128 rows on one rank, of 256 on two
 
@@ -27,6 +27,13 @@ class Epoch:
     """Random tokens in the form of ``sampling.EpochIndex``."""
 
     shuffle: Any
+
+    def __len__(self) -> int:
+        return len(self.shuffle)
+
+    def batch(self, numbers: Any) -> Any:
+        tokens = len(numbers) * SEQUENCE
+        return self.tokens(numbers), Counts(len(numbers), len(numbers), tokens, tokens)
 
     def tokens(self, numbers: Any) -> Any:
         rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.shuffle), SEQUENCE + 1))
