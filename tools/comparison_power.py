@@ -1,4 +1,4 @@
-"""Print the tables of docs/compare.md: how well intervals hold and what differences are seen.
+"""Print the figures of docs/compare.md: how well intervals hold and what differences are seen.
 
     python tools/comparison_power.py > tables.md
 

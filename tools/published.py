@@ -29,16 +29,14 @@ WORDS = {
     "en": {
         "title": "Published results, audited",
         "intro": (
-            "Look up what the rules of [the audit](audit.md) find in the training pages of a "
-            "public collection, with the arithmetic of each. The collection is [{name}]({url}) at "
-            "commit `{commit}`; this page was written by"
+            "Look up what the rules of [the audit](audit.md) find in the training pages of "
+            "[{name}]({url}) at commit `{commit}`, with their arithmetic. This page was written by"
         ),
         "after": (
-            "A finding states what follows from the figures that are printed in the row, the sizes "
-            "and formulas in `src/trainmark/audit/workloads.toml` and the published peaks. It says "
-            "nothing about how the figures came about. A row without a finding is not proven to be "
-            "right: most rows print no time and no throughput, and little can be recomputed from "
-            "them."
+            "A finding follows from the printed figures, the sizes and formulas in "
+            "`src/trainmark/judge/audit/workloads.toml` and the published peaks; it does not say "
+            "how the figures came about. A row without a finding is not proven to be right: most "
+            "rows print neither a time nor a throughput."
         ),
         "counts": "## Counts\n\n| what | number |\n|---|---|",
         "audited": "rows read and audited",
@@ -55,13 +53,12 @@ WORDS = {
     "zh": {
         "title": "公开结果的审计",
         "intro": (
-            "查阅[审计](audit.md)的各条规则在一个公开结果集的训练页面中发现了什么，以及每条发现的算式。"
-            "该结果集为 [{name}]({url})，提交 `{commit}`；本页由以下命令生成"
+            "查阅[审计](audit.md)的各条规则在 [{name}]({url})（提交 `{commit}`）的训练页面中"
+            "发现了什么，以及每条发现的算式。本页由以下命令生成"
         ),
         "after": (
-            "每条发现只陈述由该行所印指标、`src/trainmark/audit/workloads.toml` 中的规模与公式"
-            "以及公布的峰值推出的结论，不涉及这些指标的由来。没有发现的行并不等于已证明正确：多数行既无时间也无吞吐量，"
-            "可供重算的内容很少。"
+            "发现由所印指标、`src/trainmark/judge/audit/workloads.toml` 中的规模与公式"
+            "以及公布的峰值推出，不涉及这些指标的由来。没有发现的行并不等于已证明正确：多数行既无时间也无吞吐量。"
         ),
         "counts": "## 计数\n\n| 内容 | 数量 |\n|---|---|",
         "audited": "已读取并审计的行",

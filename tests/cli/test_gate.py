@@ -154,7 +154,7 @@ def test_a_record_that_its_evidence_contradicts_fails(
     assert "bad" in err
 
 
-@pytest.mark.parametrize("page", ["gate.md", "gate.zh.md"])
+@pytest.mark.parametrize("page", ["compare.md", "compare.zh.md"])
 def test_the_pipeline_of_the_documentation_works(cli: Call, page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     first = next(

@@ -63,7 +63,7 @@ def judged(
     ("noise", "most_nights"), [(0.002, 0.0), (0.005, 0.0), (0.01, 0.0), (0.02, 0.001)]
 )
 def test_in_years_without_a_step_alarms_are_rare(noise: float, most_nights: float) -> None:
-    """docs/gate.md states the rates over 60 years; here are 12 for each noise."""
+    """docs/compare.md states the rates over 60 years; here are 12 for each noise."""
     data = years(12, noise, seed=1, outliers=OUTLIERS)
     found = [(red, doubt) for _, red, doubt in judged(data, range(2 * SHORTEST, data.shape[1]))]
     red, doubt = (np.stack(kind) for kind in zip(*found, strict=True))

@@ -96,6 +96,6 @@ def of_case(case: Case | None) -> Rules:
             f"cannot be read: {' '.join(str(error).split()[:40])}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",
             rule=f"a division has {', '.join(Division.model_fields)}",
-            remedy="docs/rules.md describes the file",
+            remedy="docs/audit.md describes the file",
         ) from None
     return rules

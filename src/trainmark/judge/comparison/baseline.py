@@ -1,7 +1,7 @@
 """Baselines: for each piece of work the figures that later runs are held against, and how closely.
 
 Owns the file's form, its default tolerances, and how runs are taken into it. A file has values
-only; nothing in it is evaluated. docs/gate.md describes each key.
+only; nothing in it is evaluated. docs/compare.md describes each key.
 """
 
 from __future__ import annotations
@@ -218,5 +218,5 @@ def read(path: Path) -> Baseline:
     Raises:
         UsageError: no YAML of this form, or of another schema; it names line and nearest key.
     """
-    remedy = "docs/gate.md has the keys; `trainmark gate RUN --write FILE` makes one"
+    remedy = "docs/compare.md has the keys; `trainmark gate RUN --write FILE` makes one"
     return yaml_files.checked(Baseline, yaml_files.read_yaml(path), path, remedy=remedy)

@@ -1,6 +1,6 @@
 """Judge runs against a baseline or against their own history, figure by figure.
 
-Owns the verdicts, the rule of each and its exit code; docs/gate.md states them.
+Owns the verdicts, the rule of each and its exit code; docs/compare.md states them.
 """
 
 from __future__ import annotations
