@@ -118,7 +118,7 @@ def test_options_win_over_the_file_or_are_refused(parse: Parse) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("", ["the file is empty"]),
+        ("", ["runs", "required"]),
         ("- toy\n", ["valid dictionary"]),
         ("name: x\n", ["runs", "required"]),
         ("runs: []\n", ["runs", "at least 1"]),

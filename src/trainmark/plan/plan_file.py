@@ -130,7 +130,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             remedy="write it under the runs it is meant for; docs/plans.md has the keys",
         )
     try:
-        file = _File.model_validate(read_yaml(path))
+        file = _File.model_validate(read_yaml(path) or {})
     except ValidationError as error:
         raise usage_error(error, _File, f"{path}: ") from None
     name = file.name or _as_name(path.stem)
