@@ -28,7 +28,7 @@ from trainmark.pages.charts import (
     steps,
     vega,
 )
-from trainmark.pages.document import Chart
+from trainmark.pages.document import Chart, Table
 from trainmark.pages.page import document, documents
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import say
@@ -265,7 +265,7 @@ def ranked(step_ns: Sequence[int], found: Any = None, **fields: Sequence[Any]) -
 
 def test_the_slowest_rank_is_named_and_comes_first() -> None:
     found = step_shares([np.array([time] * 4) for time in (100, 110, 100, 99)])
-    made = charts(ranks.charts(ranked([10**8, 11 * 10**7, 10**8, 99 * 10**6], found)))
+    made = charts(ranks.blocks(ranked([10**8, 11 * 10**7, 10**8, 99 * 10**6], found)))
     chart = drawn(made["ranks-steps"])
     cells = data(chart)["cells"]
     assert (cells[0]["of"], cells[0]["step"], cells[0]["over"]) == ("1, slowest", 1, 0.1)
@@ -281,15 +281,15 @@ def test_the_slowest_rank_is_named_and_comes_first() -> None:
 def test_without_step_series_the_record_names_the_slowest() -> None:
     rates = [4e12, 2e12, 4e12]
     made = ranked([100, 100, 120], wait_ns=[10, 30, 10], matmul_flops_per_second=rates)
-    (chart,) = charts(ranks.charts(made)).values()
-    cells = {(x["of"], x["what"]): x["over"] for x in data(drawn(chart))["cells"]}
-    assert cells["2, slowest", "median step"] == 0.2
-    assert cells["1", "wait for data, of a step"] == 0.2
-    assert cells["1", "matmul rate"] == 0.5
-    (alike,) = charts(ranks.charts(ranked([100, 100]))).values()
-    assert "slowest" not in say(alike.description, "en")
-    (odd,) = ranks.charts(ranked([1, 2**63 - 1], matmul_flops_per_second=[5e-324, 1e150]))
-    assert {x["over"] for x in data(drawn(odd))["cells"]} == {1e6, 0.0, -1e6}
+    said, shown = ranks.blocks(made)
+    assert paragraphs([said]) == [
+        "Rank 2 is the slowest: its median step takes 1.2e-07 s, 20.0% more than the median rank's."
+    ]
+    assert isinstance(shown, Table)
+    assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
+    assert rows(shown)[2][3:5] == ("3e-05", "2")
+    (alike,) = ranks.blocks(ranked([100, 100]))
+    assert isinstance(alike, Table)
 
 
 def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
@@ -298,7 +298,7 @@ def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
     times[slow] = times[slow] + 20
     times[spiked][:2] = 150
     made = ranked([100 + 20 * (rank == slow) for rank in range(world)], step_shares(times))
-    chart = charts(ranks.charts(made))["ranks-steps"]
+    chart = charts(ranks.blocks(made))["ranks-steps"]
     cells = data(chart)["cells"]
     named = list(dict.fromkeys(x["of"] for x in cells))
     assert len(named) == ranks.MOST_ROWS + 1
@@ -309,7 +309,7 @@ def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
 
 
 def test_one_rank_or_none_with_steps_is_no_section() -> None:
-    assert [*ranks.charts(ranked([100]))] == []
+    assert [*ranks.blocks(ranked([100]))] == []
     why = message("ranks_not_compared", cells=10, most=5)
     silent = ranked([0, 0]).model_copy(update={"series": RunSeries(no_steps=why)})
     (section,) = [one for one in of.of_record(silent) if one.anchor == "ranks"]

@@ -30,7 +30,7 @@ def of_record(record: Record) -> Iterator[Section]:
     if lines:
         note = Paragraph(t("time.note"), "muted")
         yield Section(t("time.heading"), "time", (*lines, note))
-    maps: list[Block] = [*ranks.charts(record)]
+    maps: list[Block] = [*ranks.blocks(record)]
     maps += [Paragraph(t("ranks.note"), "muted")] if maps else []
     why = record.series.no_steps
     maps += [Paragraph(why, "warn")] if why else []
