@@ -26,12 +26,6 @@ def test_every_text_is_there_twice_with_the_same_places():
             assert places(found.en) == places(found.zh), key
 
 
-def test_headings_are_chinese_in_chinese():
-    headings = [key for key in TEXTS if key.startswith("section.")]
-    assert len(headings) == 23
-    assert [key for key in headings if not CJK.search(TEXTS[key].zh)] == []
-
-
 def test_every_text_is_used():
     """Used: as it stands, or as ``f"kind.{name}"``, ``"kind." ~ name`` by a name of the source."""
     root = Path(trainmark.__file__).parent
