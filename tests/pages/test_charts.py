@@ -74,7 +74,7 @@ def drawn(chart: Chart | None) -> Chart:
 
 def test_the_charts_of_a_record_stand_in_order() -> None:
     assert [drawn(chart).name for chart in all_charts(record())] == [
-        "throughput", "spans", "step-time", "loss", "quality",
+        "spans", "step-time", "loss", "quality",
     ]  # fmt: skip
     several = [one.of_several("run2-", " [2]") for one in of.of_record(record())]
     assert [(one.anchor, say(one.heading, "en")) for one in several] == [
@@ -143,19 +143,6 @@ def test_the_warm_up_and_lowered_clocks_are_shaded() -> None:
     assert say(spiked.title, "zh").endswith("对数坐标")
 
 
-def test_throughput_names_what_is_lost() -> None:
-    chart = drawn(spans.throughput(record()))
-    assert rows(chart.table) == [
-        ("p_whole", "412.9", "88.9%"), ("lost to evaluation", "−44.2", "9.5%"),
-        ("p_train", "457.2", "98.4%"), ("lost to waiting for data", "−7.411", "1.6%"),
-        ("p_core", "464.6", "100.0%"),
-    ]  # fmt: skip
-    whole, train, core = (record().figure(name) for name in ("p_whole", "p_train", "p_core"))
-    assert [(x["from"], x["to"]) for x in data(chart)["bars"]] == [
-        (0, whole), (whole, train), (0, train), (train, core), (0, core),
-    ]  # fmt: skip
-
-
 def test_spans_fill_the_wall_time_and_parts_stand_within_the_steps() -> None:
     chart = drawn(spans.spans(record()))
     bars = data(chart)["bars"]
@@ -178,7 +165,6 @@ def test_nothing_to_draw_is_no_chart() -> None:
     assert steps.loss(record(loss=[None, None])) is None
     assert steps.step_time(record(time_ns=[0, 0])) is None
     assert spans.spans(of_spans(by_name_ns={})) is None
-    assert spans.throughput(record().model_copy(update={"figures": {}})) is None
     bare = record().quality.model_copy(update={"history": []})
     assert steps.quality(record().model_copy(update={"quality": bare})) is None
 
@@ -414,34 +400,6 @@ def test_scaling_has_its_interval_and_the_ideal() -> None:
         (1, 100.0), (8, 95.0), (16, 85.0),
     ]  # fmt: skip
     assert rows(chart.table)[-1] == ("2x8", "16", "85.0%", "77.0%", "94.0%")
-
-
-TEXT = ("ink", "soft", "good", "warn", "bad")
-MARKS = ("accent", "work", "setup", "eval", "wait", "rest")
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance (2026-11-22)."""
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (
-        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-        for value in channels
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_contrast_is_enough_on_every_ground(dark: bool) -> None:
-    found = drawing.colours(dark=dark)
-    for ground in ("paper", "panel"):
-        assert [name for name in TEXT if contrast(found[name], found[ground]) < 4.5] == []
-    for ground in ("paper", "panel", "track"):
-        assert [name for name in MARKS if contrast(found[name], found[ground]) < 3] == []
 
 
 def test_a_picture_has_the_page_s_colours_and_a_file_its_own() -> None:

@@ -39,11 +39,8 @@ def of_record(record: Record) -> Iterator[Section]:
 
 
 def _spans(record: Record) -> Iterator[Block]:
-    """Yield where the wall time went, and what it cost in throughput."""
-    found = record.spans
-    cost, timeline = spans.throughput(record), spans.spans(record)
-    if cost is not None:
-        yield cost
+    """Yield where the wall time went."""
+    found, timeline = record.spans, spans.spans(record)
     if timeline is None:
         yield Paragraph(t("spans.none"), "muted")
         return
