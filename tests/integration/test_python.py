@@ -59,7 +59,9 @@ def test_the_pages_script_does_what_the_page_says(ran: tuple[Path, list[str]]) -
 
 
 def test_both_languages_have_the_same_examples() -> None:
-    assert ast.dump(ast.parse(script("measuring.md"))) == ast.dump(ast.parse(script("measuring.zh.md")))
+    assert ast.dump(ast.parse(script("measuring.md"))) == ast.dump(
+        ast.parse(script("measuring.zh.md"))
+    )
 
 
 def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: Path) -> None:
