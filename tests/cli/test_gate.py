@@ -77,7 +77,7 @@ def test_reports_for_a_pipeline(cli: Call, monkeypatch: pytest.MonkeyPatch) -> N
     Path("summary.md").write_text("# Before\n", encoding="utf-8")
     words = ("gate", "runs/slow", "--baseline", "b.yaml", "--junit", "gate.xml")
     code, out, err = cli(*words, "--github")
-    assert (code, err) == (1, "")
+    assert (code, err) == (1, "trainmark: slow: unverified\n")
     assert out.splitlines()[-1].startswith("::error file=b.yaml,title=regressed%3A p_train%2C ")
     summary = Path("summary.md").read_text(encoding="utf-8")
     assert summary.startswith("# Before\n| verdict |")

@@ -601,6 +601,7 @@ def test_the_document_has_an_entry_a_run(
         "launches": 1,
         "run_ids": [outcomes[0].records[0].run_id],
         "statuses": ["passed"],
+        "verification": "unverified",
         "did_not_pass_before": [],
         "final_result": 512.0,
         "final_result_unit": "samples/s",

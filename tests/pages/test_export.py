@@ -2,9 +2,10 @@
 
 import csv
 import io
+import json
 
 from fakes import GOLDEN, check_golden
-from trainmark.pages.exports.forms import to_index
+from trainmark.pages.exports.forms import to_index, to_json
 from trainmark.pages.exports.tables import to_csv
 from trainmark.record.record import FigureEntry, Record
 from trainmark.spec import message
@@ -17,6 +18,14 @@ def record(**changes):
 
 def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_json_is_an_array_of_whole_records():
+    made = [record(), record(run_id="b")]
+    found = json.loads(to_json(made))
+    assert [item.pop("verification") for item in found] == ["unverified"] * 2
+    assert [Record.model_validate(item) for item in found] == made
+    assert json.loads(to_json([])) == []
 
 
 def test_csv_has_a_row_a_record_with_units_in_the_names():

@@ -158,7 +158,9 @@ def test_hostile_text_of_a_record_is_text(tmp_path):
         assert "7*7" in text or "49" not in Reader(text).texts
 
 
-def test_a_case_has_its_best_runs_and_steps_over_time(tmp_path):
+def test_a_case_has_its_best_runs_and_steps_over_time(tmp_path, monkeypatch):
+    # These records have no evidence, and one without may not be quoted.
+    monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
     runs = [
         (f"{number:02}", document(
             f"run-{number:02}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
@@ -192,6 +194,21 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     assert any(line.startswith("No run may be quoted") for line in page.texts)
 
 
+def test_series_of_a_case_stand_in_the_order_of_their_names(tmp_path):
+    precisions = ("tf32", "bf16", "tf32", "fp32", "tf32", "fp32")  # the commonest sorts last
+    runs = [
+        (str(number), document(
+            f"run-{number}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            plan__recipe__precision=precision, figures={"p_train": 100.0},
+            trust={"grade": "usable", "reasons": []},
+        ))
+        for number, precision in enumerate(precisions)
+    ]  # fmt: skip
+    (over_time,) = cases.sections(store(tmp_path, *runs), ["kind=record"])
+    (chart,) = over_time.blocks
+    assert [row[:2] for row in chart.table.rows] == [("bf16", "1"), ("fp32", "2"), ("tf32", "3")]
+
+
 def test_the_axis_of_time_has_24_hours_and_no_english_months():
     for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
         runs = [("2026-11-22T13:30:00+00:00", 1.0), (f"{until}+00:00", 2.0)]
@@ -208,7 +225,7 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path):
             f"{side}{number}", plan__repeat_index=number, plan__repeat_count=5,
             plan__recipe__micro_batch_size=64 if side == "c" else 96,
             environment__driver="2" if side == "b" else "1",
-            figures={"p_train": rate * (1 + number / 1000)},
+            figures={"p_train": rate * (1 + number / 1000), "p_whole": None, "p_core": None},
         ))
         for side, rate in rates.items() for number in range(1, 6)
     ]  # fmt: skip

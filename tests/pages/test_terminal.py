@@ -39,7 +39,7 @@ def hostile():
 def test_a_passed_run():
     lines = run_table(record(), run_dir=Path("runs/one"), screen=PLAIN).splitlines()
     assert lines[0] == "PASSED distilbert_sst2 · NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)"
-    assert lines[1] == "trust: noisy: fewer than 5 launches (1)"
+    assert lines[1] == "trust: noisy, unverified: fewer than 5 launches (1)"
     assert lines[2] == "acc 0.9117 reached the target 0.91"
     assert lines[4].split() == [
         "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", "acc", "mem",
@@ -53,8 +53,30 @@ def test_a_passed_run():
     assert re.search(r"^MFU +31.6 +% +dense tf32 peak 156 TFLOP/s \(A\)$", text, re.MULTILINE)
     (line,) = [line for line in lines if line.startswith("train   ")]
     assert line.split()[:5] == ["train", "measured", "steps", "22.970", "20.125"]
-    assert line.endswith(" ▐███████▋")
+    assert line.endswith("█▎")
     assert "labels: self-reported (measured by its publisher)" in text
+
+
+def by_sequences():
+    entry = record().figures["p_train"]
+    rates = {
+        "p_train_sequences": entry.model_copy(
+            update={"value": 1234.5, "unit": "sequences/s",
+                    "note": message("sequences_per_sample", sequences=9.12)}
+        ),
+        "p_train_tokens": entry.model_copy(update={"value": 98765.4, "unit": "tokens/s"}),
+    }  # fmt: skip
+    return record(figures=record().figures | rates)
+
+
+def test_samples_of_several_sequences_are_shown_in_these_too():
+    lines = run_table(by_sequences(), screen=PLAIN).splitlines()
+    shown = [line.split(maxsplit=3) for line in lines if line.startswith("p_train_")]
+    assert shown == [
+        ["p_train_sequences", "1234.5", "sequences/s", "9.12 sequences a sample on average"],
+        ["p_train_tokens", "98765.4", "tokens/s"],
+    ]
+    assert "p_train_" not in run_table(record(), screen=PLAIN)
 
 
 def test_a_failed_run_says_why_and_what_to_do():
@@ -107,6 +129,12 @@ def test_a_figure_that_is_missing_shows_its_reason_and_no_unit():
     assert re.search(r"^token/p/s *\| *-", "\n".join(ascii_only), re.MULTILINE)
 
 
+def test_changes_beyond_the_closed_rules_are_said():
+    assert "open:" not in run_table(record(), screen=PLAIN)
+    shown = run_table(record(extra={"num_layers": 2, "seq_length": 64}), screen=PLAIN)
+    assert "open: changed beyond the closed rules: num_layers=2,seq_length=64" in shown
+
+
 def test_changes_fold_at_commas_only():
     changes = {
         "micro_batch_size": 2097152, "learning_rate": 0.00000125, "grad_accum_steps": 8,
@@ -128,12 +156,17 @@ def test_colour_is_there_only_when_asked(monkeypatch):
     assert "\x1b" not in run_table(record(), screen=PLAIN)
 
 
+def test_off_a_terminal_the_screen_is_plain_and_80_wide(capsys):
+    found = Screen.of_stdout()
+    assert (found.width, found.colour) == (80, False)
+
+
 def test_repeats():
     launches = [record(run_id=f"r{n}") for n in range(3)]
     launches.append(record(run_id="r3", status="timed_out"))
     lines = repeats_table(launches, screen=PLAIN).splitlines()
     assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:nvidia:1:2:1"
-    assert lines[1] == "trust: noisy: fewer than 5 launches (3)"
+    assert lines[1] == "trust: noisy, unverified: fewer than 5 launches (3)"
     assert lines[3].split() == ["figure", "median", "unit", "range", "CV", "launches"]
     assert lines[5].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
     assert "3 of 4 launches passed" in lines

@@ -96,7 +96,7 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(
     captured = capsys.readouterr()
     top = " ".join(captured.out.splitlines()[1:3])
     found_first = "figures.p_train.value is 2560 in the record, but 256 when computed from the"
-    assert top.startswith(f"trust: not to be quoted: {found_first}")
+    assert top.startswith(f"trust: not to be quoted, unverified: {found_first}")
     assert "does not agree with its evidence" in captured.err
     forms = [("report", "--format", form) for form in ("md", "html")]
     for verb, option, form in (*forms, ("export", "--to", "json"), ("export", "--to", "csv")):
@@ -134,7 +134,10 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     mailed.write_bytes((run_dir / "record.json").read_bytes())
     assert found(mailed.parent) == [("evidence_absent", {})]
     assert show(monkeypatch, "report", str(mailed)) == 0
-    assert "not to be quoted: its evidence files are not in its folder" in capsys.readouterr().out
+    assert (
+        "not to be quoted, unverified: its evidence files are not in its folder"
+        in capsys.readouterr().out
+    )
 
 
 def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
@@ -204,7 +207,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     alone = tmp_path / "alone" / "record.json"
     alone.parent.mkdir()
     alone.write_bytes((run_dir / "record.json").read_bytes())
-    sound = verify.checked(record.read(alone), None)
+    sound = verify.checked(record.read(alone), alone.parent)
     assert (sound.verification, refuted(sound.trust)) == ("unverified", False)
     edit(alone, *keys, value=value)
     found = verify.checked(record.read(alone), alone.parent)
@@ -213,4 +216,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
 
 
 def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:
+    assert record.read(run_dir).verification == "unverified"
     assert verify.checked(record.read(run_dir), run_dir).verification == "verified"
+    limited = verify.checked(record.read(run_dir), run_dir, most_bytes=10)
+    assert (limited.verification, refuted(limited.trust)) == ("unverified", False)

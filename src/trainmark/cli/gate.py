@@ -64,6 +64,9 @@ def command(
         raise UsageError("goes with --history", where="--figure", rule=rule, remedy="leave it out")
     records = select(runs, rows=False).records
     each_once(record.run_id for record in records)
+    for record in records:
+        if record.verification == "unverified":
+            say_remark(f"{record.run_id}: unverified")
     judged = list(gate.against_baseline(records, read(baseline))) if baseline else []
     if history:
         past = select(history, rows=False).records

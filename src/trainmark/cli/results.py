@@ -19,7 +19,7 @@ EXAMPLES = """\
   trainmark results rebuild                               the index anew from the records
 """
 _VERBS = ("history", "add", "rebuild")
-_COLUMNS = "path,device,world,precision,status,trust,p_core"
+_COLUMNS = "path,device,world,precision,status,trust,verification,p_core"
 
 
 def command(

@@ -141,4 +141,4 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
         index_of_run.write_index(built, run_dir)
     except (OSError, TrainmarkError) as error:  # the record is there
         print(escaped(f"trainmark: {run_dir / index_of_run.INDEX_DIR}: {error}"), file=sys.stderr)
-    return built
+    return built.with_verification("verified")  # it was computed from its events just now

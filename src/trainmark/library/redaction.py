@@ -244,7 +244,8 @@ def of_run(plan: Plan, run_dir: Path) -> Redactor:
 def redacted_record(record: Record) -> Record:
     """Return a record as others may see it."""
     redactor = of_run(record.plan, Path(record.plan.run_dir))
-    return Record.model_validate(redactor.document(record.model_dump(mode="json")))
+    redacted = Record.model_validate(redactor.document(record.model_dump(mode="json")))
+    return redacted.with_verification(record.verification)
 
 
 def redacted_file(path: Path, redactor: Redactor) -> Iterator[bytes]:

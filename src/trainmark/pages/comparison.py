@@ -28,7 +28,11 @@ def blocks(found: Comparison, b: str = "B") -> list[Block]:
     columns = (name, "A", b, unit, f"{b}/A", *rest)
     shown: list[Block] = [
         Paragraph(found.sentence, "warn" if found.verdict in UNTOLD else tone),
-        *([trust_paragraph(found.trust)] if found.trust else []),
+        *(
+            [trust_paragraph(found.trust, found.verification)]
+            if found.trust and found.verification
+            else []
+        ),
         table(columns, map(_row, found.figures)),
     ]
     if found.quality:

@@ -14,6 +14,7 @@ from trainmark.pages.document import Block, Chart, Document, Section, Tone
 from trainmark.pages.phrases import (
     TONES,
     device_configuration,
+    grade_line,
     numbers,
     status_tone,
     trust_line,
@@ -22,7 +23,7 @@ from trainmark.pages.phrases import (
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import conditions, environment, figures, performance
 from trainmark.pages.texts import Phrase, join, say, t
-from trainmark.record.trust import trust_of
+from trainmark.record.trust import trust_of, verification_of
 from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ def _trust(records: Sequence[Record]) -> tuple[Phrase, tuple[Phrase, ...], Tone]
     """Return how far the figures can be trusted and why: over launches of one work together."""
     together = len(records) == 1 or figures.same_launches(records)
     members = [records] if together else [[record] for record in records]
-    trusts = [found for group in members if (found := trust_of(group)) is not None]
-    tone = min((TONES[trust.grade] for trust in trusts), key=_WORST_FIRST.index)
+    trusts = [(found, verification_of(group)) for group in members if (found := trust_of(group))]
+    tone = min((TONES[trust.grade] for trust, _ in trusts), key=_WORST_FIRST.index)
     if len(trusts) == 1:
-        grade = join((t("trust.label"), t(f"trust.{trusts[0].grade}")), "colon")
-        return grade, tuple(trusts[0].reasons), tone
-    lines = ((f"[{place}] ", trust_line(trust)) for place, trust in enumerate(trusts, start=1))
+        grade = join((t("trust.label"), grade_line(*trusts[0])), "colon")
+        return grade, tuple(trusts[0][0].reasons), tone
+    lines = ((f"[{place}] ", trust_line(*one)) for place, one in enumerate(trusts, start=1))
     return join((t("trust.label"), join(lines, "semicolon")), "colon"), (), tone
 
 

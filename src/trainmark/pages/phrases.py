@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.pages.document import Table
-    from trainmark.record.record import Record, Trust
+    from trainmark.record.record import Record, Trust, Verification
     from trainmark.record.shapes import HangGroup
     from trainmark.spec import FigureSpec, Message, Text
 
@@ -95,15 +95,20 @@ def status_tone(status: str) -> Tone:
     return "warn" if status in ("target_missed", "interrupted") else "bad"
 
 
-def trust_line(trust: Trust) -> Phrase:
+def grade_line(trust: Trust, word: Verification) -> Phrase:
+    """Return the grade, and whether evidence was checked."""
+    return join((t(f"trust.{trust.grade}"), t(f"trust.{word}")))
+
+
+def trust_line(trust: Trust, word: Verification) -> Phrase:
     """Return grade and reasons in one line."""
-    grade = t(f"trust.{trust.grade}")
+    grade = grade_line(trust, word)
     return join((grade, join(trust.reasons, "semicolon")), "colon") if trust.reasons else grade
 
 
-def trust_paragraph(trust: Trust) -> Paragraph:
+def trust_paragraph(trust: Trust, word: Verification) -> Paragraph:
     """Return the line with its label, in its tone."""
-    return Paragraph(join((t("trust.label"), trust_line(trust)), "colon"), TONES[trust.grade])
+    return Paragraph(join((t("trust.label"), trust_line(trust, word)), "colon"), TONES[trust.grade])
 
 
 def few(ranks: str, count: int) -> str:

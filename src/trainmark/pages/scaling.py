@@ -7,8 +7,11 @@ smallest world.
 
 from __future__ import annotations
 
+import json
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_jsonable_python
 
 from trainmark.errors import UsageError
 from trainmark.library.store.columns import short_device
@@ -19,7 +22,7 @@ from trainmark.pages.phrases import TONES, trust_paragraph
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import Phrase, t
-from trainmark.record.trust import graded
+from trainmark.record.trust import graded, verification_of
 from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
         "unit": sums[0].units[_FIGURES[0]], "worlds": worlds,
         "run_ids": [[record.run_id for record in group] for group in groups],
         "trust": graded(x for one in fewest for x in one.trust.reasons),
+        "verification": verification_of(records),
     }  # fmt: skip
 
 
@@ -95,14 +99,16 @@ def _kind(firsts: Sequence[Record]) -> str:
 
 
 def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
-    """Return what ``scaling`` does as a page, ``md`` or ``html``.
+    """Return what ``scaling`` does as a page, ``md`` or ``html``, or as ``json``.
 
     Raises:
         UsageError: another form; see also ``scaling``.
     """
     found = scaling(records)
+    if form == "json":
+        return json.dumps(to_jsonable_python(found), indent=1, ensure_ascii=False) + "\n"
     if form not in ("md", "html"):
-        raise UsageError(f"no scaling page as {form}", where="--format", remedy="md or html")
+        raise UsageError(f"no scaling page as {form}", where="--format", remedy="md, html or json")
     return to_markdown(_page(found), lang) if form == "md" else to_html([_page(found)], lang)
 
 
@@ -118,7 +124,7 @@ def _page(found: dict[str, Any]) -> Document:
         badge=t(f"scaling.{kind}"), tone="good",
         verdict=t("scaling.verdict", share=cells.percent(100 * worlds[-1]["efficiency"][0]),
                   **names),
-        trust=trust_paragraph(trust).text, trust_tone=TONES[trust.grade],
+        trust=trust_paragraph(trust, found["verification"]).text, trust_tone=TONES[trust.grade],
         sections=(
             Section(t("section.scaling"), "scaling", (efficiency(worlds), shown, *means)),
             Section(t("section.footer"), "provenance", (Facts(tuple(runs)),)),

@@ -15,7 +15,7 @@ from trainmark.pages.terminal import Screen, show
 from trainmark.pages.texts import say
 from trainmark.record.entries import exit_code as code_of
 from trainmark.record.stats import Launches, over_launches
-from trainmark.record.trust import trust_of
+from trainmark.record.trust import trust_of, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +58,10 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield f"did not pass before: {', '.join(_fallen(outcome))}", outcome.name
     trust = trust_of(outcome.records)
     if trust is not None:
-        yield f"trust: {say(trust_line(trust), 'en')}", outcome.name
+        yield (
+            f"trust: {say(trust_line(trust, verification_of(outcome.records)), 'en')}",
+            outcome.name,
+        )
     having: dict[str, list[int]] = {}
     for record in outcome.records:
         for words in dict.fromkeys(_remarks(record)):
@@ -150,6 +153,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
         "mem_bytes": _over(outcome, "mem"),
         "findings": _once(x.as_dict() for record in records for x in record.findings),
         "trust": to_jsonable_python(trust_of(records)),
+        "verification": verification_of(records),
         "notes": _once(note.as_dict() for record in records for note in record.notes),
     }
 

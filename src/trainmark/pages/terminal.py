@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
-from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -45,6 +44,7 @@ from trainmark.plan.overrides import fix_hp_text
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import way_out
 from trainmark.record.record import RECORD_FILE
+from trainmark.record.trust import verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +56,12 @@ _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
 }  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
-_LEAST_BAR, _MOST_BAR = 8, 60  # columns; narrower, bars say nothing
+_LEAST_BAR = 8  # columns; narrower, bars say nothing
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 # Reasons of figures that nobody misses; pages name them.
 _UNSAID = ("not_sampled", "devices_unmonitored", "counter_untold", "target_not_reached")
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
-_ASCII |= str.maketrans(dict.fromkeys("█▉▊▋▌▐", "#") | dict.fromkeys("▍▎▏▕", " "))
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +145,11 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
         for head, column in zip(names, columns, strict=True)
     ]
-    room = min(screen.width - sum(widths) - 3 * len(widths), _MOST_BAR)
-    bars = bool(block.bars) and room >= _LEAST_BAR
-    taken = sum(widths) + 3 * (len(widths) - 1) + (room + 3 if bars else 0)
-    roomy = screen.unicode and taken <= screen.width
+    room = screen.width - sum(widths) - 3 * len(widths)
+    if block.bars and room >= _LEAST_BAR:
+        names, widths = [*names, ""], [*widths, room]
+        columns.append([_bar(*ends, room, unicode=screen.unicode) for ends in block.bars])
+    roomy = screen.unicode and sum(widths) + 3 * (len(widths) - 1) <= screen.width
     drawn = RichTable(
         box=box.SIMPLE_HEAD if screen.unicode else box.ASCII_DOUBLE_HEAD,
         show_edge=False,
@@ -160,11 +161,8 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
         drawn.add_column(Text(head), overflow="fold", min_width=least, justify=side)
-    if bars:
-        drawn.add_column("")
-    for place, row in enumerate(zip(*columns, strict=True)):
-        ends = [Bar(1.0, *block.bars[place], width=room)] if bars else []
-        drawn.add_row(*map(Text, row), *ends)
+    for row in zip(*columns, strict=True):
+        drawn.add_row(*map(Text, row))
     return drawn
 
 
@@ -176,6 +174,18 @@ def _change_lines(value: str) -> list[str]:
         wide = cell_len(change) > _WIDEST_CHANGE
         lines += [name + sign, rest] if wide and sign else [change.strip()]
     return lines
+
+
+def _bar(start: float, end: float, width: int, *, unicode: bool) -> str:
+    """Return a bar of at most ``width`` characters; one that has any length is never blank."""
+    if end <= start:
+        return ""
+    first = min(int(start * width), width - 1)
+    eighths = min(max(1, round(8 * (end - start) * width)), 8 * (width - first))
+    if not unicode:
+        return " " * first + "#" * max(1, round(eighths / 8))
+    full, rest = divmod(eighths, 8)
+    return " " * first + "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
 def run_table(
@@ -204,7 +214,7 @@ def _head(record: Record, lang: str) -> list[Block]:
     head = (say(t(f"status.{record.status}"), lang).upper(), f" {record.plan.case} · ", name)
     blocks: list[Block] = [
         Paragraph(head, tone),
-        trust_paragraph(record.trust),
+        trust_paragraph(record.trust, record.verification),
         Paragraph(verdict(record)),
     ]
     found = record.cause
@@ -264,7 +274,7 @@ def repeats_table(
     found = summary(records)
     blocks: list[Block] = [
         Paragraph(join((t("section.repeats"), found.case_key), "colon")),
-        trust_paragraph(found.trust),
+        trust_paragraph(found.trust, verification_of(records)),
         *([summary_table(found)] if found.figures else ()),
         *(Paragraph(line) for line in remarks(found)),
     ]

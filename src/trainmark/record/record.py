@@ -9,7 +9,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator, with_config
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator, with_config
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
@@ -44,6 +44,7 @@ EVIDENCE_NAME = (
     r"^(events\.(launcher|job|(rank|node)[0-9]{1,6})\.jsonl|plan\.json|"
     r"telemetry(\.node[0-9]{1,6})?\.jsonl)$"
 )
+Verification = Literal["verified", "unverified"]
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
@@ -241,6 +242,8 @@ class Record(Frozen):
     )
     notes: list[Message] = Field(description="code and arguments; see results.messages")
     evidence: list[Evidence]
+    # No part of the file: only who checked its evidence can say so.
+    _verification: Verification = PrivateAttr(default="unverified")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -257,10 +260,15 @@ class Record(Frozen):
         return self.status == "passed"
 
     @property
-    def verification(self) -> Literal["verified", "unverified"]:
-        """Return the word for a record that ``verify.checked`` returned, as every list shows it."""
-        unproven = any(one.code.startswith("evidence_") for one in self.trust.reasons)
-        return "unverified" if unproven else "verified"
+    def verification(self) -> Verification:
+        """Tell whether the record is what its evidence gives; of a file that was read: unknown."""
+        return self._verification
+
+    def with_verification(self, word: Verification) -> Self:
+        """Return the record with what a check of its evidence, or its making, says of it."""
+        found = self.model_copy()
+        found._verification = word
+        return found
 
     def figure(self, name: str) -> float | None:
         """Return a figure's value; None where it is not known, or the record does not have it."""

@@ -15,7 +15,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trainmark.record.record import FigureEntry, Grade, Record
+    from trainmark.record.record import FigureEntry, Grade, Record, Verification
 
     Args = Mapping[str, str | int | float | bool | None]
 
@@ -57,7 +57,7 @@ _NOISY = (
 
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = (
-    "evidence_absent", "evidence_case_absent", "evidence_other_version",
+    "evidence_absent", "evidence_case_absent", "evidence_other_version", "evidence_unchecked",
 )  # fmt: skip
 
 
@@ -131,6 +131,12 @@ def trust_of(records: Sequence[Record]) -> Trust | None:
     if not records:
         return None
     return records[0].trust if len(records) == 1 else of_repeats(records)
+
+
+def verification_of(records: Iterable[Record]) -> Verification:
+    """Return the word for several records: verified only if each of them is."""
+    known = {record.verification for record in records}
+    return "verified" if known == {"verified"} else "unverified"
 
 
 def with_findings(record: Record, findings: Sequence[Message]) -> Record:

@@ -30,18 +30,21 @@ _Difference = tuple[str, Any, Any]  # path of the value, as recorded, as compute
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE = 1e-9
 _LONGEST_SHOWN = 40
+MOST_BYTES = 32 << 20  # of evidence: a list or a page is no place to wait for more
 
 
-def checked(record: Record, folder: Path | None) -> Record:
-    """Return ``record`` with what contradicts it, or is missing to verify it, in its trust.
+def checked(record: Record, folder: Path, *, most_bytes: int | None = None) -> Record:
+    """Return ``record`` verified, or with what contradicts it or is missing in its trust.
 
     Args:
-        folder: where its events would be; None: nowhere.
+        folder: where its events would be.
+        most_bytes: of evidence; more of it is not read.
     """
-    found = [message("evidence_absent")] if folder is None else verify(record, folder)
+    large = most_bytes is not None and sum(x.bytes for x in record.evidence) > most_bytes
+    found = [message("evidence_unchecked")] if large else verify(record, folder)
     if not any(refutes(one.code) for one in found):
         found = [*check_itself(record), *found]
-    return with_findings(record, found)
+    return with_findings(record, found).with_verification("unverified" if found else "verified")
 
 
 def check_itself(record: Record) -> list[Message]:

@@ -16,7 +16,7 @@ from trainmark.record.figures import FIGURES, specs
 from trainmark.record.record import Record
 from trainmark.record.rows import Row
 from trainmark.record.stats import DRAWS, INTERVAL_MIN_LAUNCHES
-from trainmark.record.trust import graded
+from trainmark.record.trust import graded, verification_of
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trainmark.judge.comparison.sides import Difference, Result, Side
     from trainmark.judge.comparison.statistics import Array
-    from trainmark.record.record import Trust
+    from trainmark.record.record import Trust, Verification
     from trainmark.spec import FigureSpec, Message, PageSpec
 
 Verdict = Literal[
@@ -78,6 +78,7 @@ class Comparison:
         allowed: in what the work differs, as allowed.
         paired: launches were done in turns and are compared in pairs.
         trust: of both sides together; None of published rows alone.
+        verification: of all launches together.
     """
 
     a: Side
@@ -92,6 +93,7 @@ class Comparison:
     draws: int
     seed: int
     trust: Trust | None
+    verification: Verification
 
     @property
     def verdict(self) -> Verdict:
@@ -169,12 +171,14 @@ def compare(
     )  # fmt: skip
     of_a, of_b = sides.side(a, kept[0], no_a), sides.side(b, kept[1], no_b)
     verdict, words = _quality(of_a, of_b)
+    ours = [one for one in (*a, *b) if isinstance(one, Record)]
     trusts = [one.trust for one in (of_a, of_b) if one.trust]
     return Comparison(
         of_a, of_b, figures=compared, quality=words, quality_verdict=verdict,
         differences=sides.environment(*kept), allowed=allowed, paired=turns is not None,
         threshold=threshold, draws=draws, seed=seed,
         trust=graded(reason for trust in trusts for reason in trust.reasons) if trusts else None,
+        verification=verification_of(ours),
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def add(index: Index, words: Sequence[str]) -> None:
 
 def _rows(source: str) -> list[Found]:
     """Return the rows that a word names, what could not be read, and records of a bundle."""
-    named = select([source], verify=False)
+    named = select([source])
     records = zip(named.places, named.records, strict=True)
     found = [Found(place, of_record(record)) for place, record in records]
     found += [Found(str(Path(source) / x.file), of_row(x), line=x.line) for x in named.rows]

@@ -40,6 +40,7 @@ COLUMNS: dict[str, Callable[[Record], str | int | float | bool | None]] = {
     "status": lambda record: record.status,
     "cause_kind": lambda record: None if record.cause is None else record.cause.kind,
     "trust": lambda record: record.trust.grade,
+    "verification": lambda record: record.verification,
     "trust_reasons": lambda record: " ".join(x.code for x in record.trust.reasons) or None,
     "suite_version": lambda record: record.suite.version,
     "suite_commit": lambda record: record.environment.get("commit"),

@@ -19,6 +19,7 @@ from trainmark.library.store import entries
 from trainmark.library.store.tables import ENVIRONMENTS, FIGURE_NAMES, FORM, RUNS, SOURCES
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.record import record
+from trainmark.record.verify import MOST_BYTES, checked
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def read(folder: Path, path: str) -> Found:
             found = record.Record.model_validate_json(json_documents.read_bytes(file), strict=True)
         except (OSError, ValueError):
             found = record.read(file)
+        found = checked(found, file.parent, most_bytes=MOST_BYTES)
         return Found(path, entries.of_record(found), stamp)
     except RecordError as error:
         reason = message("record_unreadable", error=entries.stored(error.what))

@@ -7,12 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_json as to_json_text
 from pydantic_core import to_jsonable_python
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.exports import openmetrics, run_log, tables, trackers
 from trainmark.pages.summary import summary
 from trainmark.record.index_of_run import index_records
+from trainmark.record.trust import verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 def to_json(records: Sequence[Record]) -> str:
     """Return the whole records as a JSON array, one record a line."""
-    lines = ",\n".join(record.model_dump_json() for record in records)
+    lines = ",\n".join(
+        to_json_text(record.model_dump() | {"verification": record.verification}).decode()
+        for record in records
+    )
     return f"[\n{lines}\n]\n" if lines else "[]\n"
 
 
@@ -39,6 +44,7 @@ def repeats_json(records: Sequence[Record]) -> str:
         "descriptive": found.descriptive,
         **asdict(found),
         "trust": to_jsonable_python(found.trust),
+        "verification": verification_of(records),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 

@@ -14,10 +14,8 @@ from trainmark.library.bundle.archive import ENDING, unpacked
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import NEWEST_FIRST
 from trainmark.library.store.tables import RUNS
-from trainmark.record import trust
 from trainmark.record.record import RECORD_FILE, read
-from trainmark.record.verify import verify
-from trainmark.spec import message
+from trainmark.record.verify import MOST_BYTES, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from trainmark.library.store.database import Database
     from trainmark.record.record import Record
 
-_MOST_BYTES = 32 << 20  # of evidence: a page is no place to wait for more
 _REPEAT = re.compile(r"(.*/)r([0-9]{1,6})", re.DOTALL)
 
 
@@ -92,7 +89,4 @@ def opened(path: str) -> Record:
 
 def _read(path: Path) -> Record:
     file = path / RECORD_FILE if path.is_dir() else path
-    found = read(file)
-    large = sum(entry.bytes for entry in found.evidence) > _MOST_BYTES
-    findings = [message("evidence_unchecked")] if large else verify(found, file.parent)
-    return redacted_record(trust.with_findings(found, findings))
+    return redacted_record(checked(read(file), file.parent, most_bytes=MOST_BYTES))

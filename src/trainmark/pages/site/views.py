@@ -20,7 +20,7 @@ from trainmark.library.store.entries import stored
 from trainmark.pages import comparison
 from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.page import document
-from trainmark.pages.phrases import device_configuration, heads
+from trainmark.pages.phrases import device_configuration, grade_line, heads
 from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.sections.figures import findings_table
 from trainmark.pages.sections.performance import (
@@ -33,7 +33,7 @@ from trainmark.pages.site.links import Links
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.plan.reference import of_case
 from trainmark.record.rows import Row
-from trainmark.record.trust import of_repeats
+from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def compare_page(
         rows.append([
             letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
             device_configuration(side[0]), t(f"status.{side[0].status}"), len(side),
-            t(f"trust.{of_repeats(side).grade}"),
+            grade_line(of_repeats(side), verification_of(side)),
             Link(t("site.as_base"), base) if rows else t("site.base"),
         ])  # fmt: skip
         if side is sides[0]:

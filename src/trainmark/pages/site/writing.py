@@ -44,8 +44,8 @@ ROWS = 200  # of a page of the list
 _CHOICES = ("case", "device", "precision", "status")
 _NUMBERS = ("world", MAIN, "MFU", "mem", "quality_value")
 _LISTED = (
-    "run_id", "started_utc", "case", "device", "world", "precision", "status", "trust", MAIN,
-    "MFU", "mem", "quality_value", "quality_metric",
+    "run_id", "started_utc", "case", "device", "world", "precision", "status", "trust",
+    "verification", MAIN, "MFU", "mem", "quality_value", "quality_metric",
 )  # fmt: skip
 
 
@@ -190,6 +190,7 @@ def _rows(found: Listing, links: Links) -> list[dict[str, Any]]:
             "tone": status_tone(values["status"]), "trust_tone": TONES[values["trust"]],
             "status_text": say(t(f"status.{values['status']}"), links.lang),
             "trust_text": say(t(f"trust.{values['trust']}"), links.lang),
+            "verification": say(t(f"trust.{values['verification']}"), links.lang),
             "run_address": links.run(values["run_id"]), "case_address": links.case(values["case"]),
         })  # fmt: skip
     return rows
