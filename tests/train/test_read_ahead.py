@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.protocols import Batch, Counts
-from trainmark.train.read_ahead import THREAD_NAME, batches_of, read_ahead
+from trainmark.train.read_ahead import THREAD_NAME, read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,25 +67,22 @@ def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int
     assert not threads()
 
 
-@pytest.mark.parametrize(("depth", "portion", "ahead"), [(1, 1, 1), (3, 1, 3), (2, 4, 4)])
-def test_no_more_is_read_ahead_than_the_depth(
-    device: SyncDevice, depth: int, portion: int, ahead: int
-) -> None:
+@pytest.mark.parametrize("depth", [1, 3])
+def test_no_more_is_read_ahead_than_the_depth(device: SyncDevice, depth: int) -> None:
     source = Source()
-    values = read_ahead(iter(source), device, depth=depth, portion=portion)
+    values = read_ahead(iter(source), device, depth=depth)
     assert not threads()
     assert next(values) == 0
-    source.wait_for(1 + ahead)
+    source.wait_for(1 + depth)
     assert next(values) == 1  # makes room for one
     source.wait_for(1)
     values.close()
-    assert source.yielded == list(range(2 + ahead))
+    assert source.yielded == list(range(2 + depth))
 
 
-@pytest.mark.parametrize("portion", [1, 4])
-def test_depth_0_reads_when_asked_whatever_the_portion(device: SyncDevice, portion: int) -> None:
+def test_depth_0_reads_when_asked(device: SyncDevice) -> None:
     source = Source()
-    values = read_ahead(iter(source), device, depth=0, portion=portion)
+    values = read_ahead(iter(source), device, depth=0)
     assert (next(values), next(values), source.yielded) == (0, 1, [0, 1])
     values.close()
     assert source.closed
@@ -182,27 +178,3 @@ def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     main = threading.current_thread().name
     pinned = [f"pin {THREAD_NAME}"] * 4 if depth else []
     assert device.calls == pinned + [f"place {main}"] * 4
-
-
-class Portions:
-    """A job that reads four batches at a time."""
-
-    batches_per_portion = 4
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        for number in self.source:
-            yield Batch(torch.tensor([epoch, number]), Counts(1), 1, closes_step=True)
-
-
-def test_a_job_that_reads_in_portions_has_a_portion_read_ahead(device: SyncDevice) -> None:
-    source = Source()
-    job: Any = Portions(source)
-    batches = batches_of(job, device, 3, depth=2)
-    first = next(batches)
-    assert (first.tensors.tolist(), first.counts) == ([3, 0], Counts(1))
-    source.wait_for(1 + 4)
-    batches.close()
-    assert source.yielded == [0, 1, 2, 3, 4]

@@ -138,8 +138,8 @@ class Job(Protocol):
     ``build(context, data) -> Job``; the worker times the two separately.
 
     A job may also have ``samples_per_epoch``, over all ranks, where its epoch differs from its
-    training data; ``batches_per_portion``, so that at least as many are read ahead; and
-    ``save(folder)``, which writes files after training: every rank calls it, the first writes.
+    training data, and ``save(folder)``, which writes files after training: every rank calls it,
+    the first writes.
     """
 
     steps_per_epoch: int  # optimizer steps of an epoch, the short last one included

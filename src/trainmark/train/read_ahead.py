@@ -34,8 +34,7 @@ def _one_thread() -> Executor:
 
 def batches_of(job: Job, device: Device, epoch: int, *, depth: int) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``."""
-    portion = getattr(job, "batches_per_portion", 1)
-    return read_ahead(job.batches(epoch), device, depth=depth, portion=portion)
+    return read_ahead(job.batches(epoch), device, depth=depth)
 
 
 def read_ahead(
@@ -43,7 +42,6 @@ def read_ahead(
     device: Device,
     *,
     depth: int,
-    portion: int = 1,
     worker: Callable[[], Executor] = _one_thread,
 ) -> Generator[Value, None, None]:
     """Yield the values of ``source`` in their order, with their tensors on the device.
@@ -57,7 +55,6 @@ def read_ahead(
         source: used by the thread alone; it must not overwrite tensors that it has yielded.
         depth: most values that are ready or being read while the caller uses one; 0: no thread,
             each value is read when it is asked for.
-        portion: values that ``source`` reads at a time: a lower bound of ``depth``, unless 0.
         worker: makes an executor that runs calls one after the other.
     """
     closable: Any = source  # a generator is; what itertools makes is not
@@ -69,7 +66,7 @@ def read_ahead(
         fetch = partial(_fetch, source, device)
         with worker() as thread:
             try:
-                waiting = deque(thread.submit(fetch) for _ in range(max(depth, portion)))
+                waiting = deque(thread.submit(fetch) for _ in range(depth))
                 while (value := waiting.popleft().result()) is not _END:
                     waiting.append(thread.submit(fetch))
                     yield map_tensors(value, device.place)
