@@ -122,10 +122,3 @@ def cached_scan(
     written = {"files": before, "found": {name: asdict(item) for name, item in found.items()}}
     replace_file(file, lambda stream: stream.write(json.dumps(written, indent=1).encode()))
     return found
-
-
-def read_arrays(file: Path) -> Arrays | None:
-    """Return the arrays of a file, none where it is absent, unreadable or damaged."""
-    with suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as cached:
-        return dict(cached)
-    return None

@@ -127,7 +127,7 @@ def test_a_sentencepiece_tokenizer_begins_and_ends_documents(pieces):
     (ids,) = tokenizer.documents(["Ada: I bring</s>\nö"])
     assert (ids[0], ids[-1], ids.count(2)) == (1, 2, 1)
     assert [3 + byte for byte in (0x0A, 0xC3, 0xB6)] == ids[-4:-1]  # byte tokens follow id 2
-    letters = answer_ids(tokenizer, generate_subject())
+    letters = answer_ids(tokenizer, (generate_subject(),), legacy=False, max_length=420)
     assert len(set(letters)) == len(LETTERS)
     (pieces / "tokenizer_config.json").write_text('{"add_bos_token": false}', encoding="utf-8")
     assert open_tokenizer(pieces, vocab_size=420).begin == ()

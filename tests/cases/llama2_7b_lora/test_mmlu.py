@@ -10,7 +10,7 @@ import torch
 from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
 from trainmark.cases.llama2_7b_lora.data import generating
 from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer, open_tokenizer
-from trainmark.cases.llama2_7b_lora.mmlu import legacy, scoring
+from trainmark.cases.llama2_7b_lora.mmlu import scoring
 from trainmark.cases.llama2_7b_lora.mmlu.plan import plan_scoring, shares
 from trainmark.cases.llama2_7b_lora.mmlu.prompts import prompt
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
@@ -211,11 +211,10 @@ def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):
         passes.append(told[-1][0][rank])
     made = []
     for rank in range(2):
-        sums = iter([passes, [12], [a + b for a, b in zip(told[0][2], told[1][2], strict=True)]])
+        sums = iter([passes, [a + b for a, b in zip(told[0][1], told[1][1], strict=True)]])
 
         def handed(*values, world_size, device, sums=sums):
-            total = next(sums)
-            return [*total, *[0] * (len(values) - len(total))]
+            return next(sums)
 
         monkeypatch.setattr(scoring, "add_over_ranks", handed)
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
@@ -258,7 +257,7 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
 
 
 def test_legacy_keeps_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
-    plan = legacy.plan_scoring(tokenizer, mmlu, max_length=100)
+    plan = plan_scoring(tokenizer, mmlu, legacy=True, max_length=100)
 
     class Fixed(torch.nn.Module):
         """Says a word that is no letter where a prompt's row is odd, else C."""
@@ -287,7 +286,7 @@ def test_legacy_keeps_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
 
 
 def test_averages_by_hand():
-    plan = type("P", (), {"groups": (), "items": 5})
+    plan = type("P", (), {"groups": (), "items": 5, "shots": 5})
     items = [
         scoring.Item(name, 0, 5, (0.0,) * 4, predicted, 1)
         for name, predicted in (

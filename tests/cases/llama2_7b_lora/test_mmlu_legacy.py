@@ -12,7 +12,8 @@ import torch
 
 from mmlu_peer import open_model, write_model
 from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
-from trainmark.cases.llama2_7b_lora.mmlu.legacy import as_read, check, plan_scoring
+from trainmark.cases.llama2_7b_lora.mmlu.legacy import as_read
+from trainmark.cases.llama2_7b_lora.mmlu.plan import answer_ids, plan_scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS, Subject, read_questions
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 from trainmark.errors import DataError
@@ -109,7 +110,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[tuple[str
 
 def test_prompts_equal_the_published_ones_to_the_token(asked: Any) -> None:
     mmlu, prompts = asked
-    plan = plan_scoring(CHARACTERS, mmlu, max_length=LIMIT)
+    plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     ours = {
         (SUBJECTS[group.subject], row): "".join(map(chr, [*group.prefix, *rest][1:]))
         for group in plan.groups
@@ -128,7 +129,7 @@ def test_prompts_equal_the_published_ones_to_the_token(asked: Any) -> None:
 def test_shots_are_counted_whole_and_cut_questions_are_told(asked: Any) -> None:
     mmlu, prompts = asked
     used, cuts = set(), 0
-    for group in plan_scoring(CHARACTERS, mmlu, max_length=LIMIT).groups:
+    for group in plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT).groups:
         subject = mmlu[group.subject]
         for row in group.rows:
             text, question = prompts[subject.name, row], subject.items[row].text
@@ -145,7 +146,7 @@ def test_answers_equal_those_of_each_published_prompt_alone(asked: Any, tmp_path
     mmlu, prompts = asked
     write_model(tmp_path / "model")
     model = open_model(tmp_path / "model")
-    plan = plan_scoring(CHARACTERS, mmlu, max_length=LIMIT)
+    plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     result = score(model, mmlu, plan, batch_tokens=1, legacy=True)
     right = 0
     for item in result.items:
@@ -197,14 +198,14 @@ def test_a_first_line_that_does_not_fit_is_refused(asked: Any) -> None:
     mmlu, _ = asked
     length = len("The following are multiple choice questions (with answers) about  ") + len(
         "high school us history.") + 1  # fmt: skip
-    assert check(CHARACTERS, mmlu, max_length=length) == tuple(map(ord, "ABCD"))
+    assert answer_ids(CHARACTERS, mmlu, legacy=True, max_length=length) == tuple(map(ord, "ABCD"))
     with pytest.raises(DataError, match="high_school_us_history's prompts has") as caught:
-        plan_scoring(CHARACTERS, mmlu, max_length=length - 1)
+        plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=length - 1)
     assert f"add seq={length} or more" in caught.value.remedy
 
 
 @pytest.mark.parametrize("letter", [lambda text: [5], lambda text: []])
 def test_letters_that_are_not_four_tokens_are_refused(asked: Any, letter: Any) -> None:
     odd = TextTokenizer(lambda texts: [letter(text) for text in texts], "x", 256, (), 2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="do not begin with four different tokens"):
-        check(odd, asked[0], max_length=500)
+    with pytest.raises(DataError, match="the answers are not one token each"):
+        answer_ids(odd, asked[0], legacy=True, max_length=500)

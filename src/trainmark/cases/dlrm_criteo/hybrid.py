@@ -93,14 +93,14 @@ class HybridTables(nn.Module):
         """Return the embeddings (B_local, T, dim) of this rank's samples; see ``start``."""
         return self.start(ids).wait()
 
-    def start(self, ids: Tensor) -> Pending:
+    def start(self, ids: Tensor) -> Flight:
         """Look up and begin to send.
 
         Args:
             ids: one row a part of this rank, each of the whole global batch,
                 (parts, B_global); row numbers of the whole table.
         """
-        flight = _Flight(self, samples=ids.shape[1])
+        flight = Flight(self, samples=ids.shape[1])
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
         if self.local is None:
             found = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
@@ -108,8 +108,8 @@ class HybridTables(nn.Module):
             self.local.learning_rate = self.learning_rate
             self.local.grad_scale = self.grad_scale * self.world_size
             found = look_up(self.local, self._own_rows(ids, flight), self.in_part)
-        token: Tensor = _Depart.apply(found, anchor, flight)  # type: ignore[no-untyped-call]
-        return Pending(token, flight)
+        flight.token = _Depart.apply(found, anchor, flight)  # type: ignore[no-untyped-call]
+        return flight
 
     def exchanged_bytes(self, samples: int) -> int:
         """Return the bytes this rank sends to others in a step of ``samples`` over all ranks.
@@ -130,7 +130,7 @@ class HybridTables(nn.Module):
         """Return the numbers of the tables that ``owner`` holds rows of, one for each part."""
         return cast("Tensor", getattr(self, f"_tables_{owner}"))
 
-    def _own_rows(self, ids: Tensor, flight: _Flight) -> Tensor:
+    def _own_rows(self, ids: Tensor, flight: Flight) -> Tensor:
         """Return ids as row numbers of the local parts; remember which are not ours."""
         if not any(self.placement.is_cut(part) for part in self.parts):
             return ids
@@ -142,24 +142,13 @@ class HybridTables(nn.Module):
         return shifted.remainder(rows)
 
 
-class Pending:
-    """Embeddings on their way."""
-
-    def __init__(self, token: Tensor, flight: _Flight) -> None:
-        self._token, self._flight = token, flight
-
-    def wait(self) -> Tensor:
-        """Return the embeddings of all tables for this rank's samples, (B_local, T, dim)."""
-        found: Tensor = _Arrive.apply(self._token, self._flight)  # type: ignore[no-untyped-call]
-        return found
-
-
-class _Flight:
+class Flight:
     """The two exchanges of one step: buffers, sizes and what is waited for."""
 
     def __init__(self, tables: HybridTables, *, samples: int) -> None:
         self.tables, self.samples = tables, samples
         self.outside: Tensor | None = None  # (parts, B_global): rows that other ranks hold
+        self.token: Any = None  # joins the two nodes below
         first, last = tables.bounds(samples, tables.rank)
         dim, ranks = tables.placement.dim, range(tables.world_size)
         bounds = [tables.bounds(samples, rank) for rank in ranks]
@@ -169,6 +158,12 @@ class _Flight:
         self._theirs = [self._here * len(tables.placement.parts[r]) * dim for r in ranks]
         self._work: Any = None
         self._buffers: tuple[Tensor, Tensor] | None = None
+
+    def wait(self) -> Tensor:
+        """Return the embeddings of all tables for this rank's samples, (B_local, T, dim)."""
+        token, self.token = self.token, None  # it refers to the flight: no cycle is left
+        found: Tensor = _Arrive.apply(token, self)  # type: ignore[no-untyped-call]
+        return found
 
     def send_embeddings(self, found: Tensor) -> None:
         """Begin to send rows (B_global, parts, dim) to those who train their samples."""
@@ -249,7 +244,7 @@ class _Depart(Function):
     """Begin the exchange of embeddings; in the backward pass, end that of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, anchor: Tensor, flight: _Flight) -> Tensor:
+    def forward(ctx: Any, found: Tensor, anchor: Tensor, flight: Flight) -> Tensor:
         flight.send_embeddings(found)
         ctx.flight = flight
         return torch.zeros_like(anchor)
@@ -263,7 +258,7 @@ class _Arrive(Function):
     """End the exchange of embeddings; in the backward pass, begin that of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, _token: Tensor, flight: _Flight) -> Tensor:
+    def forward(ctx: Any, _token: Tensor, flight: Flight) -> Tensor:
         ctx.flight = flight
         return flight.receive_embeddings()
 

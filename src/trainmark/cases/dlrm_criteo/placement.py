@@ -7,7 +7,7 @@ asked while planning.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
@@ -29,17 +29,6 @@ class Part:
     table: int
     first_row: int
     rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankLoad:
-    """What one rank holds, as the record and the pages show it."""
-
-    rank: int
-    tables: str
-    rows: int
-    gib: float
-    lookups_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +58,21 @@ class Placement:
     def describe(self) -> list[dict[str, object]]:
         """Return one row a rank, in plain values; ``lookups_share`` is of all look-ups."""
         lookups = sum(len(parts) for parts in self.parts)
+        rows = [sum(part.rows for part in parts) for parts in self.parts]
         return [
-            asdict(
-                RankLoad(
-                    rank=rank,
-                    tables=" ".join(self._name(part) for part in parts) or "-",
-                    rows=sum(part.rows for part in parts),
-                    gib=_row_bytes(self.dim) * sum(part.rows for part in parts) / GIB,
-                    lookups_share=len(parts) / lookups,
-                )
-            )
+            {
+                "rank": rank,
+                "tables": " ".join(map(self._name, parts)) or "-",
+                "rows": rows[rank],
+                "gib": _row_bytes(self.dim) * rows[rank] / GIB,
+                "lookups_share": len(parts) / lookups,
+            }
             for rank, parts in enumerate(self.parts)
         ]
 
     def _name(self, part: Part) -> str:
-        if not self.is_cut(part):
-            return str(part.table)
-        return f"{part.table}[{part.first_row}:{part.first_row + part.rows}]"
+        rows = f"[{part.first_row}:{part.first_row + part.rows}]" if self.is_cut(part) else ""
+        return f"{part.table}{rows}"
 
 
 def place(
@@ -95,6 +82,7 @@ def place(
     budget_bytes: int,
     *,
     machine_budget_bytes: int | None = None,
+    held: str = "",
 ) -> Placement:
     """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
 
@@ -107,15 +95,31 @@ def place(
         budget_bytes: what the weights of one rank may take.
         machine_budget_bytes: what those of a machine may, where its ranks share its memory;
             none: every rank brings its own.
+        held: what else holds that memory; "" if nothing.
 
     Raises:
         EnvironmentFault: they do not fit; it names the smallest world that holds them.
     """
-    assert world_size > 0
-    assert all(rows > 0 for rows in cardinalities)
     row_budget = budget_bytes // _row_bytes(dim)
     if sum(cardinalities) > row_budget * world_size:
-        raise _too_large(cardinalities, dim, world_size, budget_bytes, machine_budget_bytes)
+        needed = f"{sum(cardinalities) * _row_bytes(dim) / GIB:,.2f} GiB of tables"
+        ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+        rule = f"a rank has {budget_bytes / GIB:,.2f} GiB for them"
+        # More ranks on a machine whose memory they share would only cut it finer.
+        unit, alone_bytes = "ranks", budget_bytes
+        if machine_budget_bytes is not None:
+            unit = "machines like this one, whose ranks share its memory"
+            alone_bytes = machine_budget_bytes
+        fewest = smallest_world(cardinalities, dim, alone_bytes)
+        remedy = "no number of ranks holds them: "
+        if fewest is not None:
+            remedy = f"the smallest world that holds them has {fewest:,} {unit}; or "
+        raise EnvironmentFault(
+            f"{needed} exceed the memory of {ranks}",
+            where=f"{sum(cardinalities):,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
+            rule=f"{rule}; {held}" if held else rule,
+            remedy=f"{remedy}lower max_table_rows or embedding_dim",
+        )
     room = [row_budget] * world_size
     parts: list[list[Part]] = [[] for _ in range(world_size)]
     for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
@@ -138,14 +142,9 @@ def place_within(
     machine_bytes = memory.machine_bytes
     shared = None if machine_bytes is None else int(TABLES_SHARE * machine_bytes)
     budget_bytes = int(TABLES_SHARE * memory.rank_bytes)
-    try:
-        return place(cardinalities, dim, world_size, budget_bytes, machine_budget_bytes=shared)
-    except EnvironmentFault as fault:
-        if not memory.held:
-            raise
-        raise EnvironmentFault(
-            fault.what, where=fault.where, rule=f"{fault.rule}; {memory.held}", remedy=fault.remedy
-        ) from None
+    return place(
+        cardinalities, dim, world_size, budget_bytes, machine_budget_bytes=shared, held=memory.held
+    )
 
 
 def smallest_world(cardinalities: Sequence[int], dim: int, budget_bytes: int) -> int | None:
@@ -176,28 +175,3 @@ def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
 
 def _row_bytes(dim: int) -> int:
     return dim * FLOAT_BYTES
-
-
-def _too_large(
-    cardinalities: Sequence[int],
-    dim: int,
-    world_size: int,
-    budget_bytes: int,
-    machine_budget_bytes: int | None,
-) -> EnvironmentFault:
-    needed = sum(cardinalities) * _row_bytes(dim)
-    alone_bytes = budget_bytes if machine_budget_bytes is None else machine_budget_bytes
-    fewest = smallest_world(cardinalities, dim, alone_bytes)
-    where = f"{sum(cardinalities):,} rows x {dim} in fp32, {len(cardinalities)} table(s)"
-    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
-    what = f"{needed / GIB:,.2f} GiB of tables exceed the memory of {ranks}"
-    rule = f"a rank has {budget_bytes / GIB:,.2f} GiB for them"
-    smaller = "lower max_table_rows or embedding_dim"
-    if fewest is None:
-        remedy = f"no number of ranks holds them: {smaller}"
-    else:
-        # More ranks on a machine whose memory they share would only cut it finer.
-        shared = "machines like this one, whose ranks share its memory"
-        unit = "ranks" if machine_budget_bytes is None else shared
-        remedy = f"the smallest world that holds them has {fewest:,} {unit}; or {smaller}"
-    return EnvironmentFault(what, where=where, rule=rule, remedy=remedy)

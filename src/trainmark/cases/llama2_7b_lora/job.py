@@ -23,8 +23,7 @@ from . import adapters
 from .data import MODEL, load
 from .flops import FORMULA, model_flops_per_token
 from .memory import predict_peak_bytes
-from .mmlu import legacy as legacy_prompts
-from .mmlu import plan as full_prompts
+from .mmlu.plan import plan_scoring
 from .mmlu.scoring import score
 from .model import build as build_model
 from .recipe import targets
@@ -147,9 +146,10 @@ class LlamaJob:
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
         rank, world_size = self.context.rank, self.context.world_size
-        plan = (legacy_prompts if legacy else full_prompts).plan_scoring(
-            self.data.tokenizer, self.data.mmlu, shots=self.recipe.mmlu_shots,
-            max_length=self.max_prompt, rank=rank, world_size=world_size,
+        longest = self.recipe.seq_length if legacy else self.data.config.max_positions
+        plan = plan_scoring(
+            self.data.tokenizer, self.data.mmlu, legacy=legacy, shots=self.recipe.mmlu_shots,
+            max_length=longest, rank=rank, world_size=world_size,
         )  # fmt: skip
         with self.stepper.autocast():
             return score(
@@ -157,13 +157,6 @@ class LlamaJob:
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
                 legacy=legacy, in_step=self.sharded, rank=rank, world_size=world_size,
             )  # fmt: skip
-
-    @property
-    def max_prompt(self) -> int:
-        """Return the maximum tokens of a prompt: seq_length in legacy mode, else the model's."""
-        if self.recipe.mmlu_mode == "legacy":
-            return self.recipe.seq_length
-        return self.data.config.max_positions
 
     def save(self, folder: Path) -> None:
         """Write the adapters in peft's format."""

@@ -18,7 +18,6 @@ from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
 from ..memory import predict_peak_bytes
-from ..mmlu import legacy
 from ..mmlu.plan import answer_ids
 from ..mmlu.questions import read_mmlu
 from ..model_files import check_weights, read_config, weight_files
@@ -98,10 +97,8 @@ def _read(
     mmlu = None
     if recipe.mmlu_mode != "off":
         mmlu = read_mmlu(folder / MMLU)
-        if recipe.mmlu_mode == "legacy":
-            legacy.check(tokenizer, mmlu, max_length=recipe.seq_length)
-        else:
-            answer_ids(tokenizer, mmlu[0])
+        legacy = recipe.mmlu_mode == "legacy"
+        answer_ids(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
     if check_model and recipe.init == "pretrained":
         check_weights(model, config)
     train = pack_split(splits["train"], tokenizer, recipe, drop_short=recipe.short_row == "drop")

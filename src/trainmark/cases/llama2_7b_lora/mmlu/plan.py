@@ -1,24 +1,26 @@
 """Which MMLU prompts a rank scores, as token ids grouped by their common prefix.
 
 Owns the number of shots that fit, the four answer tokens, and the split over ranks and into
-batches. Must not know torch or the model.
+batches, for prompts as lm-eval and as the published code build them. Must not know torch or
+the model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainmark.errors import DataError
 
-from .prompts import answer, prompt
+from . import legacy as published
+from .prompts import Level, answer, prompt
 from .questions import LETTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -59,72 +61,27 @@ class Group:
         yield range(first, len(self.rests))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The prompts that one rank scores.
 
     Args:
         groups: its prompts.
         letters: the ids of the four answers.
         items: items of all ranks together.
+        shots: most solved examples before a question.
     """
 
     groups: Sequence[Group]
-    letters: tuple[int, int, int, int]
+    letters: tuple[int, ...]
     items: int
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One way to shorten prompts; rows that are too long at one level try the next.
-
-    Args:
-        shots: solved examples before each question.
-        cut: the questions are truncated.
-        encode: returns the ids of the prompts of some rows.
-    """
-
     shots: int
-    cut: bool
-    encode: Callable[[Sequence[int]], Sequence[Sequence[int] | Ids]]
-
-
-def plan_levels(
-    mmlu: Mmlu,
-    letters: tuple[int, int, int, int],
-    levels: Callable[[Subject, range], Iterator[Level]],
-    *,
-    most_ids: int,
-    rank: int,
-    world_size: int,
-) -> Plan:
-    """Return each prompt of ``rank`` at its first level with ``most_ids`` ids or fewer.
-
-    Args:
-        levels: yields the levels of a subject's rows, longest prompts first; the last one fits.
-    """
-    groups: list[Group] = []
-    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
-        left = list(rows)
-        for level in levels(mmlu[number], rows):
-            found = dict(zip(left, level.encode(left), strict=True))
-            left = [row for row in found if len(found[row]) > most_ids]
-            fitting = [row for row in found if len(found[row]) <= most_ids]
-            if fitting:
-                prompts = [np.asarray(found[row], np.int64) for row in fitting]
-                length = common_prefix(prompts)
-                rests = [ids[length:] for ids in prompts]
-                prefix = prompts[0][:length]
-                groups.append(Group(number, level.shots, prefix, rests, fitting, level.cut))
-            if not left:
-                break
-    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu))
 
 
 def plan_scoring(
     tokenizer: TextTokenizer,
     mmlu: Mmlu,
     *,
+    legacy: bool = False,
     shots: int = 5,
     max_length: int,
     rank: int = 0,
@@ -133,22 +90,47 @@ def plan_scoring(
     """Return the prompts that ``rank`` scores; all ranks together score each item once.
 
     Args:
+        legacy: prompts and answers are those of the published code; see ``legacy``.
         shots: solved examples before each question; where the prompt is longer than
-            ``max_length`` ids, the last ones are dropped.
+            ``max_length`` ids, the last ones are dropped (legacy: the first ones).
 
     Raises:
-        DataError: the tokenizer does not encode each of the four answers as one token.
+        DataError: as ``answer_ids``.
     """
-    letters = answer_ids(tokenizer, mmlu[0])
+    letters = answer_ids(tokenizer, mmlu, legacy=legacy, max_length=max_length)
+    most_ids = _most_ids(tokenizer, max_length) if legacy else max_length
+    groups: list[Group] = []
+    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
+        subject, left = mmlu[number], list(rows)
+        for level in (published.levels if legacy else _levels)(subject, rows, shots):
+            if legacy:
+                found = tokenizer.prompts([level.text(row) for row in left])
+            else:
+                found = _encode(tokenizer, level, left, letters[0], subject.name)
+                found = [ids[-most_ids:] for ids in found] if level.cut else found
+            fitting = {row: np.asarray(ids, np.int64) for row, ids in zip(left, found, strict=True)
+                       if len(ids) <= most_ids}  # fmt: skip
+            left = [row for row in left if row not in fitting]
+            if prompts := [*fitting.values()]:
+                length = common_prefix(prompts)
+                rests = [ids[length:] for ids in prompts]
+                prefix = prompts[0][:length]
+                groups.append(Group(number, level.shots, prefix, rests, [*fitting], level.cut))
+            if not left:
+                break
+    most_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
+    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu), most_shots)
 
-    def levels(subject: Subject, _rows: range) -> Iterator[Level]:
-        for count in range(min(shots, len(subject.shots)), -1, -1):
-            yield Level(count, False, partial(_encode, tokenizer, subject, count, letters))
-        yield Level(0, True, lambda rows: [
-            ids[-max_length:] for ids in _encode(tokenizer, subject, 0, letters, rows)
-        ])  # fmt: skip
 
-    return plan_levels(mmlu, letters, levels, most_ids=max_length, rank=rank, world_size=world_size)
+def _levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[Level]:
+    """Yield the prompts of one subject, each time with a shot less, and at last truncated."""
+
+    def text(count: int, row: int) -> str:
+        return prompt(subject.name, subject.shots[:count], subject.items[row])
+
+    for count in range(min(most_shots, len(subject.shots)), -1, -1):
+        yield Level(count, False, partial(text, count))
+    yield Level(0, True, partial(text, 0))
 
 
 def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
@@ -170,45 +152,63 @@ def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, ran
             yield number, range(int(mine[0]), int(mine[-1]) + 1)
 
 
-def answer_ids(tokenizer: TextTokenizer, subject: Subject) -> tuple[int, int, int, int]:
-    """Return the ids of the four answers after a prompt.
+def _most_ids(tokenizer: TextTokenizer, max_length: int) -> int:
+    """Return the maximum ids of a legacy prompt; a beginning token counts even if none is added."""
+    return max_length - 1 + len(tokenizer.begin)
+
+
+def answer_ids(
+    tokenizer: TextTokenizer, mmlu: Mmlu, *, legacy: bool, max_length: int
+) -> tuple[int, ...]:
+    """Return the ids of the four answers: of each letter after a prompt, or (legacy) alone.
 
     Raises:
-        DataError: they are not four different tokens after the same ids.
+        DataError: they are not four different tokens, those after a prompt after the same ids;
+            or the first line of a legacy prompt, which is never cut, is too long.
     """
-    stem = prompt(subject.name, (), subject.items[0])
-    a, b, c, d = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
-    found = a[-1], b[-1], c[-1], d[-1]
-    if not a[:-1] == b[:-1] == c[:-1] == d[:-1] or len(set(found)) < len(LETTERS):
+    start = len(tokenizer.begin)
+    if legacy:
+        rule = "the letters A, B, C and D begin with four different tokens"
+        found = [ids[start : start + 1] for ids in tokenizer.prompts(LETTERS)]
+        stems = []
+    else:
+        rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
+        rule += "all ids before them are the same"
+        stem = prompt(mmlu[0].name, (), mmlu[0].items[0])
+        encoded = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
+        found, stems = [ids[-1:] for ids in encoded], [ids[:-1] for ids in encoded]
+    letters = tuple(dict.fromkeys(number for ids in found for number in ids))
+    if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
         raise DataError(
-            "the answers are not one token each",
-            where=str(tokenizer.file),
-            rule="after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
-            "all ids before them are the same",
-            remedy="use the tokenizer that the model was trained with, or set mmlu_mode=off",
-        )
-    return found
+            "the answers are not one token each", where=str(tokenizer.file), rule=rule,
+            remedy="use the tokenizer that the model was trained with, or another mmlu_mode",
+        )  # fmt: skip
+    if legacy:
+        heads = tokenizer.prompts([published.head(subject.name) for subject in mmlu])
+        longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))
+        if longest > _most_ids(tokenizer, max_length):
+            raise DataError(
+                f"the first line of {name}'s prompts has {longest} tokens",
+                where=str(tokenizer.file),
+                rule=f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but not that line",
+                remedy=f"add seq={longest + 1 - start} or more, or set mmlu_mode=full",
+            )
+    return letters
 
 
 def _encode(
-    tokenizer: TextTokenizer,
-    subject: Subject,
-    count: int,
-    letters: Sequence[int],
-    rows: Sequence[int],
-) -> list[Sequence[int]]:
+    tokenizer: TextTokenizer, level: Level, rows: Sequence[int], letter: int, subject: str
+) -> list[list[int]]:
     """Return the ids of the prompts of ``rows``, up to the position of the answer.
 
     They are encoded with an answer, which is then removed: the space before a letter is
     part of the letter's token, or a separate token that belongs to the prompt.
     """
-    shots = subject.shots[:count]
-    texts = [prompt(subject.name, shots, subject.items[row]) + answer(0) for row in rows]
-    found = tokenizer.prompts(texts)
+    found = tokenizer.prompts([level.text(row) + answer(0) for row in rows])
     for row, ids in zip(rows, found, strict=True):
-        if ids[-1] != letters[0]:
+        if ids[-1] != letter:
             raise DataError(
-                f"the answer after row {row + 1} of {subject.name} is not a separate token",
+                f"the answer after row {row + 1} of {subject} is not a separate token",
                 where=str(tokenizer.file),
                 rule="an answer is the same token after every prompt",
                 remedy="use the tokenizer that the model was trained with",

@@ -200,18 +200,15 @@ def _items(
     legacy: bool,
 ) -> Iterator[Item]:
     subject = mmlu[group.subject]
-    letters = torch.tensor(plan.letters, device=logits.device)
     log_probabilities = logits.float().log_softmax(-1)
-    likeliest = log_probabilities.argmax(-1).tolist()
-    found = log_probabilities[:, letters]
-    for number, four, best, token in zip(
-        numbers, found.tolist(), found.argmax(-1).tolist(), likeliest, strict=True
-    ):
-        row = group.rows[number]
-        predicted = best if not legacy or token == plan.letters[best] else NO_ANSWER
-        yield Item(
-            subject.name, row, group.shots, tuple(four), predicted, subject.items[row].answer
-        )
+    found = log_probabilities[:, list(plan.letters)]
+    best, likeliest = found.argmax(-1).tolist(), log_probabilities.argmax(-1).tolist()
+    for place, number in enumerate(numbers):
+        row, predicted = group.rows[number], best[place]
+        if legacy and likeliest[place] != plan.letters[predicted]:
+            predicted = NO_ANSWER
+        four = tuple(found[place].tolist())
+        yield Item(subject.name, row, group.shots, four, predicted, subject.items[row].answer)
 
 
 def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_size: int) -> None:
@@ -231,13 +228,9 @@ def _add_up(
     asked = Counter(item.subject for item in items)
     right = Counter(item.subject for item in items if item.predicted == item.right)
     shots = Counter(item.shots for item in items)
-    most = 1 + max((group.shots for group in plan.groups), default=0)
-    (most,) = add_over_ranks(most, world_size=world_size, device=device)  # at least the largest
-    counts = [
-        *(asked[name] for name in SUBJECTS), *(right[name] for name in SUBJECTS), cut,
-        *(shots[number] for number in range(most)),
-    ]  # fmt: skip
-    totals = add_over_ranks(*counts, world_size=world_size, device=device)
+    counts = [count[name] for count in (asked, right) for name in SUBJECTS]
+    counts += [shots[number] for number in range(plan.shots + 1)]
+    *totals, cut = add_over_ranks(*counts, cut, world_size=world_size, device=device)
     names = len(SUBJECTS)
     all_asked = dict(zip(SUBJECTS, totals[:names], strict=True))
     all_right = dict(zip(SUBJECTS, totals[names : 2 * names], strict=True))
@@ -250,8 +243,8 @@ def _add_up(
         per_subject=per_subject,
         per_subcategory=_shares(all_asked, all_right, SUBCATEGORIES),
         per_category=_shares(all_asked, all_right, CATEGORIES),
-        shots_used={n: items for n, items in enumerate(totals[2 * names + 1 :]) if items},
-        cut=totals[2 * names],
+        shots_used={n: items for n, items in enumerate(totals[2 * names :]) if items},
+        cut=cut,
         asked=total,
         items=items,
     )
