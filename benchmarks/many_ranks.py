@@ -180,9 +180,9 @@ def measured(run_dir: Path, nodes: int) -> None:
     """Do what is done after a run, on two cores; print seconds and megabytes as JSON."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     start = time.perf_counter()
-    from trainmark.record import building
+    from trainmark.record import reduce
 
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     recorded = time.perf_counter()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own, children = (one.ru_maxrss / 1024 for one in used)

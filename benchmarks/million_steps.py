@@ -118,9 +118,9 @@ def measured(run_dir: Path) -> None:
     start = time.perf_counter()
     from trainmark.library.selection.words import select
     from trainmark.pages.files import write_pages
-    from trainmark.record import building, record
+    from trainmark.record import record, reduce
 
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     record.write(built, run_dir)
     recorded = time.perf_counter()
     write_pages([built], run_dir)

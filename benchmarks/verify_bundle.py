@@ -22,9 +22,9 @@ SECONDS = 10.0
 def packed(run_dir: Path, path: Path) -> None:
     """Record and pack a run; print seconds as JSON."""
     from trainmark.library import bundle
-    from trainmark.record import building, record
+    from trainmark.record import record, reduce
 
-    record.write(building.build(run_dir), run_dir)
+    record.write(reduce.reduce(run_dir), run_dir)
     start = time.perf_counter()
     bundle.pack([[run_dir]], path)
     print(json.dumps({"pack_s": time.perf_counter() - start}))

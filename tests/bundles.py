@@ -8,7 +8,7 @@ from zlib import crc32
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark.library import bundle
-from trainmark.record import building, record
+from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def recorded(folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+0
     write_run(folder, launcher, _slower(rank_events(), run_id))
     plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "plan.json").write_text(json.dumps(plan | {"run_id": run_id}, indent=2) + "\n")
-    record.write(building.build(folder), folder)
+    record.write(reduce.reduce(folder), folder)
     return folder
 
 

@@ -14,7 +14,7 @@ from fakes import (
     window,
     write_run,
 )
-from trainmark.record import building, record
+from trainmark.record import record, reduce
 
 
 def rank_events(rank: int) -> list[dict[str, Any]]:
@@ -61,6 +61,6 @@ def write_two_ranks(folder, *, ends_after=None, **plan_changes):
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    made = building.build(folder)
+    made = reduce.reduce(folder)
     record.write(made, folder)
     return made, folder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from store_bodies import document, write
 from telemetry_files import cards, end, host, readings, sampled_run, start
-from trainmark.record import building, record
+from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,5 +69,5 @@ def with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
     plan["run_id"] = folder.name
     plan["data"]["train_samples"] = 1024 * ranks * 4
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    record.write(building.build(folder), folder)
+    record.write(reduce.reduce(folder), folder)
     return folder

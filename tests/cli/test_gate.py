@@ -85,7 +85,7 @@ def test_reports_for_a_pipeline(cli: Call, monkeypatch: pytest.MonkeyPatch) -> N
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
     code, out, err = cli(*words, "--github", "--json")
     assert json.loads(out)["exit_code"] == 1
-    assert err.startswith("::error ")
+    assert "\n::error " in err
     cli(*words)
     assert Path("summary.md").read_text(encoding="utf-8").count("regressed") == 2
     _, out, _ = cli(*words, "--github", "--lang", "zh")

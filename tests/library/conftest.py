@@ -9,7 +9,7 @@ import pytest
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark.cli.app import main
 from trainmark.library import bundle
-from trainmark.record import building, record
+from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ def run_dir(tmp_path: Path) -> Path:
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "log.rank0.txt").write_text("step 1\n")
-    record.write(building.build(folder), folder)
+    record.write(reduce.reduce(folder), folder)
     return folder
 
 

@@ -14,7 +14,7 @@ import pytest
 from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
 from trainmark.library.selection.runs import find_runs
-from trainmark.record import building, evidence, record
+from trainmark.record import evidence, record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,7 @@ def series(run_dir: Path, tmp_path: Path) -> Path:
         plan = json.loads((launch / "plan.json").read_text())
         plan |= {"repeat_index": number, "repeat_count": 3, "run_id": f"{plan['run_id']}{number}"}
         (launch / "plan.json").write_text(json.dumps(plan))
-        record.write(building.build(launch), launch)
+        record.write(reduce.reduce(launch), launch)
     return folder
 
 

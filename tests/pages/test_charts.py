@@ -32,7 +32,7 @@ from trainmark.pages.document import Chart
 from trainmark.pages.page import document, documents
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import say
-from trainmark.record import building
+from trainmark.record import reduce
 from trainmark.record.record import Record
 from trainmark.record.series import MOST_LINES, RunSeries, step_shares
 from trainmark.record.trust import with_findings
@@ -216,7 +216,7 @@ def sampled(tmp_path: Path, world: int = 2) -> Record:
         samples = [busy(t_s, n, temperature_c=40.0 + n + t_s, **hot) for n in range(world)]
         lines += [devices(t_s, *samples), host(t_s, cpu_percent=25.0, memory_used_bytes=8 * GIB)]
     folder = sampled_run(tmp_path / "run", [*lines, end()], ranks=cards(world))
-    return building.build(folder)
+    return reduce.reduce(folder)
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:

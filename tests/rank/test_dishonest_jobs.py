@@ -23,7 +23,7 @@ from trainmark.plan.resolving import resolve
 from trainmark.protocols import Counts
 from trainmark.rank import worker
 from trainmark.rank.failure import error_report
-from trainmark.record import building
+from trainmark.record import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         ended_ns = worker.clock()
         exits = event("agent_exit", ended_ns, exit_code=code, failures=[])
         write_events(run_dir / "events.launcher.jsonl", [launch_event(launched_ns), exits])
-        return building.build(run_dir)
+        return reduce.reduce(run_dir)
 
     yield call
     torch.set_num_threads(threads)

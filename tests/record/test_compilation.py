@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import event, launch_event, window, write_run
-from trainmark.record.building import build
+from trainmark.record.reduce import reduce
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 S = 1_000_000_000
@@ -44,7 +44,7 @@ def record_of(
     plan = json.loads((GOLDEN / "plan_toy.json").read_text())
     plan["recipe"]["compile"] = compiled
     (run_dir / "plan.json").write_text(json.dumps(plan))
-    return build(run_dir)
+    return reduce(run_dir)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from fakes import GOLDEN, launch_event, rank_events, write_run
-from trainmark.record import building, evidence
+from trainmark.record import evidence, reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_a_record_names_the_digests_of_files_that_it_leaves_as_they_are(tmp_path
     (folder / "events.copy.jsonl").write_text("")  # no run writes it
     (folder / "log.rank0.txt").write_text("output")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    built = building.build(folder)
+    built = reduce.reduce(folder)
     assert built.argv == ["/home/x/run"]
     assert [(entry.name, entry.sha256) for entry in built.evidence] == [
         (name, hashlib.sha256(before[name]).hexdigest())

@@ -13,7 +13,7 @@ from trainmark.plan.capabilities import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.rank.events import JOB_EVENTS_FILE, node_file
-from trainmark.record import building, record
+from trainmark.record import record, reduce
 from trainmark.record.findings import _few
 from trainmark.spec import message
 
@@ -82,7 +82,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(run_dir: Path) -> record.Record:
-    return building.build(run_dir)
+    return reduce.reduce(run_dir)
 
 
 def test_the_lost_node_the_slow_rank_and_its_device_are_named(built: record.Record) -> None:

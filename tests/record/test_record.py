@@ -29,7 +29,7 @@ from fakes import (
 )
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan
-from trainmark.record import building, environment, record
+from trainmark.record import environment, record, reduce
 from trainmark.spec import Figure, OwnFigures, message
 
 
@@ -40,7 +40,7 @@ def _nobodys_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: home)
     monkeypatch.setattr(socket, "gethostname", lambda: "node-07.cluster.example")
     monkeypatch.setattr(getpass, "getuser", lambda: "somebody")
-    monkeypatch.setattr(building, "__version__", "0.0.0")
+    monkeypatch.setattr(reduce, "__version__", "0.0.0")
     monkeypatch.chdir(home)
 
 
@@ -69,7 +69,7 @@ def change(run_dir: Path, name: str, **fields: Any) -> None:
 
 
 def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
-    path = record.write(building.build(run_dir), run_dir)
+    path = record.write(reduce.reduce(run_dir), run_dir)
     assert path == run_dir / "record.json"
     check_golden("record_toy.json", path.read_text())
 
@@ -79,10 +79,10 @@ def test_a_figure_that_a_case_computes_but_does_not_declare_is_noted(
 ) -> None:
     computed = OwnFigures({"cache_share": Figure(0.5)}, [message("own_note")])
     part = SimpleNamespace(compute=lambda work, known: computed)
-    monkeypatch.setattr(building.cases, "has_part", lambda name, module: module == "figures")
-    monkeypatch.setattr(building.cases, "part", lambda name, module: part)
+    monkeypatch.setattr(reduce.cases, "has_part", lambda name, module: module == "figures")
+    monkeypatch.setattr(reduce.cases, "part", lambda name, module: part)
 
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
 
     assert "cache_share" not in built.figures
     assert message("undeclared_figures", names="cache_share") in built.notes
@@ -90,9 +90,9 @@ def test_a_figure_that_a_case_computes_but_does_not_declare_is_noted(
 
 
 def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
-    first = building.build(run_dir)
+    first = reduce.reduce(run_dir)
     record.write(first, run_dir)
-    assert building.build(run_dir) == first
+    assert reduce.reduce(run_dir) == first
     assert record.read(run_dir) == record.read(run_dir / "record.json") == first
     assert first.passed
     assert first.figure("train_time") == 5.0
@@ -100,7 +100,7 @@ def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> 
 
 
 def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
-    path = record.write(building.build(run_dir), run_dir)
+    path = record.write(reduce.reduce(run_dir), run_dir)
     schema = record.schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     document = json.loads(path.read_text())
@@ -123,17 +123,17 @@ def test_the_shipped_schema_is_that_of_the_records() -> None:
 
 
 def test_a_record_is_never_replaced(run_dir: Path) -> None:
-    path = record.write(building.build(run_dir), run_dir)
+    path = record.write(reduce.reduce(run_dir), run_dir)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="the record exists already"):
-        record.write(building.build(run_dir), run_dir)
+        record.write(reduce.reduce(run_dir), run_dir)
     assert path.read_bytes() == before
 
 
 def test_a_record_is_written_whole_or_not_at_all(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
 
     def full_disk(_: object) -> bytes:
         raise OSError(28, "No space left on device")
@@ -157,7 +157,7 @@ def test_what_is_no_run_directory_is_named(run_dir: Path, damage: str) -> None:
     else:
         (run_dir / "events.launcher.jsonl").write_text('{"event":"finished","t_ns":1}\n')
     with pytest.raises(RecordError, match="not a run directory"):
-        building.build(run_dir)
+        reduce.reduce(run_dir)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema_version": 2}', "no json"])
@@ -168,15 +168,15 @@ def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 def codes(run_dir: Path) -> list[str]:
-    return [note.code for note in building.build(run_dir).notes]
+    return [note.code for note in reduce.reduce(run_dir).notes]
 
 
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
     change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"})
-    assert building.build(run_dir).status == "passed"
+    assert reduce.reduce(run_dir).status == "passed"
     # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
     change(run_dir, "window", model_flops=3.25e15)
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     assert built.status == "failed"
     assert built.cause is not None
     assert built.cause.kind == "impossible_figure"
@@ -191,7 +191,7 @@ def test_an_impossible_mfu_of_a_given_peak_fails_the_run_too(run_dir: Path, prod
     planned = json.loads((run_dir / "plan.json").read_text())
     for tflops, status in ((2001.0, "passed"), (1999.0, "failed")):  # it ran at 2000
         (run_dir / "plan.json").write_text(json.dumps(planned | {"peak_tflops": tflops}))
-        built = building.build(run_dir)
+        built = reduce.reduce(run_dir)
         assert built.status == status
         note = built.figures["MFU"].note
         assert note is not None
@@ -204,18 +204,18 @@ def test_an_impossible_mfu_of_a_given_peak_fails_the_run_too(run_dir: Path, prod
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     assert "quality_above_best" not in codes(run_dir)
     change(run_dir, "evaluate", value=0.99)
-    best = building.build(run_dir).quality.best_possible
+    best = reduce.reduce(run_dir).quality.best_possible
     assert message("quality_above_best", metric="acc", value=0.99, best=best) in (
-        building.build(run_dir).notes
+        reduce.reduce(run_dir).notes
     )
 
 
 def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
-    assert building.build(run_dir).quality.reason is None
+    assert reduce.reduce(run_dir).quality.reason is None
     change(run_dir, "evaluate", value=None)
-    assert building.build(run_dir).quality.reason == message("evaluation_not_finite")
+    assert reduce.reduce(run_dir).quality.reason == message("evaluation_not_finite")
     change(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
-    found = building.build(run_dir).quality
+    found = reduce.reduce(run_dir).quality
     assert (found.value, found.reason) == (None, message("nobody_asked"))
 
 
@@ -226,7 +226,7 @@ def test_a_missed_target_is_a_failure_or_a_remark(run_dir: Path, required: bool)
     planned.model_copy(update={"recipe": recipe}).save(run_dir)
     change(run_dir, "evaluate", value=0.875, target_reached=False)
     change(run_dir, "trained", target_reached=False)
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     said = message("target_missed_not_required", metric="acc", value=0.875, target=0.9)
     assert built.quality.reached is False
     if required:
@@ -234,18 +234,18 @@ def test_a_missed_target_is_a_failure_or_a_remark(run_dir: Path, required: bool)
     else:
         assert (built.status, built.cause, built.notes) == ("passed", None, [said])
     change(run_dir, "evaluate", value=None)
-    assert building.build(run_dir).notes == []  # its reason says why there is none
+    assert reduce.reduce(run_dir).notes == []  # its reason says why there is none
 
 
 def test_unsteady_steps_are_noted(run_dir: Path) -> None:
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])
     slower = [TICK] * 6 + [2 * TICK] * 7
     path = run_dir / "events.rank0.jsonl"
     text = path.read_text()
     old = json.dumps([TICK] * 13, separators=(",", ":"))
     path.write_text(text.replace(old, json.dumps(slower)))
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     assert (built.steps.steady, built.steps.drift) == (False, 1.0)
     assert built.notes == [message("not_steady", drift=1.0)]
 
@@ -258,7 +258,7 @@ def test_a_loss_that_does_not_fall_is_noted_where_nothing_is_evaluated(run_dir: 
     assert "loss_did_not_fall" not in codes(run_dir)
     old = json.dumps([0.25] * 13)
     path.write_text(path.read_text().replace(old, json.dumps([0.25] * 12 + [0.75])))
-    assert message("loss_did_not_fall", first=0.75, last=0.75) in building.build(run_dir).notes
+    assert message("loss_did_not_fall", first=0.75, last=0.75) in reduce.reduce(run_dir).notes
 
 
 def test_the_environment_names_no_variable_outside_the_list(

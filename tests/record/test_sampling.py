@@ -10,7 +10,7 @@ from fakes import S, check_golden, event
 from telemetry_files import TIMES_S, end, host, readings, sampled_run, start
 from trainmark.pages.exports.tables import to_csv
 from trainmark.rank.events import TELEMETRY_FILE
-from trainmark.record import building, record, verify
+from trainmark.record import record, reduce, verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ def lines(**told: Any) -> list[dict[str, Any]]:
 
 
 def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
-    return building.build(sampled_run(tmp_path / "run", samples))
+    return reduce.reduce(sampled_run(tmp_path / "run", samples))
 
 
 def codes(found: Record) -> list[str]:
@@ -40,9 +40,9 @@ def codes(found: Record) -> list[str]:
 def test_the_record_of_a_sampled_run_is_golden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "__version__", "0.0.0")
+    monkeypatch.setattr(reduce, "__version__", "0.0.0")
     run_dir = sampled_run(tmp_path / "run", lines())
-    path = record.write(building.build(run_dir), run_dir)
+    path = record.write(reduce.reduce(run_dir), run_dir)
     check_golden("record_sampled.json", path.read_text(encoding="utf-8"))
 
 
@@ -56,7 +56,7 @@ def test_a_run_without_samples_has_none(tmp_path: Path) -> None:
 
 def test_the_summary_is_reproduced_from_its_file(tmp_path: Path) -> None:
     run_dir = sampled_run(tmp_path / "run", lines())
-    record.write(building.build(run_dir), run_dir)
+    record.write(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
     assert verify.verify(record.read(run_dir), run_dir) == []
     assert (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8") == text
@@ -106,7 +106,7 @@ def test_a_sampler_that_ended_early_is_a_note(tmp_path: Path) -> None:
     assert notes["few_readings"] == {"readings": 3, "train_s": 3.625}
     # A sampler that was killed with the run leaves no end, and nothing is missing.
     late = sampled_run(tmp_path / "late", lines()[:-1])
-    assert codes(building.build(late)) == []
+    assert codes(reduce.reduce(late)) == []
 
 
 def test_few_readings_and_malformed_lines_are_notes(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_few_readings_and_malformed_lines_are_notes(tmp_path: Path) -> None:
         ("few_readings", {"readings": 2, "train_s": 3.625})
     ]
     broken = sampled_run(tmp_path / "broken", b"\n\xff\n{}\n")
-    assert codes(building.build(broken)) == ["no_samples", "malformed_telemetry_lines"]
+    assert codes(reduce.reduce(broken)) == ["no_samples", "malformed_telemetry_lines"]
 
 
 def test_an_estimate_is_called_one_in_record_and_export(tmp_path: Path) -> None:

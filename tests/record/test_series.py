@@ -21,7 +21,7 @@ from telemetry_files import (
     sampled_run,
     start,
 )
-from trainmark.record import building, series, timeline
+from trainmark.record import reduce, series, timeline
 from trainmark.record.series import step_shares
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def made(folder: Path) -> RunSeries:
-    return building.build(folder).series
+    return reduce.reduce(folder).series
 
 
 def line(found: RunSeries, quantity: str, of: str, *, of_host: bool = False) -> Any:

@@ -20,7 +20,7 @@ from fakes import (
 )
 from trainmark.pages import page
 from trainmark.pages.terminal import Screen, run_table
-from trainmark.record import building, record
+from trainmark.record import record, reduce
 from trainmark.record.verify import verify
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_nodes_that_differ_and_clocks_that_are_off_are_found(run_dir: Path) -> N
     other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
     node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
     node(run_dir, 2, SAME, skew_s=0.5)
-    made = building.build(run_dir)
+    made = reduce.reduce(run_dir)
     assert made.environment["nodes"] == [
         {"ranks": "0", "finished": True, "skew_s": 0.0, "differs": {}},
         {"ranks": "1", "finished": True, "skew_s": -2.5,
@@ -112,7 +112,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     node(run_dir, 1, SAME, lost=True)
     node(run_dir, 2, SAME)
     write_events(run_dir / "events.job.jsonl", [job("node_lost", "NODE_FAIL", (1,))])
-    made = building.build(run_dir)
+    made = reduce.reduce(run_dir)
     assert (made.status, made.cause.kind) == ("failed", "node_lost")
     assert made.cause.message.args == {"nodes": "1", "ranks": "1", "said": "NODE_FAIL", "steps": 16}
     assert made.labels == ["partial"]
@@ -134,7 +134,7 @@ def test_a_node_that_left_nothing_gives_null_figures_with_their_reason(run_dir: 
     node(run_dir, 0, SAME)
     node(run_dir, 2, SAME)
     write_events(run_dir / "events.job.jsonl", [job("node_lost", "node 1 went away")])
-    made = building.build(run_dir)
+    made = reduce.reduce(run_dir)
     assert made.cause.message.args["nodes"] == "1"
     assert made.labels == ["partial"]
     for name, code in (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, event, launch_event, write_run
-from trainmark.record.building import build
+from trainmark.record.reduce import reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def test_more_threads_than_cores_are_noted(
     plan = json.loads((GOLDEN / "plan_toy.json").read_text())
     plan["nproc"] = len(ranks)
     (run_dir / "plan.json").write_text(json.dumps(plan))
-    record = build(run_dir)
+    record = reduce(run_dir)
     found = [note.args for note in record.notes if note.code == "more_threads_than_cores"]
     assert [(one["rank"], one["threads"], one["cores"]) for one in found] == (
         [] if noted is None else [noted]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from trainmark.record import building
+from trainmark.record import reduce
 from trainmark.record.record import FigureEntry, Record
 from trainmark.record.trust import graded, of_launch, of_repeats
 from trainmark.spec import message
@@ -91,13 +91,13 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     write_run(run_dir, [launch_event(), agent], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
-    assert said(building.build(run_dir).trust) == ("noisy", ["trust_busy"])
+    assert said(reduce.reduce(run_dir).trust) == ("noisy", ["trust_busy"])
     user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
     drawing = user | {"computes": False}
     for users, notes in (([drawing], []), ([drawing, user], ["device_shared_unknown"])):
         begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
         write_events(run_dir / "events.launcher.jsonl", [begun, agent])
-        built = building.build(run_dir)
+        built = reduce.reduce(run_dir)
         assert [x.code for x in built.notes if x.code.startswith("device")] == notes
         assert built.environment["device_users"] == users
     assert built.trust.grade == "do_not_quote"
@@ -105,7 +105,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     facts = [item | {"matmul_swing": 0.5} if item["event"] == "facts" else item
              for item in rank_events()]  # fmt: skip
     write_events(run_dir / "events.rank0.jsonl", facts)
-    built = building.build(run_dir)
+    built = reduce.reduce(run_dir)
     assert said(built.trust) == ("noisy", ["trust_busy", "trust_swing"])
     assert built.trust.reasons[1].args == {"swing": 0.5}
 

@@ -10,7 +10,7 @@ import pytest
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import cases
 from trainmark.cli.app import main
-from trainmark.record import building, record, verify
+from trainmark.record import record, reduce, verify
 from trainmark.record.index_of_run import index_records
 from trainmark.record.trust import refuted, with_findings
 from trainmark.spec import Mission
@@ -26,7 +26,7 @@ def run_dir(tmp_path: Path) -> Path:
     agent = event("agent_exit", 13 * S, exit_code=0, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
-    record.write(building.build(folder), folder)
+    record.write(reduce.reduce(folder), folder)
     return folder
 
 
@@ -148,7 +148,7 @@ def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
     assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
     (run_dir / "record.json").unlink()
     edit(run_dir / "plan.json", "suite_version", value="9.9.0")
-    record.write(building.build(run_dir), run_dir)
+    record.write(reduce.reduce(run_dir), run_dir)
     edit(run_dir / "record.json", "suite", "version", value="9.9.0")
     edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     assert found(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
@@ -162,7 +162,7 @@ def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> Non
     (run_dir / "record.json").unlink()
     edit(run_dir / "plan.json", "case", value="from_elsewhere")
     edit(run_dir / "plan.json", "about", "page", "figures", value=[declared])
-    record.write(building.build(run_dir), run_dir)
+    record.write(reduce.reduce(run_dir), run_dir)
     assert found(run_dir) == []
     edit(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
     edit(run_dir / "record.json", "notes", value=[])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, LostRunError, TrainmarkError, escaped
 from trainmark.rank.events import LAUNCHER_FILE, EventWriter
-from trainmark.record import building, index_of_run, record
+from trainmark.record import index_of_run, record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,7 +129,7 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
     try:
         events.emit("finished")
         events.close()
-        built = building.build(run_dir)
+        built = reduce.reduce(run_dir)
         record.write(built, run_dir)
     except OSError as error:
         raise LostRunError(

@@ -1,6 +1,6 @@
 """The record of a run: its schema, and how it is written and read.
 
-A record is immutable once written and written atomically; ``building`` computes it.
+A record is immutable once written and written atomically; ``reduce`` computes it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan
-from trainmark.record import building
+from trainmark.record import reduce
 from trainmark.record.evidence import evidence
 from trainmark.record.stats import drift, spread
 from trainmark.record.trust import refutes, with_findings
@@ -105,7 +105,7 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
         planned, ranks = Plan.read(folder).world_size, len(record.ranks)
         if planned != ranks:
             return [_disagrees([("ranks", ranks, planned)])]
-        anew = building.build(folder)
+        anew = reduce.reduce(folder)
     except (RecordError, OSError, ValueError) as error:
         return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
     # Equal fields are not converted to dicts: a million steps would be in memory four times.

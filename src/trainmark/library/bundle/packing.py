@@ -17,7 +17,7 @@ from trainmark.library.bundle import archive
 from trainmark.library.bundle.archive import BundleError, Manifest, PackedFile
 from trainmark.library.bundle.signing import sign
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.record import building, evidence, record
+from trainmark.record import evidence, record, reduce
 from trainmark.record.record import Suite
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ def _add_run(place: Path, number: int, launches: Sequence[Path]) -> None:
         for path in evidence.outputs(folder):
             with (target / path.name).open("wb") as out:
                 out.writelines(redaction.redacted_file(path, redactor))
-        record.write(building.build(target), target)
+        record.write(reduce.reduce(target), target)

@@ -1,4 +1,4 @@
-"""Build the record of a run directory from its plan and events alone.
+"""Reduce a run directory to its record, from its plan and events alone.
 
 Never reads log text and never queries a process: the record contains only what is in the plan
 and the events.
@@ -180,7 +180,7 @@ def _entries(
     }
 
 
-def build(run_dir: Path) -> Record:
+def reduce(run_dir: Path) -> Record:
     """Compute the record of ``run_dir`` from its plan and events.
 
     Raises:
