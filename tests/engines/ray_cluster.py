@@ -31,9 +31,9 @@ _HOLD = """
 import sys
 from ray.cluster_utils import Cluster
 
-folder, store, port, *agents = sys.argv[1], *map(int, sys.argv[2:])
+store, port, *agents = map(int, sys.argv[1:])
 cluster = Cluster()
-head = dict(include_dashboard=True, dashboard_port=port, temp_dir=folder)
+head = dict(include_dashboard=True, dashboard_port=port)
 first, common = [
     dict(num_cpus=1, object_store_memory=store, dashboard_agent_listen_port=agent)
     for agent in agents
@@ -82,9 +82,11 @@ class RayCluster:
             one.close()
         self.url = f"http://127.0.0.1:{ports[0]}"
         self.id = Path(folder).name
+        (Path(folder) / "ray").mkdir(exist_ok=True)  # where Ray keeps everything
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _HOLD, folder, str(_STORE_BYTES), *ports],
-            env=os.environ | {_VARIABLE: self.id}, text=True, start_new_session=True,
+            [sys.executable, "-c", _HOLD, str(_STORE_BYTES), *ports],
+            env=os.environ | {_VARIABLE: self.id, "RAY_TMPDIR": folder},
+            text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self._answer("up")

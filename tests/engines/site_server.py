@@ -9,6 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,11 +34,27 @@ def served(store: Path, *words: str) -> Iterator[str]:
             address = process.stdout.readline().strip()
             log.seek(0)
             assert address.startswith("http"), log.read()
+            _wait_for_pages(address)
             yield address.rstrip("/")
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=_PATIENCE_S)
     assert process.returncode == 0
+
+
+def _wait_for_pages(address: str) -> None:
+    """Wait until the server has written the site."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            urllib.request.urlopen(address).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 503 or time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

@@ -68,11 +68,13 @@ def test_distilbert_in_two_pods(run, cluster):
     assert not any(cluster.objects.values())  # deleted at the end
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_leaves_its_signal(run, fifo):
     record = faulty_runs.rank_killed(run, fifo, rank=1)
     assert record.ranks[1].steps == 14
 
 
+@pytest.mark.nightly
 def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -85,6 +87,7 @@ def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     assert not any(cluster.objects.values())
 
 
+@pytest.mark.nightly
 def test_a_pod_that_the_cluster_gave_up_is_named(run, cluster, fifo):
     # The other node ends by its own time limit: nothing else would end a rank that only waits.
     process, run_dir = run("fault=wait", "fault_rank=0", "--timeout", "40")

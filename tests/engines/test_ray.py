@@ -60,12 +60,14 @@ def test_distilbert_on_two_nodes(run):
     assert last_state(run_dir)["ending"] == "completed"
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_is_named(run, fifo, tmp_path):
     record = faulty_runs.rank_killed(run, fifo, rank=1)
     assert record.ranks[1].steps == 14
     assert last_state(tmp_path / "run")["ending"] == "failed"
 
 
+@pytest.mark.nightly
 def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -77,6 +79,7 @@ def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
     assert last_state(run_dir)["ending"] == "cancelled"
 
 
+@pytest.mark.nightly
 def test_a_node_that_dies_is_named(run, cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)

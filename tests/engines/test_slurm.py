@@ -88,6 +88,7 @@ runs:
 """
 
 
+@pytest.mark.nightly
 def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
     on_slurm, fifo, tmp_path, monkeypatch
 ):
@@ -122,11 +123,13 @@ def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
     assert done["big"]["reason"] == "9 nodes needed, the site has 2"
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_leaves_its_signal(run, fifo):
     record = faulty_runs.rank_killed(run, fifo, rank=1)
     assert record.ranks[1].steps == 14
 
 
+@pytest.mark.nightly
 def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, on_slurm, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -141,6 +144,7 @@ def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, on_slurm, fifo):
     assert [on_slurm.tasks(node) for node in NODES] == [[], []]
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
@@ -154,6 +158,7 @@ def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
     assert record.cause.message.args["nodes"] == "1"
 
 
+@pytest.mark.nightly
 def test_a_more_urgent_job_preempts_the_run(run, on_slurm, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -170,6 +175,7 @@ def test_a_more_urgent_job_preempts_the_run(run, on_slurm, fifo):
     on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*done), "the urgent job")
 
 
+@pytest.mark.nightly
 def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_path, fifo):
     site = site_file(tmp_path, time="1")
     words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO, "--site", str(site))
@@ -185,6 +191,7 @@ def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_pat
     assert job_states(tmp_path / "run")[-1]["ending"] == "timed_out"
 
 
+@pytest.mark.nightly
 def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
     site = site_file(tmp_path)
     run_dir = tmp_path / "a run"
@@ -202,6 +209,7 @@ def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
     assert checked(run_dir).status == "passed"
 
 
+@pytest.mark.nightly
 def test_a_waiting_job_shows_why_and_can_be_cancelled(run, on_slurm):
     holder = on_slurm.ask(
         "sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 300",
@@ -220,6 +228,7 @@ def test_a_waiting_job_shows_why_and_can_be_cancelled(run, on_slurm):
     assert (last["ending"], last["exit_code"]) == ("cancelled", 0)
 
 
+@pytest.mark.nightly
 def test_a_job_that_slurm_forgot_is_told_by_its_own_files(on_slurm, trainmark, tmp_path):
     words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--detach", "--out", "run")
     submitted = trainmark(*words, "--site", str(site_file(tmp_path)))

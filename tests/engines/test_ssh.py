@@ -102,6 +102,7 @@ def test_distilbert_on_two_hosts(run, hosts):
     assert left(run_dir) == []
 
 
+@pytest.mark.nightly
 def test_a_pasted_dry_run_is_the_same_run(trainmark, hosts, words, tmp_path):
     run_dir = tmp_path / "a run"
     shown = trainmark(
@@ -120,6 +121,7 @@ def test_a_pasted_dry_run_is_the_same_run(trainmark, hosts, words, tmp_path):
     assert checked(run_dir).status == "passed"
 
 
+@pytest.mark.nightly
 def test_a_rank_that_raises_leaves_exit_code_and_error(run):
     process, run_dir = run("fault=raise", "fault_rank=1")
     code, _, _ = ended(process)
@@ -130,6 +132,7 @@ def test_a_rank_that_raises_leaves_exit_code_and_error(run):
     assert left(run_dir) == []
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -141,10 +144,12 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
     assert left(run_dir) == []
 
 
+@pytest.mark.nightly
 def test_the_time_limit_leaves_the_stacks_of_all_ranks(run):
     faulty_runs.hang(run, ranks=2, timeout_s=25)
 
 
+@pytest.mark.nightly
 def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
@@ -161,6 +166,7 @@ def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
     wait_until(lambda: hosts.answers(1), "the link")
 
 
+@pytest.mark.nightly
 def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -171,6 +177,7 @@ def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
     assert checked(run_dir).status == "interrupted"
 
 
+@pytest.mark.nightly
 def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, hosts):
     known = hosts.folder / "known_hosts"
     another = (hosts.folder / "key.pub").read_text()
@@ -184,6 +191,7 @@ def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, ho
     assert "10.0.0.77: ssh: connect to host" in refused(hosts.address(0), "10.0.0.77")
 
 
+@pytest.mark.nightly
 def test_host_keys_can_be_left_unchecked_which_the_record_says(hosts, started, words):
     options = {"IdentityFile": str(hosts.folder / "key"), "IdentityAgent": "none"}
     asked = words(check_host_keys=False, options=options)
