@@ -56,8 +56,6 @@ def test_a_sound_config_is_read_and_keeps_the_keys_that_it_gave(tmp_path: Path) 
     ("changes", "key", "what", "rule"),
     [
         ({"model_type": "other"}, "model_type", "is 'other'", 'this case trains "small"'),
-        ({"hidden_size": "8"}, "hidden_size", "is '8'", "a size is a whole number above 0"),
-        ({"hidden_size": True}, "hidden_size", "is True", "a size is a whole number above 0"),
         ({"hidden_size": 0}, "hidden_size", "is 0", "a size is a whole number above 0"),
         ({"hidden_size": [8] * 99}, "hidden_size", "8, 8, 8", "a size is"),
         ({"heads": 3}, "heads", "is 3", "a divisor of hidden_size"),
@@ -93,7 +91,6 @@ def test_a_rule_about_several_keys_speaks_for_itself(tmp_path: Path) -> None:
     ("content", "what"),
     [
         ("{", "not readable as JSON"),
-        ("[" * 100_000, "not readable as JSON"),
         ("[]", "Input should be"),
     ],
 )

@@ -113,17 +113,14 @@ def test_a_category_outside_its_table_is_named(folder, split, table, row, value,
     file.write_bytes(before)
 
 
-@pytest.mark.parametrize("value", [2, 255])
-def test_a_label_other_than_0_and_1_is_named(folder, value):
+def test_a_label_other_than_0_and_1_is_named(folder):
     file = folder.spec.files["train"].label
-    folder.put(file, 7, value, np.uint8)
+    folder.put(file, 7, 2, np.uint8)
     error = folder.fault()
-    assert (error.what, error.where) == (f"label {value}", f"{file}, row 7 (counted from 0)")
+    assert (error.what, error.where) == ("label 2", f"{file}, row 7 (counted from 0)")
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"), [(np.inf, "inf"), (-np.inf, "inf"), (np.nan, "nan"), (-np.nan, "nan")]
-)
+@pytest.mark.parametrize(("value", "shown"), [(-np.inf, "inf"), (np.nan, "nan")])
 def test_a_numerical_value_that_is_not_finite_is_named(folder, value, shown):
     file = folder.spec.files["test"].numerical
     folder.put(file, 3 * 4 + 2, value, np.float16)

@@ -90,11 +90,3 @@ def test_the_description_says_who_holds_what() -> None:
     ]
     nothing = place([1], 1, 2, 100).describe()[1]
     assert (nothing["tables"], nothing["lookups_share"]) == ("-", 0.0)
-
-
-def test_the_published_tables_need_a_world_of_their_size() -> None:
-    with pytest.raises(
-        EnvironmentFault, match=r"exceed the memory of 1 rank; .* 32\.00 GiB"
-    ) as caught:
-        place([40_000_000] * 5, 128, 1, 32 * 2**30)
-    assert "has 3 ranks" in str(caught.value.remedy)

@@ -167,10 +167,7 @@ def test_scores_equal_those_lm_eval_gives_now(folder, model, tokenizer, mmlu):
     check_against(score_with_lm_eval(folder), model, tokenizer, mmlu)
 
 
-def test_ranks_score_every_item_once(model, tokenizer, mmlu):
-    whole = of_items(
-        score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=500)
-    )
+def test_ranks_score_every_item_once(mmlu):
     for world_size in (2, 3, 5):
         rows = [
             (mmlu[number].name, row)
@@ -179,18 +176,6 @@ def test_ranks_score_every_item_once(model, tokenizer, mmlu):
             for row in run
         ]
         assert rows == [(s.name, row) for s in mmlu for row in range(len(s.items))]
-    parts = [
-        plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=3) for rank in range(3)
-    ]
-    found = {}
-    for plan in parts:
-        assert plan.items == 36
-        for group in plan.groups:
-            for numbers, logits in scoring._with_prefix(model, group, 500):
-                for item in scoring._items(group, numbers, logits, plan, mmlu, legacy=False):
-                    found[item.subject, item.row] = item
-    assert found.keys() == whole.keys()
-    assert all(found[key].predicted == item.predicted for key, item in whole.items())
 
 
 def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):

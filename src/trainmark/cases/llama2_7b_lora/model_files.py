@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 RULE = "model/ is a Hugging Face folder of a Llama: config.json, safetensors, tokenizer"
 REMEDY = "copy the files of a Llama-2 model folder in the Hugging Face form into model/"
-MAX_PARAMETERS = 10**12
 ABOVE_0 = "a number above 0"
 Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
 
@@ -115,11 +114,6 @@ class ModelConfig(ConfigKeys):
         if self.head_dim not in (None, self.head_size):
             rule = f"hidden_size / heads: {self.head_size}"
             raise ValueError(f"head_dim is {self.head_dim}; {rule}")
-        if parameters(self) >= MAX_PARAMETERS:
-            raise ValueError(
-                f"the sizes make {parameters(self):.1e} parameters together; "
-                f"a model has fewer than {MAX_PARAMETERS:,}"
-            )
         return self
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trainmark.data.model_config import read_json
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -101,20 +102,13 @@ def _fault(what: str, where: Path | str, rule: str, remedy: str = REMEDY) -> Dat
     return DataError(what, where=str(where), rule=rule, remedy=remedy)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise _fault(f"not readable as JSON: {error}", file, AS_WRITTEN) from None
-    if not isinstance(found, dict):
-        raise _fault(f"holds a {type(found).__name__}", file, "the file is one JSON object")
-    return found
-
-
 def _told_end(files: Mapping[str, Path]) -> tuple[str, str | None]:
     """Return the end-of-document token and the file that names it, if one does."""
     for name in TOLD_EOD:
-        told = _read_json(files[name]).get("eos_token") if name in files else None
+        if name not in files:
+            continue
+        document = read_json(files[name], rule=AS_WRITTEN, remedy=REMEDY)
+        told = document.get("eos_token") if isinstance(document, dict) else document
         if isinstance(told, dict):  # an added token as an object
             told = told.get("content")
         if isinstance(told, str) and told:
