@@ -98,7 +98,7 @@ def test_history_shows_a_figure_over_time_for_each_piece_of_work(cli, runs):
     )  # fmt: skip
     assert [(x["path"], x["value"]) for x in second["points"]] == [("runs/plan/b", 900.5)]
     code, out, _ = cli("results", "history", "p_core", "device~A100")
-    assert (code, "▁█  464.6 to 470.0 samples/s" in out) == (0, True)
+    assert (code, out.count("█" * 60)) == (0, 1)
     assert cli("results", "history")[0] == 2
     code, out, err = cli("results", "history", "monitor")
     assert (code, out.strip(), "monitor" in err) == (0, "", True)

@@ -28,7 +28,7 @@ from trainmark.pages.charts import (
     steps,
     vega,
 )
-from trainmark.pages.document import Chart
+from trainmark.pages.document import Chart, Table
 from trainmark.pages.page import document, documents
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import say
@@ -74,7 +74,7 @@ def drawn(chart: Chart | None) -> Chart:
 
 def test_the_charts_of_a_record_stand_in_order() -> None:
     assert [drawn(chart).name for chart in all_charts(record())] == [
-        "throughput", "spans", "step-time", "loss", "quality",
+        "spans", "step-time", "loss", "quality",
     ]  # fmt: skip
     several = [one.of_several("run2-", " [2]") for one in of.of_record(record())]
     assert [(one.anchor, say(one.heading, "en")) for one in several] == [
@@ -143,19 +143,6 @@ def test_the_warm_up_and_lowered_clocks_are_shaded() -> None:
     assert say(spiked.title, "zh").endswith("对数坐标")
 
 
-def test_throughput_names_what_is_lost() -> None:
-    chart = drawn(spans.throughput(record()))
-    assert rows(chart.table) == [
-        ("p_whole", "412.9", "88.9%"), ("lost to evaluation", "−44.2", "9.5%"),
-        ("p_train", "457.2", "98.4%"), ("lost to waiting for data", "−7.411", "1.6%"),
-        ("p_core", "464.6", "100.0%"),
-    ]  # fmt: skip
-    whole, train, core = (record().figure(name) for name in ("p_whole", "p_train", "p_core"))
-    assert [(x["from"], x["to"]) for x in data(chart)["bars"]] == [
-        (0, whole), (whole, train), (0, train), (train, core), (0, core),
-    ]  # fmt: skip
-
-
 def test_spans_fill_the_wall_time_and_parts_stand_within_the_steps() -> None:
     chart = drawn(spans.spans(record()))
     bars = data(chart)["bars"]
@@ -178,7 +165,6 @@ def test_nothing_to_draw_is_no_chart() -> None:
     assert steps.loss(record(loss=[None, None])) is None
     assert steps.step_time(record(time_ns=[0, 0])) is None
     assert spans.spans(of_spans(by_name_ns={})) is None
-    assert spans.throughput(record().model_copy(update={"figures": {}})) is None
     bare = record().quality.model_copy(update={"history": []})
     assert steps.quality(record().model_copy(update={"quality": bare})) is None
 
@@ -265,7 +251,7 @@ def ranked(step_ns: Sequence[int], found: Any = None, **fields: Sequence[Any]) -
 
 def test_the_slowest_rank_is_named_and_comes_first() -> None:
     found = step_shares([np.array([time] * 4) for time in (100, 110, 100, 99)])
-    made = charts(ranks.charts(ranked([10**8, 11 * 10**7, 10**8, 99 * 10**6], found)))
+    made = charts(ranks.blocks(ranked([10**8, 11 * 10**7, 10**8, 99 * 10**6], found)))
     chart = drawn(made["ranks-steps"])
     cells = data(chart)["cells"]
     assert (cells[0]["of"], cells[0]["step"], cells[0]["over"]) == ("1, slowest", 1, 0.1)
@@ -281,15 +267,15 @@ def test_the_slowest_rank_is_named_and_comes_first() -> None:
 def test_without_step_series_the_record_names_the_slowest() -> None:
     rates = [4e12, 2e12, 4e12]
     made = ranked([100, 100, 120], wait_ns=[10, 30, 10], matmul_flops_per_second=rates)
-    (chart,) = charts(ranks.charts(made)).values()
-    cells = {(x["of"], x["what"]): x["over"] for x in data(drawn(chart))["cells"]}
-    assert cells["2, slowest", "median step"] == 0.2
-    assert cells["1", "wait for data, of a step"] == 0.2
-    assert cells["1", "matmul rate"] == 0.5
-    (alike,) = charts(ranks.charts(ranked([100, 100]))).values()
-    assert "slowest" not in say(alike.description, "en")
-    (odd,) = ranks.charts(ranked([1, 2**63 - 1], matmul_flops_per_second=[5e-324, 1e150]))
-    assert {x["over"] for x in data(drawn(odd))["cells"]} == {1e6, 0.0, -1e6}
+    said, shown = ranks.blocks(made)
+    assert paragraphs([said]) == [
+        "Rank 2 is the slowest: its median step takes 1.2e-07 s, 20.0% more than the median rank's."
+    ]
+    assert isinstance(shown, Table)
+    assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
+    assert rows(shown)[2][3:5] == ("3e-05", "2")
+    (alike,) = ranks.blocks(ranked([100, 100]))
+    assert isinstance(alike, Table)
 
 
 def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
@@ -298,7 +284,7 @@ def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
     times[slow] = times[slow] + 20
     times[spiked][:2] = 150
     made = ranked([100 + 20 * (rank == slow) for rank in range(world)], step_shares(times))
-    chart = charts(ranks.charts(made))["ranks-steps"]
+    chart = charts(ranks.blocks(made))["ranks-steps"]
     cells = data(chart)["cells"]
     named = list(dict.fromkeys(x["of"] for x in cells))
     assert len(named) == ranks.MOST_ROWS + 1
@@ -309,7 +295,7 @@ def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
 
 
 def test_one_rank_or_none_with_steps_is_no_section() -> None:
-    assert [*ranks.charts(ranked([100]))] == []
+    assert [*ranks.blocks(ranked([100]))] == []
     why = message("ranks_not_compared", cells=10, most=5)
     silent = ranked([0, 0]).model_copy(update={"series": RunSeries(no_steps=why)})
     (section,) = [one for one in of.of_record(silent) if one.anchor == "ranks"]
@@ -414,34 +400,6 @@ def test_scaling_has_its_interval_and_the_ideal() -> None:
         (1, 100.0), (8, 95.0), (16, 85.0),
     ]  # fmt: skip
     assert rows(chart.table)[-1] == ("2x8", "16", "85.0%", "77.0%", "94.0%")
-
-
-TEXT = ("ink", "soft", "good", "warn", "bad")
-MARKS = ("accent", "work", "setup", "eval", "wait", "rest")
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance (2026-11-22)."""
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (
-        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-        for value in channels
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_contrast_is_enough_on_every_ground(dark: bool) -> None:
-    found = drawing.colours(dark=dark)
-    for ground in ("paper", "panel"):
-        assert [name for name in TEXT if contrast(found[name], found[ground]) < 4.5] == []
-    for ground in ("paper", "panel", "track"):
-        assert [name for name in MARKS if contrast(found[name], found[ground]) < 3] == []
 
 
 def test_a_picture_has_the_page_s_colours_and_a_file_its_own() -> None:

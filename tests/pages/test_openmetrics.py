@@ -27,24 +27,6 @@ def test_the_text_is_golden(record):
     check_golden("export_openmetrics.txt", to_openmetrics([record]))
 
 
-def test_each_known_figure_is_a_gauge_in_base_units(record):
-    found = samples(to_openmetrics([record]))
-    known = {name for name, entry in record.figures.items() if entry.value is not None}
-    assert {figure for _, figure in found} == known
-    assert {family.type for family, _ in found.values()} == {"gauge"}
-    named = {
-        figure: (family.name, family.unit, sample.value)
-        for (_, figure), (family, sample) in found.items()
-    }
-    assert named["e2e_time"] == ("trainmark_e2e_time_seconds", "seconds", 11.0)
-    assert named["p_train"] == (
-        "trainmark_p_train_samples_per_second", "samples_per_second", 384.0,
-    )  # fmt: skip
-    cv = record.figure("step_time_cv") / 100
-    assert named["step_time_cv"] == ("trainmark_step_time_cv_ratio", "ratio", cv)
-    assert all(sample.timestamp is None for _, sample in found.values())
-
-
 def test_the_collectors_own_parser_reads_the_same(record):
     text = to_openmetrics([record, record.model_copy(update={"run_id": 'a"\\b'})])
     ours = {key: sample.value for key, (_, sample) in samples(text).items()}

@@ -34,11 +34,6 @@ def mixed(colour, paper, share):
     return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in pairs)
 
 
-def test_contrast_is_that_of_the_definition():
-    assert contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)
-
-
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("ground", ["paper", "panel", "tint"])
 @pytest.mark.parametrize("name", TEXT)
@@ -72,11 +67,3 @@ def test_colours_are_said_once_and_every_one_is_known():
     assert [found for sheet in beside for found in re.findall(r"#[0-9a-f]{6}\b", sheet)] == []
     used = {name for sheet in sheets for name in re.findall(r"var\(--([a-z]+)\)", sheet)}
     assert used <= {*COLOURS, "sans", "mono"}
-
-
-def test_the_page_heeds_motion_print_focus_and_both_ways_to_a_theme():
-    theme = ':root[data-theme="dark"], :root:has(#theme-dark:checked) { color-scheme: dark; }'
-    for said in ("prefers-reduced-motion: reduce", ":focus-visible", "::details-content", theme):
-        assert said in BASE
-    printed = BASE[BASE.index("@media print") :]
-    assert "color-scheme: light !important" in printed

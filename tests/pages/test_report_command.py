@@ -89,7 +89,7 @@ def test_a_choice_that_holds_no_result_is_refused(report: Call, tmp_path: Path) 
 def test_each_chart_becomes_a_file(report: Call, tmp_path: Path, form: str, begins: bytes) -> None:
     assert report("bert", "--format", form, "-o", "charts")[0] == 0
     found = sorted(path.stem for path in (tmp_path / "charts").iterdir())
-    assert {"spans", "step-time", "loss", "quality", "throughput"} <= set(found)
+    assert {"spans", "step-time", "loss", "quality"} <= set(found)
     assert {path.suffix for path in (tmp_path / "charts").iterdir()} == {f".{form}"}
     for path in (tmp_path / "charts").iterdir():
         assert path.read_bytes().startswith(begins)

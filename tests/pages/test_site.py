@@ -194,21 +194,6 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     assert any(line.startswith("No run may be quoted") for line in page.texts)
 
 
-def test_series_of_a_case_stand_in_the_order_of_their_names(tmp_path):
-    precisions = ("tf32", "bf16", "tf32", "fp32", "tf32", "fp32")  # the commonest sorts last
-    runs = [
-        (str(number), document(
-            f"run-{number}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
-            plan__recipe__precision=precision, figures={"p_train": 100.0},
-            trust={"grade": "usable", "reasons": []},
-        ))
-        for number, precision in enumerate(precisions)
-    ]  # fmt: skip
-    (over_time,) = cases.sections(store(tmp_path, *runs), ["kind=record"])
-    (chart,) = over_time.blocks
-    assert [row[:2] for row in chart.table.rows] == [("bf16", "1"), ("fp32", "2"), ("tf32", "3")]
-
-
 def test_the_axis_of_time_has_24_hours_and_no_english_months():
     for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
         runs = [("2026-11-22T13:30:00+00:00", 1.0), (f"{until}+00:00", 2.0)]

@@ -10,7 +10,6 @@ from trainmark.pages.summary import remarks, summary, summary_table
 from trainmark.pages.texts import say
 from trainmark.record.record import Record
 from trainmark.record.work import groups
-from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -75,33 +74,11 @@ def test_no_launch_passed():
     assert say(remarks(found)[0], "en") == "0 of 2 launches passed"
 
 
-def test_a_figure_that_some_launches_lack_counts_the_others():
-    made = launch(0, 100.0)
-    entry = made.figures["MFU"].model_copy(update={"value": None, "reason": message("unknown")})
-    lacking = made.model_copy(update={"figures": made.figures | {"MFU": entry}})
-    found = summary([lacking, launch(1, 100.0)])
-    assert found.figures["MFU"].launches == 1
-    assert found.figures["p_core"].launches == 2
-
-
 def test_one_launch_has_no_cv():
     table = summary_table(summary([launch(0, 100.0)]))
     row = next(row for row in rows(table) if row[0] == "p_core")
     assert row == ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1")
     assert rows(table)[-1][:2] == ("acc", "0.9117")
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"precision": "bf16"}, "precision is 'bf16', elsewhere 'tf32'"),
-        ({"micro_batch_size": 32}, "micro_batch_size is 32, elsewhere 96"),
-    ],
-)
-def test_other_work_is_refused_by_name(fields, words):
-    with pytest.raises(RecordError) as caught:
-        summary([record(), with_recipe(**fields)])
-    assert words in str(caught.value)
 
 
 def tiny(**plan_changes):

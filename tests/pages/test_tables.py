@@ -15,7 +15,6 @@ from trainmark.pages.texts import say
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
 from trainmark.record.record import Record
-from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GIB = 1024**3
@@ -161,32 +160,6 @@ def about(case):
     return PlannedCase.of(cases.load(case))
 
 
-def test_a_record_of_dlrm_prints_its_published_row():
-    made = record()
-    recipe = made.plan.recipe | {"precision": "fp16"}
-    device = made.plan.device.model_copy(update={"product_names": ["A100"]})
-    plan = made.plan.model_copy(
-        update={
-            "case": "dlrm_criteo", "about": about("dlrm_criteo"), "recipe": recipe, "nproc": 1,
-            "device": device,
-        }
-    )  # fmt: skip
-    printed = FOUNDING["dlrm"][1][0]
-    rates = dict(zip(("p_whole", "p_train", "p_core"), map(float, printed[5:8]), strict=True))
-    made = record(
-        plan=plan, environment=made.environment | {"devices": []}, fix_hp={},
-        figures=figures(made, e2e_time=1152.0, mem=20.5 * GIB, mem_total=40.0 * GIB, **rates),
-        quality=made.quality.model_copy(
-            update={"metric": "auc", "value": 0.80261, "target": 0.802}
-        ),
-    )  # fmt: skip
-    (row,) = rows(tables.performance_table([made]), "zh")
-    found = dict(zip(tables.PERFORMANCE, row[1:], strict=True))
-    assert (found["precision"], found[tables.QUALITY]) == (printed[2], printed[8])
-    assert (found["fix_hp"], found["mem"]) == (printed[3], printed[9])
-    assert float(found["p_core"]) == float(printed[7])
-
-
 def test_only_a_published_word_replaces_a_precision():
     made = record()
 
@@ -198,22 +171,6 @@ def test_only_a_published_word_replaces_a_precision():
     assert label("dlrm_criteo", "fp16") == label("glm_superglue", "fp16") == "amp"
     assert label("dlrm_criteo", "bf16") == "bf16"
     assert label("gpt_megatron", "fp16") == "fp16"
-
-
-def test_nothing_measured_is_a_slash():
-    made = record()
-    made = record(
-        figures={
-            name: entry.model_copy(update={"value": None, "reason": message("no_rank_started")})
-            for name, entry in made.figures.items()
-        },
-        quality=made.quality.model_copy(update={"value": None}),
-        fix_hp={},
-        status="failed",
-    )
-    ((name, *row),) = rows(tables.performance_table([made]))
-    assert row == ["tf32", "/", "/", "/", "/", "/", "/", "/"]
-    assert name == "NVIDIA A100-SXM4-40GB 1 node x 2 (1x2) [failed]"
 
 
 FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
@@ -250,8 +207,3 @@ def test_the_references_choose_the_column_set():
 def test_configurations(nnodes, nproc, en, zh):
     name = configuration("X", nnodes=nnodes, nproc=nproc)
     assert (say(name, "en"), say(name, "zh")) == (en, zh)
-
-
-def test_ranks_on_a_host_are_processes_not_cards():
-    name = configuration("CPU", nnodes=1, nproc=2, cards=False)
-    assert say(name, "zh") == "CPU单机2进程（1x2）"

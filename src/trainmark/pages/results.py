@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.library.store.query import listing
 from trainmark.library.store.tables import RUNS
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Code, Paragraph
+from trainmark.pages.document import Block, Paragraph
 from trainmark.pages.document import table as table_of
 from trainmark.pages.exports.tables import arrow, csv_text, write_table
 from trainmark.pages.terminal import Screen, show
@@ -72,17 +72,6 @@ def _cell(value: Any) -> str:
     return cells.NOTHING if value is None else str(value)
 
 
-def bars(values: Sequence[float | None], *, unicode: bool = True) -> str:
-    """Return a character a value, from the least to the greatest; a blank where there is none."""
-    signs = "▁▂▃▄▅▆▇█" if unicode else "_.-=+*%#"
-    known = [value for value in values if value is not None]
-    low, reach = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
-    return "".join(
-        " " if value is None else signs[round((value - low) / (reach or 1.0) * (len(signs) - 1))]
-        for value in values
-    )
-
-
 def remarks(found: Listing, failed: Unread) -> Iterator[str]:
     """Yield what a reader of the table must know besides: runs left out, files not read."""
     if len(found.rows) < found.total:
@@ -116,23 +105,20 @@ def history(
 
 
 def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = None) -> str:
-    """Return a heading, a chart and a table for each piece of work."""
-    screen = screen or _screen()
+    """Return a heading and a table with bars for each piece of work."""
     blocks: list[Block] = []
     for piece in pieces:
         points = piece["points"]
         shown, unit = cells.scaled([point["value"] for point in points], piece["unit"])
         blocks.append(Paragraph(" ".join(str(piece[name]) for name in _WORK)))
-        drawn = [point["value"] for point in points[-60:]]
-        chart = bars(drawn, unicode=screen.unicode)
-        least, greatest = cells.scaled([min(drawn), max(drawn)], piece["unit"])[0]
-        blocks.append(Code(f"{chart}  {least} to {greatest} {unit}"))
         rows = [
             (value, *(_cell(point[name]) for name in _POINT))
             for value, point in zip(shown, points, strict=True)
         ]
-        blocks.append(table_of((f"{piece['figure']} {unit}".strip(), *_POINT), rows))
-    return show(blocks, screen)
+        made = table_of((f"{piece['figure']} {unit}".strip(), *_POINT), rows)
+        most = max((point["value"] for point in points), default=0.0) or 1.0
+        blocks.append(replace(made, bars=tuple((0.0, point["value"] / most) for point in points)))
+    return show(blocks, screen or _screen())
 
 
 def write_parquet(found: Listing, output: Path) -> None:

@@ -7,11 +7,8 @@ smallest world.
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import TYPE_CHECKING, Any
-
-from pydantic_core import to_jsonable_python
 
 from trainmark.errors import UsageError
 from trainmark.library.store.columns import short_device
@@ -99,16 +96,14 @@ def _kind(firsts: Sequence[Record]) -> str:
 
 
 def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
-    """Return what ``scaling`` does as a page, ``md`` or ``html``, or as ``json``.
+    """Return what ``scaling`` does as a page, ``md`` or ``html``.
 
     Raises:
         UsageError: another form; see also ``scaling``.
     """
     found = scaling(records)
-    if form == "json":
-        return json.dumps(to_jsonable_python(found), indent=1, ensure_ascii=False) + "\n"
     if form not in ("md", "html"):
-        raise UsageError(f"no scaling page as {form}", where="--format", remedy="md, html or json")
+        raise UsageError(f"no scaling page as {form}", where="--format", remedy="md or html")
     return to_markdown(_page(found), lang) if form == "md" else to_html([_page(found)], lang)
 
 

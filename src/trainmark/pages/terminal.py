@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
+from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -56,12 +57,12 @@ _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
 }  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
-_LEAST_BAR = 8  # columns; narrower, bars say nothing
+_LEAST_BAR, _MOST_BAR = 8, 60  # columns; narrower, bars say nothing
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 # Reasons of figures that nobody misses; pages name them.
 _UNSAID = ("not_sampled", "devices_unmonitored", "counter_untold", "target_not_reached")
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_ASCII |= str.maketrans(dict.fromkeys("█▉▊▋▌▐", "#") | dict.fromkeys("▍▎▏▕", " "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +146,10 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
         for head, column in zip(names, columns, strict=True)
     ]
-    room = screen.width - sum(widths) - 3 * len(widths)
-    if block.bars and room >= _LEAST_BAR:
-        names, widths = [*names, ""], [*widths, room]
-        columns.append([_bar(*ends, room, unicode=screen.unicode) for ends in block.bars])
-    roomy = screen.unicode and sum(widths) + 3 * (len(widths) - 1) <= screen.width
+    room = min(screen.width - sum(widths) - 3 * len(widths), _MOST_BAR)
+    bars = bool(block.bars) and room >= _LEAST_BAR
+    taken = sum(widths) + 3 * (len(widths) - 1) + (room + 3 if bars else 0)
+    roomy = screen.unicode and taken <= screen.width
     drawn = RichTable(
         box=box.SIMPLE_HEAD if screen.unicode else box.ASCII_DOUBLE_HEAD,
         show_edge=False,
@@ -161,8 +161,11 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
         drawn.add_column(Text(head), overflow="fold", min_width=least, justify=side)
-    for row in zip(*columns, strict=True):
-        drawn.add_row(*map(Text, row))
+    if bars:
+        drawn.add_column("")
+    for place, row in enumerate(zip(*columns, strict=True)):
+        ends = [Bar(1.0, *block.bars[place], width=room)] if bars else []
+        drawn.add_row(*map(Text, row), *ends)
     return drawn
 
 
@@ -174,18 +177,6 @@ def _change_lines(value: str) -> list[str]:
         wide = cell_len(change) > _WIDEST_CHANGE
         lines += [name + sign, rest] if wide and sign else [change.strip()]
     return lines
-
-
-def _bar(start: float, end: float, width: int, *, unicode: bool) -> str:
-    """Return a bar of at most ``width`` characters; one that has any length is never blank."""
-    if end <= start:
-        return ""
-    first = min(int(start * width), width - 1)
-    eighths = min(max(1, round(8 * (end - start) * width)), 8 * (width - first))
-    if not unicode:
-        return " " * first + "#" * max(1, round(eighths / 8))
-    full, rest = divmod(eighths, 8)
-    return " " * first + "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
 def run_table(

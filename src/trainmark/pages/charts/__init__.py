@@ -30,7 +30,7 @@ def of_record(record: Record) -> Iterator[Section]:
     if lines:
         note = Paragraph(t("time.note"), "muted")
         yield Section(t("time.heading"), "time", (*lines, note))
-    maps: list[Block] = [*ranks.charts(record)]
+    maps: list[Block] = [*ranks.blocks(record)]
     maps += [Paragraph(t("ranks.note"), "muted")] if maps else []
     why = record.series.no_steps
     maps += [Paragraph(why, "warn")] if why else []
@@ -39,11 +39,8 @@ def of_record(record: Record) -> Iterator[Section]:
 
 
 def _spans(record: Record) -> Iterator[Block]:
-    """Yield where the wall time went, and what it cost in throughput."""
-    found = record.spans
-    cost, timeline = spans.throughput(record), spans.spans(record)
-    if cost is not None:
-        yield cost
+    """Yield where the wall time went."""
+    found, timeline = record.spans, spans.spans(record)
     if timeline is None:
         yield Paragraph(t("spans.none"), "muted")
         return

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went, and what that cost in throughput.
+"""Where the wall time of a run went.
 
 A record keeps the sum of each span, not every occurrence. Bars are therefore stacked in the order
 of the run. What the training steps consist of stands below them: it alternates from step to step.
@@ -65,37 +65,15 @@ def spans(record: Record) -> Chart | None:
     wall = cells.spent(wall_ns)
     longest = max(named, key=lambda one: one[4])[1]
     made = table(heads("span", "meaning", "start", "time", "share"), rows)
-    axis = (t("chart.spans.axis"), t("chart.spans.wall", wall=wall))
+    axis = [t("chart.spans.axis"), t("chart.spans.wall", wall=wall)]
+    kinds = list(dict.fromkeys(row["colour"] for row in data))
+    drawn = vega.spec(
+        "bars", height=34 * len(data), title=axis, end=wall_ns / 1e9, kinds=kinds,
+        colours=[f"var(--{kind})" for kind in kinds], order=[row["label"] for row in data],
+    )  # fmt: skip
     said = t("chart.spans.desc", n=len(named), wall=wall, longest=longest)
     return Chart(
         "spans", t("section.spans"), said,
-        vega.bars(data, axis, wall_ns / 1e9), {"bars": data},
+        drawn, {"bars": data},
         type(made)(made.headers, made.rows, tuple(ends)),
-    )  # fmt: skip
-
-
-def throughput(record: Record) -> Chart | None:
-    """Return from p_whole over p_train to p_core what is lost; None without all three."""
-    whole, train, core = (record.figure(name) for name in ("p_whole", "p_train", "p_core"))
-    if whole is None or train is None or core is None or core <= 0:
-        return None
-    unit = record.figures["p_core"].unit
-    data, rows = [], []
-    for name, colour, start, end in (
-        ("p_whole", "work", 0.0, whole),
-        (t("chart.lost_evaluate"), "eval", whole, train),
-        ("p_train", "work", 0.0, train),
-        (t("chart.lost_data_wait"), "wait", train, core),
-        ("p_core", "work", 0.0, core),
-    ):
-        shown = ("" if colour == "work" else "−") + cells.number(end - start)
-        share = f"{100 * (end - start) / core:.1f}%"
-        label = (name, f"\n{shown} {unit} · {share}")
-        data.append({"label": label, "colour": colour, "from": start, "to": end})
-        rows.append((name, shown, share))
-    told = {name: shown for name, shown, _ in rows[::2] if isinstance(name, str)}
-    return Chart(
-        "throughput", t("chart.throughput"), t("chart.throughput.desc", unit=unit, **told),
-        vega.bars(data, (unit, t("chart.throughput.axis")), 1.05 * core), {"bars": data},
-        table((t("head.name"), unit, t("chart.of_core")), rows),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the charts share: their specifications, bars, tables of stretches."""
+"""What the charts share: their specifications, tables of stretches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from trainmark.pages import cells
 from trainmark.pages.document import table
-from trainmark.pages.texts import Phrase, t
+from trainmark.pages.texts import t
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -52,19 +52,6 @@ def spec(name: str, **values: Any) -> Spec:
         return values[part[1:]] if part[0] == "$" else t(part[1:])
 
     return {"width": _WIDTH, "height": 200, **filled(_specs()[name])}
-
-
-def bars(data: Sequence[Spec], title: Sequence[Phrase], end: float) -> Spec:
-    """Return bars of the dataset ``bars``, a row each: label, colour, from and to.
-
-    Args:
-        title: of the axis from 0 to ``end``, in lines short enough for a narrow screen.
-    """
-    kinds = list(dict.fromkeys(row["colour"] for row in data))
-    return spec(
-        "bars", height=34 * len(data), title=list(title), end=end, kinds=kinds,
-        colours=[f"var(--{kind})" for kind in kinds], order=[row["label"] for row in data],
-    )  # fmt: skip
 
 
 def rows(points: Iterable[tuple[int, float]]) -> list[Spec]:
