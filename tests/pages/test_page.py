@@ -162,22 +162,6 @@ def test_samples_of_several_sequences_are_said_in_these_under_the_table():
     assert "sequences/s and" not in markdown(made)
 
 
-def test_a_failed_run_has_a_page_with_cause_and_reasons():
-    made = markdown(failed())
-    assert "- Message: out of memory\\|after &lt;2 GiB>" in made
-    assert "- Way out: lower bs, with gas raised by the same factor" in made
-    assert "line 39" in made
-    assert "line 20" not in made
-    row = next(line for line in made.splitlines() if line.startswith("| NVIDIA"))
-    assert row.endswith("\\[out of memory\\] | tf32 | bs=96,lr=0.00015 | / | / | / | / | / | / |")
-    assert (
-        "/ e2e_time, p_whole, p_train, p_core, mem: a rank did not report its training time; "
-        "acc: the run ended before an evaluation\n"
-    ) in made
-    own = failed().cause.model_copy(update={"message": message("fault", text="a", remedy="do so")})
-    assert "- Message: a\n- Way out: do so\n" in markdown(failed(cause=own))
-
-
 def test_a_hang_of_many_ranks_is_a_row_for_each_place():
     waiting = ",".join(str(rank) for rank in range(10, 1410, 2))
     groups = [
@@ -395,15 +379,6 @@ def test_several_records_share_a_page_with_their_repeats():
 def tiles(picture):
     found = r'tile-name">([^<]*)</span> <span class="tile-value">([^<]*)</span>'
     return dict(re.findall(found, picture))
-
-
-def test_the_tiles_are_the_figures_to_quote():
-    assert tiles(html(record())) == {
-        "p_train, tf32": "457.2", "MFU": "31.6", "acc": "0.9117", "e2e_time": "46.1",
-    }  # fmt: skip
-    assert "these figures are not a valid result" in html(failed())
-    assert 'class="tiles void"' in html(failed())
-    assert 'class="tiles void"' not in html(record())
 
 
 def kinds():

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -74,17 +73,3 @@ def test_a_missing_package_is_named_with_its_extra(record, tmp_path, monkeypatch
         WRITERS[extra]([record], tmp_path / "out")
     assert caught.value.remedy == f"pip install 'trainmark[{extra}]'"
     assert not (tmp_path / "out").exists()
-
-
-def test_torch_is_not_imported(tmp_path):
-    run = write_two_ranks(tmp_path / "run")[1]
-    code = (
-        "import sys\nfrom trainmark.cli.app import app\n"
-        "from trainmark.library.selection import words\nwords.checked = lambda record, _: record\n"
-        f"sys.argv = ['trainmark', 'export', {str(run)!r}, '--to', 'tensorboard',"
-        f" '-o', {str(tmp_path / 'boards')!r}]\n"
-        "try:\n    app()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "print('torch' in sys.modules, 'tensorflow' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False False"

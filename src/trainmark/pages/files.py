@@ -40,10 +40,10 @@ def write_pages(
 
 
 def write_repeats(
-    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = (), html: bool = True
+    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = ()
 ) -> None:
     """Write what the launches say together: pages as above, and the statistics as JSON."""
-    write_pages(records, folder, against=against, html=html)
+    write_pages(records, folder, against=against)
     (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
 
 

@@ -80,19 +80,14 @@ def remarks(found: Listing, failed: Unread) -> Iterator[str]:
         yield f"{path}{f':{line}' if line else ''}: {render(reason, 'en')}"
 
 
-def history(
-    database: Database, figure: str, words: Sequence[str], *, limit: int | None = None
-) -> list[dict[str, Any]]:
+def history(database: Database, figure: str, words: Sequence[str]) -> list[dict[str, Any]]:
     """Return a figure's values over time, the oldest first, for each piece of work.
-
-    Args:
-        limit: runs; the newest are taken.
 
     Raises:
         UsageError: an unknown figure or key, or not a filter.
     """
     asked = [*_WORK, *_POINT, "run_id", figure]
-    found = listing(database, ["kind=record", *words], columns=asked, limit=limit)
+    found = listing(database, ["kind=record", *words], columns=asked)
     pieces: dict[str, dict[str, Any]] = {}
     for run in reversed(found.documents()):
         if not isinstance(run[figure], float):

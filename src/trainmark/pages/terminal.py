@@ -179,14 +179,12 @@ def _change_lines(value: str) -> list[str]:
     return lines
 
 
-def run_table(
-    record: Record, *, run_dir: Path | None = None, screen: Screen | None = None, lang: str = "en"
-) -> str:
+def run_table(record: Record, *, run_dir: Path | None = None, screen: Screen | None = None) -> str:
     """Return the end of a run: verdict, figures, spans, labels, notes, path of the record."""
     performance, timeline = performance_table([record], columns=PERFORMANCE), spans(record)
     tables = (declared_table(record, x) for x in record.plan.about.page.tables if x.rows)
     blocks: list[Block] = [
-        *_head(record, lang),
+        *_head(record),
         table(performance.headers[1:], (row[1:] for row in performance.rows)),
         _further(record),
         *(found for found in tables if found is not None),
@@ -196,13 +194,13 @@ def run_table(
     ]
     if run_dir is not None:
         blocks.append(Code(join((t("terminal.record"), str(run_dir / RECORD_FILE)), "colon")))
-    return show(blocks, screen, lang)
+    return show(blocks, screen)
 
 
-def _head(record: Record, lang: str) -> list[Block]:
+def _head(record: Record) -> list[Block]:
     """Return status and configuration, trust, the verdict, and the cause of a failure."""
     tone, name = status_tone(record.status), device_configuration(record)
-    head = (say(t(f"status.{record.status}"), lang).upper(), f" {record.plan.case} · ", name)
+    head = (say(t(f"status.{record.status}"), "en").upper(), f" {record.plan.case} · ", name)
     blocks: list[Block] = [
         Paragraph(head, tone),
         trust_paragraph(record.trust, record.verification),
@@ -254,9 +252,7 @@ def _tail(record: Record) -> list[Paragraph]:
     return lines
 
 
-def repeats_table(
-    records: Sequence[Record], *, screen: Screen | None = None, lang: str = "en"
-) -> str:
+def repeats_table(records: Sequence[Record], *, screen: Screen | None = None) -> str:
     """Return the figures over repeated launches of the same work, with their remarks.
 
     Raises:
@@ -269,4 +265,4 @@ def repeats_table(
         *([summary_table(found)] if found.figures else ()),
         *(Paragraph(line) for line in remarks(found)),
     ]
-    return show(blocks, screen, lang)
+    return show(blocks, screen)

@@ -16,7 +16,7 @@ from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Block, Chart, Paragraph, Section, table
 from trainmark.pages.phrases import device_configuration, heads
-from trainmark.pages.texts import Phrase, join, say, t
+from trainmark.pages.texts import Phrase, say, t
 from trainmark.record.record import Record, Steps
 from trainmark.record.rows import Row
 from trainmark.record.stats import over_launches
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.sides import Result
     from trainmark.pages.charts.vega import Spec
 
-# Kinds of evidence: colour, shape, how much of the bar is filled, and dash of its outline.
+# Kinds of evidence, the weakest last: colour and shape.
 LOOKS = {
-    "measured": ("accent", "circle", 0.9, [1, 0]),
-    "unproven": ("setup", "square", 0.35, [1, 0]),
-    "A": ("work", "diamond", 0.12, [1, 0]),
-    "B": ("eval", "triangle-up", 0.0, [1, 0]),
-    "C": ("wait", "triangle-down", 0.0, [6, 3]),
-    "unverified": ("rest", "cross", 0.0, [2, 3]),
+    "measured": ("accent", "circle"),
+    "unproven": ("setup", "square"),
+    "A": ("work", "diamond"),
+    "B": ("eval", "triangle-up"),
+    "C": ("wait", "triangle-down"),
+    "unverified": ("rest", "cross"),
 }
 # Launches of ours on other devices are what a reference is for; each bar names its device.
 _ALLOWED = "device_products"
@@ -61,15 +61,15 @@ class _Beside:
     @property
     def kind(self) -> str:
         """Return the kind of evidence that all its results have, or the weakest of them."""
-        return max((kind(one) for one in self.results), key=[*LOOKS].index)
-
-
-def kind(result: Result) -> str:
-    """Return the kind of evidence: of a row its level, of a record whether its own is there."""
-    if isinstance(result, Row):
-        return result.evidence
-    codes = (reason.code for reason in result.trust.reasons)
-    return "unproven" if any(code.startswith("evidence_") for code in codes) else "measured"
+        kinds: list[str] = []
+        for one in self.results:
+            if isinstance(one, Row):
+                kinds.append(one.evidence)
+                continue
+            codes = (reason.code for reason in one.trust.reasons)
+            bare = any(code.startswith("evidence_") for code in codes)
+            kinds.append("unproven" if bare else "measured")
+        return max(kinds, key=[*LOOKS].index)
 
 
 def section(records: Sequence[Record], against: Sequence[Result]) -> Section | None:
@@ -98,11 +98,12 @@ def section(records: Sequence[Record], against: Sequence[Result]) -> Section | N
         ]
         if len(shown) > _MOST_BARS:
             blocks.append(Paragraph(t("against.more", n=len(shown) - _MOST_BARS), "muted"))
-    refused = [one.refused for one in found if one.refused]
-    times = Counter(say(why, "en") for why in refused)
-    for why in {say(why, "en"): why for why in refused}.values():
-        told_n = t("against.refused", why=why, n=times[say(why, "en")])
-        blocks.append(Paragraph(told_n, "muted"))
+    refused = {say(one.refused, "en"): one.refused for one in found if one.refused}
+    times = Counter(say(one.refused, "en") for one in found)
+    blocks += [
+        Paragraph(t("against.refused", why=why, n=times[words]), "muted")
+        for words, why in refused.items()
+    ]
     return Section(t("against.heading"), "against", tuple(blocks))
 
 
@@ -131,13 +132,11 @@ def _beside(own: Sequence[Record], reference: Sequence[Result]) -> _Beside:
 
 def _chart(shown: Sequence[_Beside], figure: str) -> Chart:
     """Return this page's launches above references that tell ``figure``."""
-    own = shown[0].results[0]
-    unit = own.figures[figure].unit
+    axis = f"{figure}, {shown[0].results[0].figures[figure].unit}"
     data: list[Spec] = []
     rows: list[tuple[Phrase, ...]] = []
     names = [_configuration(one.results[0]) for one in shown]
     same = Counter(say(name, "en") for name in names)
-    said: list[Phrase] = []
     for place, (one, name) in enumerate(zip(shown, names, strict=True), start=1):
         label = (name, f" [{place}]") if same[say(name, "en")] > 1 else name
         told = [(x, value) for x in one.results if (value := x.figure(figure)) is not None]
@@ -146,29 +145,26 @@ def _chart(shown: Sequence[_Beside], figure: str) -> Chart:
         median, ratio, evidence = cells.number(found.median), _ratio(one.over.get(figure)), one.kind
         data.append({
             "label": label, "kind": t(f"evidence.{evidence}"), "value": found.median, "low": low,
-            "high": high, "filled": LOOKS[evidence][2], "look": evidence,
+            "high": high, "look": evidence,
             "shown": (label, f":  {median}", f"  ×{ratio}" if ratio else ""),
         })  # fmt: skip
         ends = None if low is None else f"{cells.number(low)} – {cells.number(high)}"
         places = ", ".join(name_of(x) for x, _ in told)
         rows.append((label, t(f"evidence.{evidence}"), median, ends, found.launches,
                      ratio or None, places))  # fmt: skip
-        key = "one" if ratio else "desc"
-        said.append(t(f"against.{key}", label=label, kind=t(f"evidence.{evidence}"), value=median,
-                      ratio=ratio, figure=figure, unit=unit))  # fmt: skip
-    columns = [*heads("against.of", "against.kind"), f"{figure}, {unit}",
+    columns = [*heads("against.of", "against.kind"), axis,
                *heads("interval", "launches", "against.over", "against.place")]  # fmt: skip
-    title = t("against.title", figure=figure, unit=unit)
+    said = t("against.desc", label=data[0]["label"], value=rows[0][2], n=len(data) - 1)
     kinds = [name for name in LOOKS if any(bar["look"] == name for bar in data)]
-    colours, shapes, _, dashes = zip(*(LOOKS[name] for name in kinds), strict=True)
+    colours, shapes = zip(*(LOOKS[name] for name in kinds), strict=True)
     spec = vega.spec(
-        "against", axis=f"{figure}, {unit}", order=[bar["label"] for bar in data],
+        "against", axis=axis, order=[bar["label"] for bar in data],
         kinds=[t(f"evidence.{x}") for x in kinds], colours=[f"var(--{x})" for x in colours],
-        shapes=[*shapes], dashes=[*dashes], height=44 * len(data),
+        shapes=[*shapes], height=44 * len(data),
         end=1.05 * max(bar["high"] or bar["value"] for bar in data),
     )  # fmt: skip
-    return Chart("against", title, join(said, "space"), spec, {"bars": data},
-                 table(columns, rows, short=True))  # fmt: skip
+    behind = table(columns, rows, short=True)
+    return Chart("against", t("against.title", axis=axis), said, spec, {"bars": data}, behind)
 
 
 def _configuration(result: Result) -> Phrase:
