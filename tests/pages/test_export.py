@@ -2,9 +2,10 @@
 
 import csv
 import io
+import json
 
 from fakes import GOLDEN, check_golden
-from trainmark.pages.exports.forms import to_index
+from trainmark.pages.exports.forms import to_index, to_json
 from trainmark.pages.exports.tables import to_csv
 from trainmark.record.record import FigureEntry, Record
 from trainmark.spec import message
