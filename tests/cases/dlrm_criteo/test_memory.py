@@ -157,10 +157,6 @@ def test_each_part_of_the_prediction_is_counted() -> None:
     assert ranks.activations == found.activations
 
 
-def test_the_interaction_of_the_published_model_has_its_features() -> None:
-    assert num_features(26, 128) == 480
-
-
 def refusal(recipe: Any, folder: Path, memory: int, world_size: int = 1) -> EnvironmentFault:
     with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
         check_fit(folder, recipe, world_size, RankMemory(memory))

@@ -181,17 +181,12 @@ BAD_LINES = {
         edited(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
         "line 1: an entity from 1 to 4; it lies in the passage's 4 characters",
     ),
-    "truth value": (
-        edited(passage={"text": "Rome", "entities": [{"start": False, "end": 3}]}),
-        "line 1: start is a bool; start is a whole number",
-    ),
     "no gap": (
         line(question(), question("was born")),
         "line 1, question 1 (from 0): 0 @placeholder in the query; a query has one @placeholder",
     ),
     "two gaps": (line(question("@placeholder or @placeholder")), "2 @placeholder in the query"),
     "no answers": (line({"query": "@placeholder"}), "question 0 (from 0): no answers"),
-    "empty answers": (line({"query": "@placeholder", "answers": []}), "no answers"),
     "answers elsewhere": (
         line(question("@placeholder was born", "Li", "Oslo")),
         "answers that are not among the candidates: 'Li', 'Oslo'; an answer is one of the "

@@ -56,7 +56,7 @@ def same(ours, theirs):
         np.testing.assert_array_equal(getattr(left[0], name), getattr(right[0], name))
 
 
-@pytest.mark.parametrize("storage", [{}, {"chunks": (8,), "compression": "gzip"}])
+@pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
 def test_text_and_sparse_file_give_equal_batches(tmp_path, splits, storage):
     found = data.load(write(tmp_path / "raw", splits, **storage), RECIPE)
     same(found.train, splits.train)
@@ -111,11 +111,10 @@ def test_a_token_past_the_vocabulary_is_named(folder):
         train.batch(range(12))
 
 
-@pytest.mark.parametrize("name", ["text", "mask", "choice_start_end"])
-def test_a_missing_group_is_named(folder, name):
+def test_a_missing_group_is_named(folder):
     with opened(folder) as file:
-        del file[name]
-    with pytest.raises(DataError, match=f"train_sparse.hdf5.*, {name}: no matrix of rows"):
+        del file["mask"]
+    with pytest.raises(DataError, match=r"train_sparse\.hdf5.*, mask: no matrix of rows"):
         data.check(folder, RECIPE)
 
 

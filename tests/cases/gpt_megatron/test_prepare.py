@@ -154,12 +154,9 @@ def fault(kind, corpus, data, tokenizer, **options):
 BAD_LINES = [
     (b'{"text": "a"\n', "Invalid JSON: EOF while parsing an object at column 12"),
     (b'{"text": "\xff"}\n', "Invalid JSON: invalid unicode code point"),
-    (b'{"text": "\\ud800"}\n', "Invalid JSON: unexpected end of hex escape at column 17"),
-    (b"[" * 10_000, "Invalid JSON: recursion limit exceeded at column 202"),
     (b"[1]\n", "Input should be an object: [1]"),
     (b'{"body": "a", "id": 1}\n', "Field required: its keys are ['body', 'id']"),
     (b'{"text": null}\n', "Input should be a valid string: None"),
-    (b'{"text": ["a"]}\n', "Input should be a valid string: ['a']"),
 ]
 
 
