@@ -58,13 +58,6 @@ def test_a_rate_is_bytes_over_time(clock, monkeypatch, sizes, each_ms, expected)
     assert disk.rate(move) == pytest.approx(expected)
 
 
-def test_a_rate_is_measured_for_a_short_time(clock, monkeypatch):
-    monkeypatch.setattr(disk, "perf_counter", lambda: clock.now_ns / 1e9)
-    start_ns = clock.now_ns
-    disk.rate(moved(clock, [1] * 100, 300_000_000))
-    assert clock.now_ns - start_ns == 2_100_000_000
-
-
 @pytest.mark.parametrize(("rate", "severity"), [(19e6, "spoils"), (20e6, "fine")])
 def test_a_slow_disk_spoils_figures(tmp_path, monkeypatch, rate, severity):
     (tmp_path / "data").mkdir()

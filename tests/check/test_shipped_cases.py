@@ -108,37 +108,6 @@ def test_every_recipe_resolves(
     assert plan.Plan.model_validate_json(resolved.model_dump_json()) == resolved
 
 
-# What the shipped recipes change of the standard recipe of their world; the others nothing.
-CHANGED = {
-    "distilbert_sst2": {  # the cells of the published rows
-        "throughput-1x1": "bs=96,lr=0.00015", "throughput-1x8": "bs=96", "throughput-2x8": "bs=96",
-    },
-    "glm_superglue": {
-        "throughput-1x1": "gas=1,precision=bf16,group_by_choices=true,checkpoint_activations=false",
-        "throughput-1x8": "precision=bf16,group_by_choices=true,checkpoint_activations=false",
-    },
-    "llama2_7b_lora": {
-        "standard-bf16-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
-        "standard-bf16-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
-        "standard-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
-        "standard-fp16-1x8": "bs=4,precision=fp16,weights_dtype=fp16",
-        "throughput-1x1": "bs=4,precision=bf16,weights_dtype=bf16",
-        "throughput-1x8": "bs=4,precision=bf16,weights_dtype=bf16",
-        "throughput-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
-        "published-tf32-1x1": "precision=tf32",
-        "published-fp16-1x1": "bs=4,precision=fp16,weights_dtype=fp16",
-        "throughput-tf32-1x1": "precision=tf32",
-    },
-    "dlrm_criteo": {
-        "throughput-1x1": "bs=262144", "throughput-1x8": "bs=262144", "throughput-2x8": "bs=172032",
-    },
-    "gpt_megatron": {
-        "sp-bs16-fp16": "bs=16,precision=fp16", "sp-bs16-bf16": "bs=16,precision=bf16",
-        "mp-bs16-fp16": "bs=16,precision=fp16", "mp-bs16-bf16": "bs=16,precision=bf16",
-    },
-}  # fmt: skip
-
-
 OUTSIDE_CASE = """
 from dataclasses import replace
 from trainmark.cases.toy.case import CASE as TOY

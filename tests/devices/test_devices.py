@@ -159,9 +159,7 @@ def test_a_limit_on_the_process_is_each_rank_s_and_not_the_machine_s(kind: str) 
     assert [int(word) for word in done.stdout.split()] == [256 << 20] * 2
 
 
-ROOMS = (
-    "cli", "conformance", "data", "launch", "measure", "planning", "report", "results", "training",
-)  # fmt: skip
+ROOMS = ("cli", "data", "judge", "launch", "pages", "plan", "record", "server", "train")
 
 
 def test_no_vendor_is_named_outside_its_file() -> None:

@@ -9,8 +9,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices import pci, tool, torch_vendor
-from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.devices import tool, torch_vendor
+from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor, named
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RocmVendor(TorchVendor):
     shared = ("dev/kfd",)
     package = None
     built = "hip"
-    pci_classes = pci.COMPUTE
+    pci_classes = PCI_COMPUTE
     folders = FOLDERS
     in_tools_order = False
 

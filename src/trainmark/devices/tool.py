@@ -42,7 +42,7 @@ def find(*names: str, folders: Sequence[str] = ()) -> str:
     raise MonitorFault("absent", f"{names[0]} is not on the PATH")
 
 
-def run(argv: Sequence[str], *, timeout_s: float | None = None, any_code: bool = False) -> str:
+def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = False) -> str:
     """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
 
     Args:
@@ -52,7 +52,6 @@ def run(argv: Sequence[str], *, timeout_s: float | None = None, any_code: bool =
         MonitorFault: it is not there, hangs or ends with an error.
     """
     path, name = find(argv[0]), Path(argv[0]).name
-    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],
@@ -106,12 +105,9 @@ class ToolMonitor:
 
     printed = ""  # by the command that was run last
 
-    def __init__(
-        self, *commands: Command, timeout_s: float | None = None, count: int | None = None
-    ) -> None:
+    def __init__(self, *commands: Command, count: int | None = None) -> None:
         self.name = Path(commands[0].argv[0]).name
         self._commands = commands
-        self._timeout_s = timeout_s
         self._count = count
 
     def read(self) -> list[DeviceSample]:
@@ -127,7 +123,7 @@ class ToolMonitor:
         faults = []
         for place, (argv, parse, any_code) in enumerate(self._commands):
             try:
-                self.printed = run(argv, timeout_s=self._timeout_s, any_code=any_code)
+                self.printed = run(argv, any_code=any_code)
                 samples = parse(self.printed)
                 if not samples:
                     raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")

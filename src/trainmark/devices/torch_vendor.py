@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci, tool
+from trainmark.devices import tool
 from trainmark.devices.printed import pci_addresses
 from trainmark.devices.torch_build import torch_build
 from trainmark.protocols import MonitorFault, Refusal
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from trainmark.spec import Recipe
 
 ROOT = Path("/")
+# Base classes of https://pci-ids.ucw.cz/read/PD, 2026-11-22: display controllers (03), processing
+# accelerators (12), and co-processors (0b).
+PCI_CLASSES = ("0x03", "0x12", "0x0b")
+PCI_COMPUTE = ("0x0302", "0x12", "0x0b")  # without the display controllers that are there to draw
 _DRIVER = re.compile(r"Driver(?: Version)?\s*:?\s*v?([0-9][\w.-]*)")
 
 
@@ -62,7 +66,7 @@ class TorchVendor:
     built: str | None = None
     module: str | None
     pci_vendor: int
-    pci_classes: tuple[str, ...] = pci.CLASSES
+    pci_classes: tuple[str, ...] = PCI_CLASSES
     commands: tuple[tool.Command, ...] = ()
     folders: tuple[str, ...] = ()
     in_tools_order = True
@@ -172,7 +176,7 @@ class TorchVendor:
     def unusable(self) -> Refusal | None:
         """Return why no device that is here can be used; see ``protocols.Diagnoses``."""
         files = self.device_files()
-        on_bus = pci.accelerators(self.pci_vendor, root=ROOT, classes=self.pci_classes)
+        on_bus = pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
             return Refusal(
                 f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
@@ -248,7 +252,7 @@ class TorchVendor:
         folders, visible = self.pci_folders(), self.visible()
         if not folders or local_rank >= len(visible):
             return None
-        return pci.numa_node(folders[visible[local_rank]])
+        return numa_node_of(folders[visible[local_rank]])
 
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
@@ -273,6 +277,25 @@ def _reading(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
         return {}
     finally:
         monitor.close()
+
+
+def pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> list[Path]:
+    """Return the folders of a vendor's accelerators on the PCI bus, in the order of addresses."""
+    found = []
+    for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
+        with suppress(OSError, ValueError):  # removed meanwhile, or it does not tell what it is
+            kind = (folder / "class").read_text().strip()
+            if int((folder / "vendor").read_text(), 16) == vendor and kind.startswith(classes):
+                found.append(folder)
+    return found
+
+
+def numa_node_of(folder: Path) -> int | None:
+    """Return the NUMA node of a device on the PCI bus; None where the machine does not tell."""
+    with suppress(OSError, ValueError):
+        node = int((folder / "numa_node").read_text())
+        return node if node >= 0 else None  # -1: the firmware does not tell
+    return None
 
 
 def named(chosen: str | None, count: int) -> list[int]:

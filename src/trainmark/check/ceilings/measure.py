@@ -6,7 +6,6 @@ Owns the document that they lead to, and what is refused before they start.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import tempfile
@@ -57,9 +56,7 @@ def measure_ceilings(
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
     setup = set_up(vendor, nproc, run_id)
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
-        asked = Asked(
-            launcher=os.getpid(), device=vendor.name, world_size=nproc, budget_s=budget_s, full=full
-        )
+        asked = Asked(device=vendor.name, world_size=nproc, budget_s=budget_s, full=full)
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
             "started": datetime.now(UTC).isoformat(timespec="seconds"), "took_s": 0.0,

@@ -40,12 +40,10 @@ class Asked:
     """What the ranks are to measure.
 
     Args:
-        launcher: process id of the launcher.
         budget_s: time of one kind, for example the matmuls of one precision.
         full: larger sizes too.
     """
 
-    launcher: int
     device: str
     world_size: int
     budget_s: float
@@ -191,8 +189,6 @@ def main(asked: Asked) -> None:
     results = os.dup(1)
     os.dup2(2, 1)  # for what others print
     die_with_parent()
-    if os.getppid() != asked.launcher:
-        sys.exit("the launcher died")
     placement = numa.take(
         os.environ.get(numa.PLACEMENT_VARIABLE), int(os.environ["LOCAL_RANK"])
     )  # before torch starts threads

@@ -84,7 +84,7 @@ class AmdSmi(tool.ToolMonitor):
         """Return one reading of each device; see ``Monitor.read``."""
         samples = super().read()
         if self._static is None:
-            found = parse_static(tool.run([self._path, *_STATIC], timeout_s=self._timeout_s))
+            found = parse_static(tool.run([self._path, *_STATIC]))
             self._static = {sample.index: sample for sample in found}
         return [
             replace(sample, name=known.name, uuid=known.uuid)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci, printed, tool, torch_vendor
-from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.devices import printed, tool, torch_vendor
+from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor, named, pci_accelerators
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Intel(TorchVendor):
     built = "xpu"
     module = None  # xe and i915 are of the kernel, whose version is in every record
     pci_vendor = 0x8086
-    pci_classes = pci.COMPUTE
+    pci_classes = PCI_COMPUTE
 
     def cards(self) -> list[Path]:
         """Return the folder on the PCI bus of each card that torch takes, by address.
@@ -71,7 +71,7 @@ class Intel(TorchVendor):
         """
         found = [
             folder
-            for folder in pci.accelerators(self.pci_vendor, root=torch_vendor.ROOT)
+            for folder in pci_accelerators(self.pci_vendor)
             if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
         ]
         discrete = [folder for folder in found if folder.name.split(":")[1] != "00"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from trainmark.devices import pci, torch_vendor
+from trainmark.devices import torch_vendor
 from trainmark.devices.torch_build import torch_build
 from trainmark.devices.vendors.nvidia import conditions, driver, monitor, nvml
 from trainmark.protocols import ContainerNeeds, Refusal
@@ -81,7 +81,7 @@ class Nvidia:
         )
 
     def _without_driver(self) -> Refusal | None:
-        count = len(pci.accelerators(self.pci_vendor, root=torch_vendor.ROOT, classes=pci.COMPUTE))
+        count = len(torch_vendor.pci_accelerators(self.pci_vendor, torch_vendor.PCI_COMPUTE))
         if not count:
             return None
         return Refusal(
@@ -159,7 +159,9 @@ class Nvidia:
         """Return the NUMA node of a rank's card; see ``protocols.Located``."""
         usable = self._usable()
         return (
-            pci.numa_node(driver.PCI / usable[local_rank].bus) if local_rank < len(usable) else None
+            torch_vendor.numa_node_of(driver.PCI / usable[local_rank].bus)
+            if local_rank < len(usable)
+            else None
         )
 
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
