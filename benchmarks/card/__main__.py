@@ -103,7 +103,7 @@ def measure(
         raise EnvironmentFault(
             f"the device could not be opened:\n{opened.output}",
             where=f"--device {card.device}",
-            remedy="`trainmark list devices` says what is here; docs/new-card.md explains failures",
+            remedy="`trainmark list devices` says what is here; docs/machine.md explains failures",
         )
     results = kept.Results(
         given.results or (RESULTS if card.size == "full" else BUILT), opened.document["found"],

@@ -19,7 +19,7 @@ from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.comparison.comparing import THRESHOLD
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import launchers, series, submission
-from trainmark.launch.launchers import CONTAINER, LOCAL
+from trainmark.launch.launchers.names import CONTAINER, LOCAL
 from trainmark.launch.progress import Progress, end_line
 from trainmark.launch.repeats import launch_shown, launches, shown
 from trainmark.launch.run_dir import refuse_used

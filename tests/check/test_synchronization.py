@@ -8,11 +8,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.check.conformance.synchronization import (
-    SynchronizedError,
-    no_synchronization,
-    without_synchronization,
-)
+from trainmark.check.conformance.synchronization import SynchronizedError, no_synchronization
 
 VALUES, MASK, PLACES = torch.arange(6.0), torch.arange(6) % 2 == 0, torch.tensor([3, 1])
 WAITING = {
@@ -92,6 +88,6 @@ def test_a_device_that_can_tell_is_asked():
             yield
             asked.append("allowed")
 
-    step = without_synchronization(Asked(FakeClock()), asked.append)
-    step("a step")
+    with no_synchronization(Asked(FakeClock())):
+        asked.append("a step")
     assert asked == ["forbidden", "a step", "allowed"]

@@ -37,6 +37,7 @@ def contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_contract_holds_on_the_stand_in(tmp_path: Path) -> None:
     done = contract(CHOSEN, STANDIN_IN_USE=str(tmp_path / "in_use"))

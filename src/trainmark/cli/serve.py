@@ -15,7 +15,7 @@ EXAMPLES = """\
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
   trainmark serve --store postgresql://team@host/results --data /var/lib/trainmark
-  trainmark serve --host 10.0.0.7 --read token     a proxy with TLS is better: docs/serve.md
+  trainmark serve --host 10.0.0.7 --read token     a proxy with TLS is better: docs/site.md
 """
 
 

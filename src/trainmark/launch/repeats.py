@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.launch import submission
-from trainmark.launch.launchers import LOCAL
+from trainmark.launch.launchers.names import LOCAL
 from trainmark.launch.local import launch
 from trainmark.launch.progress import Progress, end_line, progress_line
 from trainmark.plan.resolving import of_repeat

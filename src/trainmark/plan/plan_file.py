@@ -127,10 +127,10 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             f"{option} does not go with a plan file",
             where=str(path),
             rule="each run in the file says it for itself",
-            remedy="write it under the runs it is meant for; docs/plans.md has the keys",
+            remedy="write it under the runs it is meant for; docs/measuring.md has the keys",
         )
     try:
-        file = _File.model_validate(read_yaml(path))
+        file = _File.model_validate(read_yaml(path) or {})
     except ValidationError as error:
         raise usage_error(error, _File, f"{path}: ") from None
     name = file.name or _as_name(path.stem)

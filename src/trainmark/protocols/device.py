@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class MemoryUse:
     allocator_peak_bytes: int | None
     used_bytes: int | None
     total_bytes: int | None
-    scope: str
+    scope: Literal["device", "process"]
 
 
 # Keys that ``describe`` and ``set_precision`` must return, because figures and pages read them.

@@ -18,6 +18,7 @@ from trainmark.data.json_documents import Frozen
 from trainmark.devices.numa import compact
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.shapes import Count, Number  # noqa: TC001 - pydantic reads them
+from trainmark.record.step_series import MOST_CELLS
 from trainmark.record.thinning import TOGETHER, thin
 from trainmark.spec import Message, message
 
@@ -35,7 +36,6 @@ MOST_LINES = 8
 STRETCHES = 200  # of steps in which ranks are compared
 LOWERED_STRETCHES = 400  # of steps; one step with lowered clocks marks the whole stretch
 MOST_LOWERED = 400  # readings with lowered clocks that are kept of a quantity
-MOST_CELLS = 1 << 23  # steps of all ranks: 64 MiB
 _CELLS_AT_ONCE = 1 << 21
 _NS_PER_S = 1e9
 # The column of readings that has each quantity: of devices, then of hosts.

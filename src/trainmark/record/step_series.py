@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from trainmark.rank.events import Window
 
+MOST_CELLS = 1 << 23  # steps of all ranks whose times are kept: 64 MiB
+
 
 @dataclass(slots=True)
 class RankSteps:

@@ -16,8 +16,7 @@ from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
 from trainmark.record.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
-from trainmark.record.series import MOST_CELLS
-from trainmark.record.step_series import RankSteps, Series
+from trainmark.record.step_series import MOST_CELLS, RankSteps, Series
 
 if TYPE_CHECKING:
     from pathlib import Path

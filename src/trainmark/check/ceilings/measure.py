@@ -40,7 +40,7 @@ def measure_ceilings(
     full: bool,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Measure, and return the document that docs/ceilings.md describes.
+    """Measure, and return the document that docs/machine.md describes.
 
     Standard error gets what is being measured, and what a failing rank says.
 

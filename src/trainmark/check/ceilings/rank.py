@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Kind:
-    """One kind of work over sizes and what was measured of it, as docs/ceilings.md describes it.
+    """One kind of work over sizes and what was measured of it, as docs/machine.md describes it.
 
     Args:
         reason: why it does not apply, and has no points; None if it does.

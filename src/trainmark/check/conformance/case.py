@@ -9,9 +9,10 @@ from its own tests.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from hashlib import file_digest
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,10 +60,12 @@ class Check:
         }
 
 
-class _Skipped(NamedTuple):
-    """The reason why a rule cannot be checked."""
+class _SkippedError(Exception):
+    """A rule cannot be checked; why."""
 
-    why: Message
+    def __init__(self, code: str | Message, **values: Any) -> None:
+        super().__init__()
+        self.why = message(code, **values) if isinstance(code, str) else code
 
 
 class _Inputs(NamedTuple):
@@ -74,16 +77,20 @@ class _Inputs(NamedTuple):
     described: Sequence[Message]
 
     def found(self) -> dict[str, Any]:
-        """Return what the probe found, for the rules that are skipped without it."""
-        assert not isinstance(self.probe, Message)
+        """Return what the probe found."""
+        if isinstance(self.probe, Message):
+            raise _SkippedError("check_without_run")
         return self.probe
 
     def losses(self) -> dict[int, list[float]]:
-        """Return the known losses of each world by its ranks."""
-        return {
+        """Return the known losses of each world by its ranks, if there are enough."""
+        found = {
             world: [loss for loss in record.steps.loss if loss is not None]
             for world, record in self.runs.items()
         }
+        if (shortest := min(map(len, found.values()))) < _FEWEST_STEPS:
+            raise _SkippedError("check_too_few_steps", steps=shortest)
+        return found
 
 
 def judge(
@@ -107,15 +114,13 @@ def judge(
 
 def _check(name: str, inputs: _Inputs) -> Check:
     faults: list[Message] = []
-    skipped = None
-    unprobed = name in _OF_THE_PROBE and isinstance(inputs.probe, Message)
-    rule = [_Skipped(message("check_without_run"))] if unprobed else _RULES[name](inputs)
-    for found in chain(_causes(name, inputs), rule):
-        if isinstance(found, _Skipped):
-            skipped = found.why
-        elif found not in faults:  # both runs often have the same fault
-            faults.append(found)
-    return Check(name, tuple(faults), None if faults else skipped)
+    try:
+        for fault in chain(_causes(name, inputs), _RULES[name](inputs)):
+            if fault not in faults:  # both runs often have the same fault
+                faults.append(fault)
+    except _SkippedError as skipped:
+        return Check(name, tuple(faults), None if faults else skipped.why)
+    return Check(name, tuple(faults))
 
 
 def _causes(name: str, inputs: _Inputs) -> Iterator[Message]:
@@ -130,7 +135,7 @@ def _causes(name: str, inputs: _Inputs) -> Iterator[Message]:
         yield cause.message
 
 
-def _epoch(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+def _epoch(inputs: _Inputs) -> Iterator[Message]:
     """Compare a whole epoch's batches with what the job and its data declare."""
     probe = inputs.found()
     steps, samples, planned = probe["steps"], probe["samples"], probe["announced_steps"]
@@ -145,47 +150,39 @@ def _epoch(inputs: _Inputs) -> Iterator[Message | _Skipped]:
         yield message("samples_of_epoch", epoch=1, samples=samples, expected=expected)
 
 
-def _batches(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+def _batches(inputs: _Inputs) -> Iterator[Message]:
     if inputs.found()["draws"] is not None:
         yield message("check_batches_draw", module=inputs.found()["draws"])
     if inputs.found()["overwritten"]:
         yield message("check_batches_overwritten")
 
 
-def _loss_falls(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+def _loss_falls(inputs: _Inputs) -> Iterator[Message]:
     for world, losses in inputs.losses().items():
-        if len(losses) < _FEWEST_STEPS:
-            yield _Skipped(message("check_too_few_steps", steps=len(losses)))
-            continue
         tenth = len(losses) // 10
-        first, last = _mean(losses[:tenth]), _mean(losses[-tenth:])
+        first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
         if last >= first:
             yield message(
                 "check_loss_not_falling", ranks=world, steps=len(losses), first=first, last=last
             )
 
 
-def _equal_losses(inputs: _Inputs) -> Iterator[Message | _Skipped]:
-    losses = list(inputs.losses().values())
-    shortest = min(len(values) for values in losses)
-    if len(losses) < 2:
-        yield _Skipped(inputs.missing or message("check_without_run"))
-    elif shortest < _FEWEST_STEPS:
-        yield _Skipped(message("check_too_few_steps", steps=shortest))
-    else:
-        one, two = (_mean(values[:_FEWEST_STEPS]) for values in losses)
-        if abs(one - two) > _LOSS_TOLERANCE * max(abs(one), abs(two)):
-            yield message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=two)
+def _equal_losses(inputs: _Inputs) -> Iterator[Message]:
+    if len(inputs.runs) < 2:
+        raise _SkippedError(inputs.missing or "check_without_run")
+    one, two = (fmean(losses[:_FEWEST_STEPS]) for losses in inputs.losses().values())
+    if abs(one - two) > _LOSS_TOLERANCE * max(abs(one), abs(two)):
+        yield message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=two)
 
 
-def _evaluation(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+def _evaluation(inputs: _Inputs) -> Iterator[Message]:
     """Compare the evaluated rows with the data, and the qualities of the two runs."""
     passed = {world: record for world, record in inputs.runs.items() if record.cause is None}
     for world, record in passed.items():
         rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
         if not record.plan.evaluates:
-            yield _Skipped(message("never_evaluates"))
-        elif scored != rows:
+            raise _SkippedError("never_evaluates")
+        if scored != rows:
             yield message("check_evaluation_rows", ranks=world, scored=scored or 0, rows=rows)
     values = [record.quality.value for record in passed.values()]
     known = [value for value in values if value is not None]
@@ -193,26 +190,22 @@ def _evaluation(inputs: _Inputs) -> Iterator[Message | _Skipped]:
         yield message("check_qualities_differ", one=known[0], two=known[1])
 
 
-def _flops(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+def _flops(inputs: _Inputs) -> Iterator[Message]:
     formula, counted = inputs.found()["model_flops"], inputs.found()["counted"]
     if formula is None:
-        yield _Skipped(message("no_flop_formula"))
-    elif abs(formula - counted) > _FLOPS_TOLERANCE * counted:
+        raise _SkippedError("no_flop_formula")
+    if abs(formula - counted) > _FLOPS_TOLERANCE * counted:
         ratio = formula / counted if counted else None
         yield message("check_flops", said=formula, counted=counted, ratio=ratio)
 
 
-def _waits(inputs: _Inputs) -> Iterator[Message | _Skipped]:
+def _waits(inputs: _Inputs) -> Iterator[Message]:
     if (waits := inputs.found()["waits"]) is not None:
         yield message("check_step_waits", **waits)
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 # Each after the causes of failed runs that belong to it; some have nothing more to look at.
-_RULES: dict[str, Callable[[_Inputs], Iterable[Message | _Skipped]]] = {
+_RULES: dict[str, Callable[[_Inputs], Iterable[Message]]] = {
     "description": lambda inputs: inputs.described,
     "runs": lambda inputs: [inputs.probe] if isinstance(inputs.probe, Message) else [],
     "counts": lambda _: (),
@@ -225,7 +218,6 @@ _RULES: dict[str, Callable[[_Inputs], Iterable[Message | _Skipped]]] = {
     "flops": _flops,
     "no_waits": _waits,
 }
-_OF_THE_PROBE = {"steps_per_epoch", "batches", "flops", "no_waits"}
 CHECKS = tuple(_RULES)
 
 
@@ -273,28 +265,19 @@ def _recipe(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
 def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate twice: the bytes must be equal and readable, and the target reachable."""
     with TemporaryDirectory(prefix="trainmark-check-") as place:
+        folders = [cases.generated_folder(case, recipe, Path(place) / one) for one in "ab"]
         first, second = (
-            cases.generated_folder(case, recipe, Path(place) / folder) for folder in "ab"
-        )
-        different = sorted({file for file, _ in _digests(first) ^ _digests(second)})
-        if different:
+            {(str(path.relative_to(folder)), sha256(path.read_bytes()).digest())
+             for path in folder.rglob("*") if path.is_file()}
+            for folder in folders
+        )  # fmt: skip
+        if different := sorted({file for file, _ in first ^ second}):
             files = ", ".join(different[:3])
             yield message("check_data_not_repeatable", recipe=name, files=files)
-        facts: DataFacts = cases.part(case.name, "data").check(first, recipe)
+        facts: DataFacts = cases.part(case.name, "data").check(folders[0], recipe)
         if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
             yield message("check_data_empty", recipe=name)
         target, best = case.target(recipe), facts.best_quality
         if target and best is not None and not target.reached(best):
             value = target.value
             yield message("check_target_unreachable", recipe=name, target=value, best=best)
-
-
-def _digests(folder: Path) -> set[tuple[str, str]]:
-    """Return name and SHA-256 of every file below ``folder``."""
-    found = set()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                digest = file_digest(file, "sha256").hexdigest()
-            found.add((str(path.relative_to(folder)), digest))
-    return found

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 from annotated_types import Ge, Gt, Len
@@ -67,14 +68,15 @@ print(json.dumps("torch" in sys.modules))
 """
 
 
-def _misfits(value: Any, kind: Any) -> list[str]:
-    """Return where ``value`` is not of a type: paths below it, empty for itself."""
+def _misfits(value: Any, kind: Any) -> str:
+    """Return where ``value`` is not of a type, in pydantic's words; empty if it fits."""
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
     try:
         TypeAdapter(tuple[kind], config=config).validate_python((value,))
     except ValidationError as error:
-        return list(dict.fromkeys(".".join(map(str, one["loc"][1:])) for one in error.errors()))
-    return []
+        places = dict.fromkeys(".".join(map(str, one["loc"][1:])) for one in error.errors())
+        return ", ".join(filter(None, places)) or "another type"
+    return ""
 
 
 class _Faults(list[str]):
@@ -83,9 +85,14 @@ class _Faults(list[str]):
             self.append(fault)
 
     def answer(self, name: str, ask: Callable[[], Any], kind: Any = Any) -> Any:
-        """Return the result of ``ask``; None, with a fault, if it raises or does not fit."""
+        """Return the result of ``ask``; None, with a fault, if it raises or does not fit.
+
+        A ``MonitorFault`` is none: the tool is not installed here, or does not answer now.
+        """
         try:
             value = ask()
+        except MonitorFault:
+            return None
         except Exception as error:  # noqa: BLE001 - a foreign vendor may raise anything
             self.append(f"{name} raised {type(error).__name__}: {error}")
             return None
@@ -102,25 +109,24 @@ def plan(vendor: Vendor) -> list[str]:
     for name, (given, kind, required) in _QUESTIONS.items():
         if required or hasattr(vendor, name):
             words = f"{name}({', '.join(map(str, given))})"
-            method = getattr(vendor, name)
-            answers[name] = faults.answer(words, lambda m=method, g=given: m(*g), kind)  # type: ignore[misc]
+            answers[name] = faults.answer(words, partial(getattr(vendor, name), *given), kind)
     for precision in get_args(Precision):
-        recipe = Recipe(precision=precision)
-        name = f"refuse({precision})"
-        faults.answer(name, lambda r=recipe: vendor.refuse(r, 1), Refusal | None)  # type: ignore[misc]
-    count, names = answers["count"], answers["product_names"]
-    if count is not None and names is not None and not vendor.counts_cores:
+        ask = partial(vendor.refuse, Recipe(precision=precision), 1)
+        faults.answer(f"refuse({precision})", ask, Refusal | None)
+    count, names = answers["count"] or 0, answers["product_names"]
+    if names is not None and not vendor.counts_cores:
         fault = f"count() is {count}, but product_names() has {len(names)}"
         faults.unless(len(names) == count, fault)
-    _check_monitor(vendor, 1 if vendor.counts_cores else count or 0, faults)
+    _check_monitor(vendor, 1 if vendor.counts_cores else count, faults)
     return faults
 
 
 def vendor_faults(vendor: Vendor) -> list[str]:
     """Return what is wrong with ``vendor`` as planning uses it; no device is needed."""
     faults = _Faults(f"{name} is missing" for name in missing_members(vendor, Vendor))
-    for name, kind in {} if faults else _ATTRIBUTES.items():
-        faults.answer(name, lambda name=name: getattr(vendor, name), kind)  # type: ignore[misc]
+    if not faults:
+        for name, kind in _ATTRIBUTES.items():
+            faults.answer(name, partial(getattr, vendor, name), kind)
     if faults:
         return faults
     hides = vendor.visible_devices
@@ -132,71 +138,48 @@ def vendor_faults(vendor: Vendor) -> list[str]:
 
 
 def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
-    numbers = faults.answer(f"monitored({count})", lambda: vendor.monitored(count), list[_Whole])
-    if numbers is not None and len(numbers) not in (0, count):
-        fault = f"monitored({count}) is {numbers!r}, not a number for each device or nothing"
-        faults.append(fault)
-    try:
-        monitor = vendor.monitor()
-    except MonitorFault:
-        return  # not installed here
-    except Exception as error:  # noqa: BLE001 - a foreign vendor may raise anything
-        faults.append(f"monitor() raised {type(error).__name__}: {error}")
+    """Check one reading, and the numbers that the devices have in it."""
+    asked = f"monitored({count})"
+    numbers = faults.answer(asked, partial(vendor.monitored, count), list[_Whole]) or []
+    fault = f"{asked} is {numbers!r}, not a number for each device or nothing"
+    faults.unless(len(numbers) in (0, count), fault)
+    monitor: Monitor | None = faults.answer("monitor()", vendor.monitor)
+    if monitor is None:
         return
-    if monitor is not None and not missing_members(monitor, Monitor):
-        found = faults.answer("monitor().read()", lambda: reading_faults(monitor, numbers or ()))
-        faults += found or ()
-        faults.answer("monitor().close()", monitor.close)
-    elif monitor is not None:
-        faults += [f"monitor() lacks {name}" for name in missing_members(monitor, Monitor)]
+    if missing := missing_members(monitor, Monitor):
+        faults += [f"monitor() lacks {name}" for name in missing]
+        return
+    samples = faults.answer("monitor().read()", monitor.read)
+    faults.answer("monitor().close()", monitor.close)
+    if samples is None:
+        return
+    wrong = [fault for sample in samples for fault in sample_faults(sample)]
+    faults += wrong
+    indices = [] if wrong else [sample.index for sample in samples]
+    faults.unless(len(set(indices)) == len(indices), f"read() tells devices twice: {indices}")
+    unread = [] if wrong else sorted(set(numbers).difference(indices))
+    faults.unless(not unread, f"{asked} names {unread}, and read() tells {indices}")
 
 
 def sample_faults(sample: DeviceSample) -> list[str]:
     """Return what is wrong with a reading of one device: values of another type or impossible."""
-    names = _misfits(sample, DeviceSample)
-    if "" in names:
-        return [f"{sample!r} is no DeviceSample"]
-    if names:
-        names = list(dict.fromkeys(name.partition(".")[0] for name in names))
-        return [f"{name} of a DeviceSample is {getattr(sample, name)!r}" for name in names]
+    if misfits := _misfits(sample, DeviceSample):
+        return [f"{sample!r} is no DeviceSample: {misfits}"]
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     if used is not None and total is not None and used > total:
         return ["memory_used_bytes of a DeviceSample is more than memory_total_bytes"]
     return []
 
 
-def reading_faults(monitor: Monitor, numbers: Sequence[int]) -> list[str]:
-    """Return what is wrong with one reading; a ``MonitorFault`` is no fault.
-
-    Args:
-        numbers: result of ``Vendor.monitored``.
-    """
-    try:
-        samples = monitor.read()
-    except MonitorFault:
-        return []
-    found = [fault for sample in samples for fault in sample_faults(sample)]
-    if found:
-        return found
-    indices = [sample.index for sample in samples]
-    if len(set(indices)) != len(indices):
-        found.append(f"read() tells devices twice: {indices}")
-    if unread := sorted(set(numbers).difference(indices)):
-        found.append(f"monitored({len(numbers)}) names {unread}, and read() tells {indices}")
-    return found
-
-
 def _check_without_torch(vendor: Vendor, faults: _Faults) -> None:
     """Plan in a separate process and check that torch was not imported there."""
     kind = type(vendor)
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_TORCH, kind.__module__, kind.__qualname__],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = [sys.executable, "-c", _WITHOUT_TORCH, kind.__module__, kind.__qualname__]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         name = f"{kind.__module__}:{kind.__qualname__}"
-        faults.append(f"{name} cannot be used for planning in a separate process: {last[0]}")
+        faults.append(f"{name} cannot be used for planning in a separate process: {last}")
     else:
         faults.unless(not json.loads(done.stdout), "planning imports torch")
 
@@ -209,32 +192,27 @@ def device_faults(vendor: Vendor) -> list[str]:
     import torch
 
     faults = _Faults()
-    device: Device | None = faults.answer("open(0, 1)", lambda: vendor.open(0, 1))
-    if device is None:
-        return faults
-    faults += [f"{name} is missing" for name in missing_members(device, Device)]
+    device: Device = faults.answer("open(0, 1)", lambda: vendor.open(0, 1))
+    faults += [] if faults else [f"{name} is missing" for name in missing_members(device, Device)]
     if faults:
         return faults
     for name in ("name", "torch_type"):
         same = getattr(device, name) == getattr(vendor, name)
         faults.unless(same, f"the device's {name} is not the vendor's")
-    flags = _keys(
-        "set_precision(fp32)", lambda: device.set_precision("fp32"), PRECISION_KEYS, faults
-    )
+    set_fp32 = partial(device.set_precision, "fp32")
+    flags = _keys("set_precision(fp32)", set_fp32, PRECISION_KEYS, faults)
     faults.unless(not flags.get("tf32"), "set_precision(fp32) leaves TF32 on")
     facts = _keys("describe()", device.describe, DESCRIBE_KEYS, faults)
-    if "vendor" in facts:
-        fault = f"describe() has the vendor {facts['vendor']!r}, not {vendor.name!r}"
-        faults.unless(facts["vendor"] == vendor.name, fault)
+    told = facts.get("vendor", vendor.name)
+    fault = f"describe() has the vendor {told!r}, not {vendor.name!r}"
+    faults.unless(told == vendor.name, fault)
     faults.answer("timing", lambda: _check_time(device, faults))
     losses = [device.place(torch.tensor(value)) for value in (1.5, -2.0)]
     read = faults.answer("read(losses)", lambda: device.read(losses))
     faults.unless(read == [1.5, -2.0], f"read(losses) is {read!r} of [1.5, -2.0]")
     faults.answer("pin(tensor) in a thread", lambda: _check_pinned_copy(device, faults))
-    memory = faults.answer("memory()", device.memory, MemoryUse)
-    scoped = memory is None or memory.scope in ("device", "process")
-    faults.unless(scoped, f"memory() is {memory!r}")
-    faults.answer("matmul_rate(fp32)", lambda: device.matmul_rate("fp32"), MatmulRate)
+    faults.answer("memory()", device.memory, MemoryUse)
+    faults.answer("matmul_rate(fp32)", partial(device.matmul_rate, "fp32"), MatmulRate)
     rate = Annotated[float, Gt(0)]
     faults.answer("copy_bytes_per_second()", device.copy_bytes_per_second, rate)
     return faults
@@ -244,12 +222,10 @@ def _keys(
     name: str, ask: Callable[[], Any], keys: Sequence[str], faults: _Faults
 ) -> dict[str, Any]:
     """Return an answer that must be JSON with these keys; empty if it is no dict."""
-    value = faults.answer(name, ask, dict[str, Any])
-    if value is None:
-        return {}
+    value: dict[str, Any] = faults.answer(name, ask, dict[str, Any]) or {}
     faults += [f"{name} lacks the key {key}" for key in keys if key not in value]
     faults.answer(f"{name} as JSON", lambda: json.dumps(value, allow_nan=False))
-    return dict(value)
+    return value
 
 
 def _check_pinned_copy(device: Device, faults: _Faults) -> None:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from trainmark.protocols import Device
 
@@ -42,41 +42,29 @@ class _Dispatched(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._torch_type = torch_type
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        given = dict(kwargs or {})
-        if self._waits(func, args, given):
+        kwargs = kwargs or {}
+        if self._waits(func, args, kwargs):
             raise SynchronizedError(str(func))
-        return func(*args, **given)
+        return func(*args, **kwargs)
 
-    def _waits(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _waits(self, operation: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
+        places = {item.device.type for item in tensors}
         packet = operation.overloadpacket
         if packet in _COPYING:
-            return self._copies_at_once(args, kwargs, tensors)
-        if all(item.device.type != self._torch_type for item in tensors):
+            if kwargs.get("device") is not None:
+                places.add(torch.device(kwargs["device"]).type)
+            at_once = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+            return len(places) > 1 and self._torch_type in places and at_once
+        if self._torch_type not in places:
             return False
         if packet in _INDEXING:
             return any(item.dtype in (torch.bool, torch.uint8) for item in tree_leaves(args[1]))
         if packet is _aten.repeat_interleave and kwargs.get("output_size") is not None:
             return False
         return not _READING.isdisjoint(operation.tags)
-
-    def _copies_at_once(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-    ) -> bool:
-        """Tell whether a copy between host and device waits for its end."""
-        places = {item.device.type for item in tensors}
-        if kwargs.get("device") is not None:
-            places.add(torch.device(kwargs["device"]).type)
-        at_once = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-        return len(places) > 1 and self._torch_type in places and at_once
 
 
 class _Called(TorchFunctionMode):
@@ -86,13 +74,7 @@ class _Called(TorchFunctionMode):
         super().__init__()
         self._torch_type = torch_type
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         if func in _METHODS and args[0].device.type == self._torch_type:
             raise SynchronizedError(f"Tensor.{func.__name__}")
@@ -113,13 +95,3 @@ def no_synchronization(device: Device) -> Iterator[None]:
     own = getattr(device, "forbid_synchronization", nullcontext)()
     with own, _Dispatched(device.torch_type), _Called(device.torch_type):
         yield
-
-
-def without_synchronization(device: Device, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return ``step``, a job's, with each call inside ``no_synchronization``."""
-
-    def forbidden(batches: Any) -> Any:
-        with no_synchronization(device):
-            return step(batches)
-
-    return forbidden

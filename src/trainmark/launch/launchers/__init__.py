@@ -8,20 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError, nearest
+from trainmark.launch.launchers.names import CLASSES, NAMES
 
 if TYPE_CHECKING:
     from trainmark.launch.contract import Launcher
-
-LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
-CONTAINER = "container"  # this machine, in the site's container
-CLASSES = {
-    CONTAINER: "Container",
-    "slurm": "Slurm",
-    "ssh": "Ssh",
-    "kubernetes": "Kubernetes",
-    "ray": "Ray",
-}
-NAMES = (LOCAL, *CLASSES)
 
 
 def load(name: str) -> Launcher:

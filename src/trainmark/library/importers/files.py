@@ -71,6 +71,9 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
     if in_folder and of_run and _OWN_PAGE.fullmatch(path.name):
         yield page.unread(0, "file", message("page_of_a_run"))
         return
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        yield page.unread(0, "file", message("file_unreadable", why="not a regular file"))
+        return
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
