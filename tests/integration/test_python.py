@@ -65,7 +65,7 @@ def test_both_languages_have_the_same_examples() -> None:
 
 
 def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: Path) -> None:
-    wrong = ('trainmark.run("toy", repeat="two")', 'print(1 + records[0].figure("p_train"))')
+    wrong = ("trainmark.run(case=5)", 'print(1 + records[0].figure("p_train"))')
     lines = [*script("measuring.md").splitlines(), *wrong]
     (tmp_path / "page.py").write_text("\n".join(lines), encoding="utf-8")
     # The project's own settings, which are strict, and its cache: this takes a minute without.

@@ -257,7 +257,7 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     assert len(ids) == 1
 
 
-def test_a_raw_folder_without_data_or_model_says_where_they_come_from(tmp_path, folder):
+def test_a_raw_folder_without_data_or_model_says_where_they_come_from(tmp_path):
     for name, says in (("dev", "SST-2 not found"), ("model", "model folder not found")):
         raw = tmp_path / name / "raw"
         raw.mkdir(parents=True)
@@ -266,5 +266,8 @@ def test_a_raw_folder_without_data_or_model_says_where_they_come_from(tmp_path, 
         with pytest.raises(DataError, match=says) as caught:
             prepare(raw, tmp_path / name / "data", print)
         assert "hub" in str(caught.value.remedy)
+
+
+def test_what_is_written_may_not_lie_in_the_raw_folder(folder):
     with pytest.raises(DataError, match="lies inside the raw one"):
         prepare(folder, folder / "inside", print)

@@ -93,6 +93,7 @@ def test_a_real_step_takes_what_is_predicted_or_a_little_more(
     assert least * taken <= found.total - found.weights <= taken
 
 
+@pytest.mark.cpu_seconds(60)
 def test_a_step_of_several_ranks_takes_what_is_predicted_or_a_little_more(
     folder: Path, tmp_path: Path
 ) -> None:

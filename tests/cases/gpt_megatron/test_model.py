@@ -195,6 +195,7 @@ def spawn(place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.cpu_seconds(60)
 def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)

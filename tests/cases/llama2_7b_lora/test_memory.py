@@ -56,6 +56,7 @@ print(json.dumps([peak(config, **fields) for fields in json.loads(sys.argv[2])])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.cpu_seconds(60)
 def test_a_real_step_peaks_within_15_percent_of_the_prediction() -> None:
     sizes = {
         "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -112,5 +113,5 @@ def refuse(recipe: LlamaRecipe, ranks: int, gib: float) -> None:
     memory = int(gib * GIB)
     refuse_too_little(
         lambda other: predict_peak_bytes(PRESETS["7b"], other, ranks),
-        recipe, ranks, RankMemory(memory, machine_bytes=memory),
+        recipe, RankMemory(memory, machine_bytes=memory),
     )  # fmt: skip
