@@ -10,11 +10,10 @@ from annotated_types import Ge, Le
 from pydantic import TypeAdapter, ValidationError
 
 from trainmark.errors import UsageError, nearest
-from trainmark.library.analysis.events import READERS
 from trainmark.library.analysis.lines import STDIN
 from trainmark.library.analysis.modes import check_mode
 from trainmark.library.analysis.numbers import Rule
-from trainmark.library.analysis.presets import AUTO, PRESETS
+from trainmark.library.analysis.presets import AUTO, EVENT_LOGS, PRESETS
 from trainmark.record.index_record import MISSIONS, IndexRecord, fail_flag
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def check(options: Options) -> None:
     elif options.preset not in {AUTO, *PRESETS}:
         remedy = nearest(options.preset, [*PRESETS, AUTO])
         raise UsageError(f"no preset {options.preset!r}", where="preset", remedy=remedy)
-    elif options.preset in READERS:
+    elif options.preset in EVENT_LOGS:
         check_events(options, options.preset)
     if options.index != SPEED and options.ips_unit is None:
         rule = f"index {options.index} prints the log's own figure"

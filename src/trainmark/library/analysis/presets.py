@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.library.analysis.lines import Line
 
+EVENT_LOGS = ("mllog", "perflog")  # presets whose lines are JSON events; ``events`` reads them
 AUTO = "auto"
 _SURE = 0.9  # share of the recognised lines that decides
 
