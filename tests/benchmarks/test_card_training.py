@@ -115,7 +115,7 @@ def test_the_original_scores_our_batch_as_our_model_does() -> None:
     ours = build_model(shape, dropout=0.0, seed=1)
     plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
     plain.load_state_dict(ours.state_dict())
-    some = next(examples.batch(np.arange(1)).chunks(2))
+    some = next(examples.batch(np.arange(1))[0].chunks(2))
     sequences = Sequences.of(some)
     torch.testing.assert_close(
         plain(*glm.spread(sequences.inputs)), sequences.scores(ours(*sequences.inputs)),

@@ -31,9 +31,9 @@ def mark(run_id: str, node: int | None) -> str:
     return run_id if node is None else f"{run_id}.node{node}"
 
 
-def of_run(run_id: str) -> list[psutil.Process]:
+def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
     """Return the living processes with ``run_id`` in their environment, except this one."""
-    return [process for value, process in _processes() if value == run_id]
+    return [process for value, process in _processes(variable) if value == run_id]
 
 
 def alive_runs() -> dict[str, list[int]]:
@@ -48,31 +48,32 @@ def alive_runs() -> dict[str, list[int]]:
     return found
 
 
-def _processes() -> Iterator[tuple[str, psutil.Process]]:
+def _processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
     """Yield each living process of a run with the id of its run."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         try:
-            value = process.environ().get(RUN_VARIABLE)
+            value = process.environ().get(variable)
             if value and process.status() != psutil.STATUS_ZOMBIE:
                 yield value, process
         except psutil.Error:
             continue  # ended meanwhile, or another user's: not of our runs
 
 
-def kill_run(run_id: str) -> None:
-    """Kill every process of the run."""
+def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
+    """Kill every process of the run; return the ids of those that do not end."""
     for _ in range(_KILL_ROUNDS):
-        alive = of_run(run_id)
+        alive = of_run(run_id, variable)
         if not alive:
-            return
+            return []
         for process in alive:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
         psutil.wait_procs(alive, timeout=_ROUND_S)
+    return [process.pid for process in of_run(run_id, variable)]
 
 
 def save_stacks(
