@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
+from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,11 @@ def _trace_file() -> Path:
     return Path(os.environ.get(TRACE_VARIABLE) or _TRACE)
 
 
+@cache
 def _readings(path: Path) -> list[tuple[int, list[DeviceSample]]]:
     """Return time (ns) and devices of each reading of a trace, without an incomplete last line.
+
+    A trace is read once in a process.
 
     Raises:
         MonitorFault: it cannot be read, or is no trace.
