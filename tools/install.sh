@@ -140,6 +140,6 @@ print("\n".join(folder for folder in sys.path[1:]
     echo "torch==$version" >"$pinned"
     need_all_packages
     pip_install "setuptools>=77.0.1"
-    pip_install --constraint "$pinned" --no-build-isolation --editable "$here[server${extra:+,$extra}]"
+    pip_install --constraint "$pinned" --no-build-isolation --editable "$here[library,pages,prepare,server${extra:+,$extra}]"
 fi
 pip_install --no-deps --no-build-isolation --editable "$here"

@@ -45,7 +45,7 @@ def lines(names: set[str]) -> list[str]:
 
 def main() -> None:
     """Write both files."""
-    run = closure(["trainmark", *ALWAYS], extras=("server",))
+    run = closure(["trainmark", *ALWAYS], extras=("library", "pages", "prepare", "server"))
     develop = closure(["trainmark"], extras=("dev",)) - run
     for name, wanted in (("requirements.lock", run), ("requirements-dev.lock", develop)):
         (ROOT / name).write_text(HEAD + "\n".join(lines(wanted)) + "\n", encoding="utf-8")

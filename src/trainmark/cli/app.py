@@ -15,7 +15,11 @@ from trainmark.cli.options import SETTINGS, TyperGroup, command_of, with_example
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
-_EXTRAS = {"sqlalchemy": "library", "starlette": "server", "uvicorn": "server", "httpx2": "server"}
+_EXTRAS = {
+    "duckdb": "prepare", "h5py": "prepare", "httpx2": "server", "junitparser": "library",
+    "markdown_it": "library", "pyarrow": "library", "sentencepiece": "prepare",
+    "sqlalchemy": "library", "starlette": "server", "uvicorn": "server", "vl_convert": "pages",
+}  # fmt: skip
 _CTRL_C = 130  # what typer ends with then, without a message; no verb of ours ends so
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data, here and now
