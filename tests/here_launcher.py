@@ -62,8 +62,7 @@ class Here:
         if None in codes:
             return JobState(phase="running", said="RUNNING")
         code = max(map(abs, codes))
-        ending = "failed" if code else "completed"
-        return JobState(phase="ended", said=ending.upper(), ending=ending, exit_code=code)
+        return JobState(phase="ended", said="FAILED" if code else "COMPLETED", exit_code=code)
 
     def cancel(self) -> None:
         for process in self.nodes:

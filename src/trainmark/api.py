@@ -32,7 +32,6 @@ from trainmark.pages.exports import tables
 from trainmark.pages.files import write_missing, write_pages, write_repeats
 from trainmark.pages.page import html_page, markdown_page
 from trainmark.pages.summary import summary
-from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import PASSED_OVER, resolve
@@ -213,14 +212,13 @@ def submitted(plan: Plan, site: Site) -> str:
     return submission.prepare(plan, site)().id
 
 
-def attached(job: str, *, cancel: bool = False, quiet: bool = True) -> Records:
+def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Records:
     """Follow a submitted run to its end, collect its files, record it, write its pages.
 
     Args:
-        job: folder of the run, or the engine's number of its job, whose run is under ``./runs``.
+        folder: of the run.
         cancel: whether to end the job first.
     """
-    folder = submission.folder_of(job, RUNS_DIR)
     plan, running = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
     record = submission.follow(plan, running, stop, shown(Progress(plan), plan.case, quiet=quiet))

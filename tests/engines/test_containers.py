@@ -80,9 +80,8 @@ def test_distilbert_in_a_container(run, user):
     assert told["pip_index"] == "https://<credentials>@pypi.org/simple"
     assert containers_of(user) == []
     found = [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
-    assert [(one["phase"], one["ending"]) for one in found] == [
-        ("running", None), ("ended", "completed"),
-    ]  # fmt: skip
+    assert [one["phase"] for one in found] == ["running", "ended"]
+    assert found[-1]["exit_code"] == 0
     # The files that start the container have the password; what is measured has not.
     for path in (run_dir / "record.json", *run_dir.glob("*.jsonl")):
         assert b"hush-hush" not in path.read_bytes(), path

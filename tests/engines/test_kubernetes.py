@@ -64,7 +64,7 @@ def test_distilbert_in_two_pods(run, cluster):
     assert code == 0, out + err
     record = checked(run_dir)
     assert (record.status, len(record.ranks)) == ("passed", 2)
-    assert last_state(run_dir)["ending"] == "completed"
+    assert last_state(run_dir)["exit_code"] == 0
     assert not any(cluster.objects.values())  # deleted at the end
 
 
@@ -83,7 +83,7 @@ def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     record = checked(run_dir)  # no process of the run is left
     assert (code, record.status) == (1, "interrupted"), out + err
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
-    assert last_state(run_dir)["ending"] == "cancelled"
+    assert last_state(run_dir)["phase"] == "lost"
     assert not any(cluster.objects.values())
 
 

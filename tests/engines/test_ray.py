@@ -57,14 +57,14 @@ def test_distilbert_on_two_nodes(run):
     assert code == 0, out + err
     record = checked(run_dir)
     assert (record.status, len(record.ranks)) == ("passed", 2)
-    assert last_state(run_dir)["ending"] == "completed"
+    assert last_state(run_dir)["exit_code"] == 0
 
 
 @pytest.mark.nightly
 def test_a_killed_rank_is_named(run, fifo, tmp_path):
     record = faulty_runs.rank_killed(run, fifo, rank=1)
     assert record.ranks[1].steps == 14
-    assert last_state(tmp_path / "run")["ending"] == "failed"
+    assert last_state(tmp_path / "run")["phase"] == "ended"
 
 
 @pytest.mark.nightly
@@ -76,7 +76,7 @@ def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
     record = checked(run_dir)  # no process of the run is left
     assert (code, record.status) == (1, "interrupted")
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
-    assert last_state(run_dir)["ending"] == "cancelled"
+    assert last_state(run_dir)["phase"] == "lost"
 
 
 @pytest.mark.nightly
@@ -88,6 +88,6 @@ def test_a_node_that_dies_is_named(run, cluster, fifo):
     cluster.tell("add")
     record = checked(run_dir)  # also on the node that Ray lost
     last = last_state(run_dir)
-    assert last["ending"] == "node_lost"
+    assert last["phase"] == "lost"
     assert len(last["lost"]) == 1
     assert (code, record.status, record.cause.kind) == (1, "failed", "node_lost")

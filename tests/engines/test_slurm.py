@@ -72,8 +72,8 @@ def test_distilbert_on_two_nodes(run):
     assert code == 0, out + err
     record = checked(run_dir)
     assert (record.status, len(record.ranks)) == ("passed", 2)
-    said = [(event["phase"], event["ending"]) for event in job_states(run_dir)]
-    assert said[-1] == ("ended", "completed")
+    said = [(event["phase"], event["exit_code"]) for event in job_states(run_dir)]
+    assert said[-1] == ("ended", 0)
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
 
@@ -138,7 +138,7 @@ def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, on_slurm, fifo):
     record = checked(run_dir)  # no process of the run is left
     assert (code, record.status) == (1, "interrupted")
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
-    assert job_states(run_dir)[-1]["ending"] == "cancelled"
+    assert job_states(run_dir)[-1]["phase"] == "lost"
     number = (run_dir / "job.id").read_text().strip()
     assert "JobState=CANCELLED" in on_slurm.ask("scontrol", "show", "job", number)
     assert [on_slurm.tasks(node) for node in NODES] == [[], []]
@@ -170,7 +170,7 @@ def test_a_more_urgent_job_preempts_the_run(run, on_slurm, fifo):
     record = checked(run_dir)
     assert (code, record.status) == (1, "interrupted")
     assert record.cause.message.code == "job_preempted"
-    assert job_states(run_dir)[-1]["ending"] == "preempted"
+    assert job_states(run_dir)[-1]["phase"] == "lost"
     done = ("scontrol", "show", "job", urgent)
     on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*done), "the urgent job")
 
@@ -188,7 +188,7 @@ def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_pat
     record = checked(tmp_path / "run")
     assert (attached.returncode, record.status) == (1, "timed_out")
     assert record.cause.message.code == "job_timed_out"
-    assert job_states(tmp_path / "run")[-1]["ending"] == "timed_out"
+    assert job_states(tmp_path / "run")[-1]["phase"] == "lost"
 
 
 @pytest.mark.nightly
@@ -225,7 +225,7 @@ def test_a_waiting_job_shows_why_and_can_be_cancelled(run, on_slurm):
     assert (code, checked(run_dir).status) == (1, "interrupted")
     assert "PENDING (" in err
     last = job_states(run_dir)[-1]
-    assert (last["ending"], last["exit_code"]) == ("cancelled", 0)
+    assert (last["phase"], last["exit_code"]) == ("lost", 0)
 
 
 @pytest.mark.nightly
@@ -242,4 +242,4 @@ def test_a_job_that_slurm_forgot_is_told_by_its_own_files(on_slurm, trainmark, t
     assert checked(tmp_path / "run").status == "passed"
     (last,) = job_states(tmp_path / "run")
     said = f"Slurm does not know job {number} any more"
-    assert (last["ending"], last["said"], last["exit_code"]) == ("completed", said, 0)
+    assert (last["phase"], last["said"], last["exit_code"]) == ("ended", said, 0)

@@ -94,7 +94,7 @@ def test_distilbert_on_two_hosts(run, hosts):
     assert code == 0, out + err
     record = checked(run_dir)
     assert (record.status, len(record.ranks)) == ("passed", 2)
-    assert last_state(run_dir)["ending"] == "completed"
+    assert last_state(run_dir)["exit_code"] == 0
     for node in (0, 1):
         (there,) = hosts.disk(node).glob(f"{record.plan.run_id}/events.node{node}.jsonl")
         assert len(list(EventFile(there))) == len(list(EventFile(run_dir / there.name)))
@@ -128,7 +128,7 @@ def test_a_rank_that_raises_leaves_exit_code_and_error(run):
     record = checked(run_dir)
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.rank, record.cause.type) == ("error", 1, "ValueError")
-    assert (last_state(run_dir)["ending"], last_state(run_dir)["lost"]) == ("failed", [])
+    assert (last_state(run_dir)["phase"], last_state(run_dir)["lost"]) == ("ended", [])
     assert left(run_dir) == []
 
 
@@ -158,7 +158,7 @@ def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
     record = checked(run_dir)
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
-    assert (last_state(run_dir)["ending"], last_state(run_dir)["lost"]) == ("node_lost", [1])
+    assert (last_state(run_dir)["phase"], last_state(run_dir)["lost"]) == ("lost", [1])
     assert f"{hosts.address(1)}: ssh: " in err
     assert not (run_dir / "events.node1.jsonl").exists()
     wait_until(lambda: left(run_dir) == [], "the end of the lost node's processes", 90)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from trainmark import cases, devices
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark import devices
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import Command
 from trainmark.launch.node_script import node_script
 from trainmark.launch.site import Site, read_site
-from trainmark.launch.submission import folder_of
 from trainmark.plan.capabilities import Elsewhere
 from trainmark.plan.choosing import choose
 from trainmark.plan.request import RunRequest
@@ -120,35 +119,9 @@ def test_the_script_of_a_node(plan: Any) -> None:
     ]
 
 
-def test_a_job_is_found_by_its_id_where_it_is_the_only_one(tmp_path: Path) -> None:
-    for name, content in (("a", b"7\n"), ("b", b"7;other\n"), ("c", b"\xff\x007")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "job.id").write_bytes(content)
-    assert folder_of("7", tmp_path) == tmp_path / "a"
-    (tmp_path / "b/job.id").write_text("7\n")
-    with pytest.raises(RecordError, match="2 runs"):
-        folder_of("7", tmp_path)
-    with pytest.raises(RecordError, match="0 runs"):
-        folder_of("8", tmp_path)
-
-
-_TWO_BY_EIGHT = [
-    (name, recipe)
-    for name in cases.names()
-    for recipe, known in cases.load(name).recipes.items()
-    if known.world == "2x8"
-]
-
-
-@pytest.mark.parametrize(("case", "recipe"), _TWO_BY_EIGHT)
-def test_the_recipes_of_two_machines_need_two_with_eight_devices(case: str, recipe: str) -> None:
-    request = choose(RunRequest(case=case, recipe=recipe, data="x"))
-    assert request.world == "2x8"
+def test_what_the_site_does_not_have_is_refused() -> None:
+    choice = choose(RunRequest(case="distilbert_sst2", recipe="standard-2x8", data="x"))
     vendor = devices.all_vendors()["nvidia"]
-    Elsewhere(launcher="slurm", nodes=2, devices_per_node=8).refuse_incapable(vendor, request)
+    Elsewhere(launcher="slurm", nodes=2, devices_per_node=8).refuse_incapable(vendor, choice)
     with pytest.raises(EnvironmentFault):
-        Elsewhere(launcher="slurm", nodes=1).refuse_incapable(vendor, request)
-
-
-def test_every_founding_page_with_two_machines_has_such_recipes() -> None:
-    assert {case for case, _ in _TWO_BY_EIGHT} >= {"distilbert_sst2", "dlrm_criteo"}
+        Elsewhere(launcher="slurm", nodes=1).refuse_incapable(vendor, choice)

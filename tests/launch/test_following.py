@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch import run_dir, submission
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.stopping import StopRequest
@@ -27,17 +26,16 @@ class HeldJob:
     """A job that runs until it is cancelled."""
 
     id: str = "7"
-    cancelled: threading.Event = field(default_factory=threading.Event)
     cancels: int = 0
+    stays: bool = False
 
     def state(self) -> JobState:
-        if self.cancelled.is_set():
-            return JobState(phase="ended", said="CANCELLED", ending="cancelled")
+        if self.cancels and not self.stays:
+            return JobState(phase="lost", said="CANCELLED")
         return JobState(phase="running", said="RUNNING")
 
     def cancel(self) -> None:
         self.cancels += 1
-        self.cancelled.set()
 
     def collect(self) -> None:
         """No node has files."""
@@ -54,27 +52,36 @@ def plan(tmp_path: Path) -> Plan:
     return found
 
 
-def test_two_that_follow_a_run_leave_one_record_that_holds(
+def test_a_signal_cancels_the_job_and_leaves_a_record(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "_POLL_S", 0.01)
-    monkeypatch.setattr(run_dir, "_LOCK_POLL_S", 0.01)
-    job, records, follows = HeldJob(), [], threading.Event()
+    job, request = HeldJob(), StopRequest()
 
-    def first() -> None:
-        records.append(submission.follow(plan, job, StopRequest(), lambda _: follows.set()))
+    def shown(said: str) -> None:
+        if said != "RUNNING":
+            return
+        with pytest.raises(RecordError, match="another process follows"):
+            submission.follow(plan, job, StopRequest())
+        request.signal_name = "SIGINT"
 
-    other = threading.Thread(target=first)
-    other.start()
-    assert follows.wait(60)
-    said: list[str] = []
-    records.append(submission.follow(plan, job, StopRequest("SIGINT"), said.append))
-    other.join(60)
-    assert said[0] == "another process follows it"
-    assert job.cancels >= 1
-    assert records[0].model_dump() == records[1].model_dump()
-    assert records[0].status == "interrupted"
-    assert verify(records[0], Path(plan.run_dir)) == []
+    made = submission.follow(plan, job, request, shown)
+    assert job.cancels == 1
+    assert (made.status, made.cause.kind) == ("interrupted", "signal")
+    assert verify(made, Path(plan.run_dir)) == []
+
+
+def test_a_job_that_does_not_end_is_given_up_after_its_limit(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "_POLL_S", 0.01)
+    monkeypatch.setattr(submission, "_GRACE_S", 0.1)
+    monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
+    monkeypatch.setattr(submission, "_CANCEL_AGAIN_S", 0.03)
+    short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
+    job = HeldJob(stays=True)
+    assert submission.follow(short, job, StopRequest()).status == "timed_out"
+    assert job.cancels > 1
 
 
 def test_the_id_of_a_job_is_kept_by_the_command_itself(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from fakes import GOLDEN, FakeClock, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import JobState
-from trainmark.launch.launchers.slurm import ENDED_FILE, LOG_FILE, Slurm, SlurmJob
+from trainmark.launch.launchers.slurm import ENDED_FILE, Slurm, SlurmJob
 from trainmark.launch.site import ContainerSite, Site, SlurmSite
 from trainmark.plan.plan import Plan
 
@@ -78,16 +77,6 @@ def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
     check_golden(f"slurm/{runtime}.sh", command.script(Path(plan.run_dir)))
 
 
-@pytest.mark.parametrize("name", ["job.sh", "node.sh"])
-def test_both_scripts_are_valid_bash(plan: Plan, name: str) -> None:
-    told = site(slurm=SlurmSite(options={"comment": "a 'b' $(c)"}), setup=("module load a",))
-    script = Slurm().command(plan, told).files[name]
-    checked = subprocess.run(
-        ["bash", "-n"], input=script, text=True, capture_output=True, check=False
-    )
-    assert (checked.returncode, checked.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -107,14 +96,10 @@ def test_each_key_is_one_option(plan: Plan, keys: dict[str, object], words: list
     assert (argv[0], argv[-1]) == ("sbatch", "job.sh")
 
 
-@pytest.mark.parametrize("name", ["nodes", "array", "output", "partition"])
-def test_an_option_that_is_not_the_sites_is_refused(plan: Plan, name: str) -> None:
+def test_an_option_that_is_not_the_sites_is_refused(plan: Plan) -> None:
     with pytest.raises(UsageError) as refused:
-        Slurm().command(plan, site(slurm=SlurmSite(options={name: "1"})))
-    assert refused.value.where == f"site file, slurm.options.{name}"
-
-
-WORD = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
+        Slurm().command(plan, site(slurm=SlurmSite(options={"nodes": "1"})))
+    assert refused.value.where == "site file, slurm.options.nodes"
 
 
 # States
@@ -133,109 +118,45 @@ def test_a_job_that_has_not_ended(tmp_path: Path, recording: str, expected: JobS
 
 
 ENDED = {
-    "completed": ("completed", 0, "COMPLETED"),
-    "failed": ("failed", 3, "FAILED (NonZeroExitCode)"),
-    "cancelled": ("cancelled", 9, "CANCELLED"),
-    "cancelled_waiting": ("cancelled", 0, "CANCELLED (Resources)"),
-    "timeout": ("timed_out", 9, "TIMEOUT (TimeLimit)"),
-    "preempted": ("preempted", 9, "PREEMPTED"),
-    "preempted_grace": ("preempted", 9, "FAILED (NonZeroExitCode)"),
-    "node_fail": ("node_lost", 9, "NODE_FAIL (NodeDown)"),
-    "launch_failure": (
-        "failed", -53,
-        "FAILED (JobLaunchFailure), as when a node cannot write into the run directory",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("recording", ENDED)
-def test_endings_are_told_apart_while_the_controller_knows_the_job(
-    tmp_path: Path, recording: str
-) -> None:
-    ending, exit_code, said = ENDED[recording]
-    found = job(tmp_path, scontrol=(0, RECORDED[recording]["scontrol"], "")).state()
-    assert found == JobState(phase="ended", said=said, ending=ending, exit_code=exit_code)
-
-
-MARKERS = {
-    "completed": "0\nReason=None\nPreemptTime=None\n",
-    "failed": "3\nReason=None\nPreemptTime=None\n",
-    "cancelled": "143\nReason=None\nPreemptTime=None\n",
-    "timeout": "9\nReason=TimeLimit\nPreemptTime=None\n",
-    "preempted": "143\nReason=None\nPreemptTime=2026-11-22T11:29:08\n",
-    "preempted_grace": "9\nReason=None\nPreemptTime=2026-11-22T11:29:08\n",
-    "node_fail": "143\nReason=NodeDown\nPreemptTime=None\n",
+    "completed": ("ended", 0, "COMPLETED"),
+    "failed": ("ended", 3, "FAILED (NonZeroExitCode)"),
+    "cancelled": ("lost", 9, "CANCELLED"),
+    "cancelled_waiting": ("lost", 0, "CANCELLED (Resources)"),
+    "timeout": ("lost", 9, "TIMEOUT (TimeLimit)"),
+    "preempted": ("lost", 9, "PREEMPTED"),
+    "node_fail": ("ended", 9, "NODE_FAIL (NodeDown)"),
+    "launch_failure": ("ended", -53, "FAILED (JobLaunchFailure)"),
 }
 
 
-@pytest.mark.parametrize(
-    ("recording", "controller_answered"),
-    [
-        *((name, True) for name in MARKERS),
-        *((name, False) for name in MARKERS if name != "preempted_grace"),  # nothing tells it then
-    ],
-)
-def test_endings_are_told_apart_by_the_jobs_own_files(
-    tmp_path: Path, recording: str, controller_answered: bool
-) -> None:
-    code = MARKERS[recording].partition("\n")[0]
-    marker = MARKERS[recording] if controller_answered else f"{code}\n\n"
-    (tmp_path / ENDED_FILE).write_text(marker)
-    (tmp_path / LOG_FILE).write_text(RECORDED[recording].get("log", ""))
+@pytest.mark.parametrize("recording", ENDED)
+def test_endings_are_told_apart(tmp_path: Path, recording: str) -> None:
+    phase, exit_code, said = ENDED[recording]
+    found = job(tmp_path, scontrol=(0, RECORDED[recording]["scontrol"], "")).state()
+    assert found == JobState(phase=phase, said=said, exit_code=exit_code)
+
+
+def test_a_job_that_slurm_forgot_is_told_by_its_own_file(tmp_path: Path) -> None:
     found = job(tmp_path, scontrol=UNKNOWN).state()
-    ending = ENDED[recording][0]
-    assert found == JobState(
-        phase="ended", said="Slurm does not know job 4711 any more", ending=ending,
-        exit_code=int(code),
-    )  # fmt: skip
-
-
-def test_a_job_of_which_nothing_is_left_has_an_unknown_end(tmp_path: Path) -> None:
-    found = job(tmp_path, scontrol=UNKNOWN).state()
-    assert (found.phase, found.ending, found.exit_code) == ("ended", "unknown", None)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        # As Slurm 22.05 says it with JobAcctGatherParams=OverMemoryKill, recorded.
-        "slurmstepd-node0: error: StepId=4.0 exceeded memory limit (412168192 > 52428800), being"
-        " killed",
-        # Where cgroups hold the limit, by an older and a newer version, as users reported them:
-        # https://github.com/hafs-community/HAFS/issues/101 (2021),
-        # https://github.com/chrisknewman/tusas/issues/149 (2023); with the label of a task.
-        "slurmstepd: error: Detected 1 oom-kill event(s) in step 3495064.0 cgroup. Some of your"
-        " processes may have been killed by the cgroup out-of-memory handler.",
-        "1: slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks"
-        " have been OOM Killed.",
-        "srun: error: nid001277: tasks 1-3: Out Of Memory",
-    ],
-)
-def test_a_job_killed_for_its_memory_is_told_from_one_that_failed(
-    tmp_path: Path, line: str
-) -> None:
-    (tmp_path / LOG_FILE).write_text(f"srun: error: tasks ended\n{line}\n")
-    found = job(tmp_path, scontrol=(0, RECORDED["failed"]["scontrol"], "")).state()
-    assert found.ending == "out_of_memory"
+    assert (found.phase, found.exit_code) == ("ended", None)
+    (tmp_path / ENDED_FILE).write_text("143\n")
+    assert job(tmp_path, scontrol=UNKNOWN).state().exit_code == 143
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
 CODES = {
-    "BOOT_FAIL": "node_lost", "CANCELLED": "cancelled", "COMPLETED": "completed",
-    "DEADLINE": "timed_out", "FAILED": "failed", "NODE_FAIL": "node_lost",
-    "OUT_OF_MEMORY": "out_of_memory", "PREEMPTED": "preempted", "REVOKED": "cancelled",
-    "TIMEOUT": "timed_out", "CONFIGURING": "waiting", "PENDING": "waiting",
-    "REQUEUED": "waiting", "REQUEUE_FED": "waiting", "REQUEUE_HOLD": "waiting",
-    "RESV_DEL_HOLD": "waiting", "SPECIAL_EXIT": "waiting", "COMPLETING": "running",
-    "RUNNING": "running", "RESIZING": "running", "SIGNALING": "running", "STAGE_OUT": "running",
-    "STOPPED": "running", "SUSPENDED": "running", "SOME_NEW_STATE": "running",
-}  # fmt: skip
+    "waiting": "CONFIGURING PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
+    "running": "COMPLETING RUNNING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED SOME_NEW_STATE",
+    "ended": "COMPLETED FAILED OUT_OF_MEMORY NODE_FAIL BOOT_FAIL",
+    "lost": "CANCELLED DEADLINE PREEMPTED REVOKED TIMEOUT",
+}
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_every_state_of_slurm_has_a_meaning(tmp_path: Path, code: str) -> None:
-    found = job(tmp_path, scontrol=(0, f"JobId=1 JobState={code} Reason=None", "")).state()
-    assert (found.ending or found.phase) == CODES[code]
+@pytest.mark.parametrize("phase", CODES)
+def test_every_state_of_slurm_has_a_meaning(tmp_path: Path, phase: str) -> None:
+    for code in CODES[phase].split():
+        found = job(tmp_path, scontrol=(0, f"JobId=1 JobState={code} Reason=None", "")).state()
+        assert found.phase == phase, code
 
 
 def test_a_silent_controller_leaves_the_job_where_it_was(tmp_path: Path) -> None:
@@ -245,7 +166,7 @@ def test_a_silent_controller_leaves_the_job_where_it_was(tmp_path: Path) -> None
     one._ask.answers["scontrol"] = (1, "", "Unable to contact slurm controller (connect failure)")
     clock.advance(10**10)
     found = one.state()
-    assert (found.phase, found.ending) == ("running", None)
+    assert found.phase == "running"
     assert "Unable to contact" in found.said
 
 
@@ -299,12 +220,8 @@ def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Pa
     assert launcher.attach(here, site()).id == "4711"
 
 
-@pytest.mark.parametrize("content", [None, "none"])
-def test_a_run_directory_without_a_job_is_refused(
-    plan: Plan, tmp_path: Path, content: str | None
-) -> None:
-    if content is not None:
-        (tmp_path / "job.id").write_text(content)
+def test_a_run_directory_without_a_job_is_refused(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "job.id").write_text("none")
     with pytest.raises(RecordError) as refused:
         Slurm().attach(plan.model_copy(update={"run_dir": str(tmp_path)}), site())
     assert re.fullmatch(r".*/job\.id", refused.value.where)
@@ -318,7 +235,6 @@ def run_script(plan: Plan, programs: Path, folder: Path, srun: str, node_address
     stand_in(
         programs, "scontrol",
         f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_address}";;'
-        ' job) printf "JobId=1 JobState=COMPLETING Reason=TimeLimit X=\\n   PreemptTime=None\\n";;'
         " esac",
     )  # fmt: skip
     (folder / "job.sh").write_text(Slurm().command(plan, site()).files["job.sh"])
@@ -334,7 +250,7 @@ def test_ranks_meet_on_the_first_host(
 ) -> None:
     assert run_script(plan, programs, tmp_path, 'echo "$TRAINMARK_MASTER" > met', shown) == 0
     assert (tmp_path / "met").read_text() == f"{master}\n"
-    assert (tmp_path / ENDED_FILE).read_text() == "0\nReason=TimeLimit\nPreemptTime=None\n"
+    assert (tmp_path / ENDED_FILE).read_text() == "0\n"
 
 
 def test_the_script_waits_for_the_nodes_after_a_sigterm(

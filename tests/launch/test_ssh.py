@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
@@ -85,12 +84,6 @@ def test_a_hosts_file_that_cannot_be_used_is_refused(
     assert caught.value.what == what
 
 
-def test_no_hosts_file_is_refused(tmp_path: Path) -> None:
-    for file in (None, tmp_path / "none"):
-        with pytest.raises(UsageError, match="--hosts"):
-            ssh.read_hosts(SshSite(hosts=file), nnodes=1)
-
-
 def test_the_hosts_file_outranks_the_site_and_no_option_weakens_trust() -> None:
     site = SshSite(options={"StrictHostKeyChecking": "no", "Port": "1", "User": "you"})
     words = ssh.words_to(ssh.Host("a", "me", 2), site, "true")
@@ -114,35 +107,25 @@ def test_what_would_be_submitted_is_golden(plan: Plan, make_site: Callable[..., 
     check_golden("ssh_command.sh", ssh.Ssh().command(plan, site).script(Path(plan.run_dir)))
 
 
-def _doctor(*found: tuple[str, str]) -> str:
-    checks = [{"code": "c", "severity": one, "what": what, "remedy": "r"} for one, what in found]
-    return f"echo welcome to this host; echo {shlex.quote(json.dumps({'checks': checks}))}\n"
-
-
-def test_every_host_is_examined_and_named_with_its_fault(
+def test_every_host_is_asked_and_named_with_its_fault(
     plan: Plan, fakes: Path, make_site: Callable[..., Site]
 ) -> None:
-    (fakes / "away.said").write_text("ssh: connect to host away port 22: No route to host\n")
     (fakes / "changed.said").write_text(
         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
         "Host key verification failed.\r\n"
     )
     (fakes / "bare.sh").write_text("echo sh: /opt/env/bin/python: not found >&2; exit 127\n")
-    (fakes / "old.sh").write_text(_doctor(("stops", "1 of 2 devices"), ("spoils", "busy")))
-    (fakes / "fine.sh").write_text(_doctor(("spoils", "busy")))
-    site = make_site("away\nchanged\nbare\nold\nfine\n")
+    (fakes / "fine.sh").write_text("echo trainmark 1\n")
+    site = make_site("changed\nbare\nfine\n")
     with pytest.raises(EnvironmentFault) as caught:
-        ssh.Ssh().check(plan.model_copy(update={"nnodes": 5}), site)
+        ssh.Ssh().check(plan.model_copy(update={"nnodes": 3}), site)
     lines = caught.value.what.splitlines()
-    assert lines[0] == "away: ssh: connect to host away port 22: No route to host"
-    assert lines[2] == (
+    assert lines[0] == (
         "changed: ssh: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!; "
         "Host key verification failed."
     )
-    assert lines[3] == "  way out: let `ssh changed` work without questions"
-    assert lines[4].startswith("bare: /opt/env/bin/python does not run this program there: sh: ")
-    assert lines[6] == "old: 1 of 2 devices"
-    assert len(lines) == 8
+    assert lines[1].startswith("bare: /opt/env/bin/python does not run this program there: sh: ")
+    assert len(lines) == 2
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
@@ -160,24 +143,24 @@ def test_a_node_gets_input_until_it_succeeds(
     assert job.process is not None
     assert job.process.wait() == 0
     state = job.state()
-    assert (state.ending, state.exit_code, state.lost) == ("completed", 0, ())
+    assert (state.phase, state.exit_code, state.lost) == ("ended", 0, ())
 
 
 @pytest.mark.parametrize(
-    ("ending", "said"),
-    [("node_lost", "node 1: ssh: Timeout, server n1 not responding."), ("failed", "")],
+    ("phase", "said"),
+    [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],
 )
 def test_a_failing_node_ends_the_job_once_the_others_ended(
-    plan: Plan, fakes: Path, make_site: Callable[..., Site], ending: str, said: str
+    plan: Plan, fakes: Path, make_site: Callable[..., Site], phase: str, said: str
 ) -> None:
-    lost = ending == "node_lost"
+    lost = phase == "lost"
     if lost:
         (fakes / "n1.said").write_text("Timeout, server n1 not responding.\n")
     job = _run(plan, make_site(), "exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
     state = job.state()
-    assert (state.ending, state.said, state.lost) == (ending, said, (1,) if lost else ())
+    assert (state.phase, state.said, state.lost) == (phase, said, (1,) if lost else ())
 
 
 def test_cancelling_ends_the_input_of_all_nodes(
@@ -191,10 +174,10 @@ def test_cancelling_ends_the_input_of_all_nodes(
     job.cancel()
     assert job.process is not None
     assert job.process.wait() == 1
-    assert job.state().ending == "failed"
+    assert job.state().exit_code == 1
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()
-    assert ssh.Ssh().attach(plan, make_site()).state().ending == "unknown"
+    assert ssh.Ssh().attach(plan, make_site()).state().exit_code is None
 
 
 def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(

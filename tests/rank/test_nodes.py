@@ -74,7 +74,7 @@ def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
 
 def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
-    failure = {"rank": 1, "exit_code": -9, "time_s": 1e9, "report": None}
+    failure = {"rank": 1, "exit_code": -9, "time_s": 1e9}
     stop = event("stop", 9 * S, reason="signal", signal="SIGTERM")
     late = event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
     write_events(run / "events.node0.jsonl", _node(0, 0, 0, stop, _exit(12 * S, exit_code=1)))
@@ -108,11 +108,11 @@ def test_of_the_jobs_events_only_its_states_are_read(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
     for number in range(2):
         write_events(run / f"events.node{number}.jsonl", _node(number, 0, 0, _exit(12 * S)))
-    state = {"phase": "ended", "said": "", "ending": "completed", "exit_code": 0, "lost": []}
+    state = {"phase": "ended", "said": "", "exit_code": 0, "lost": []}
     stop = event("stop", S, reason="timeout", timeout_s=1.0)
     write_events(run / "events.job.jsonl", [event("job", S, **state), launch_event(7 * S), stop])
     timeline = read_run(run, 2, 2)
-    assert timeline.launcher.job.ending == "completed"
+    assert timeline.launcher.job.exit_code == 0
     assert timeline.launch_ns == 0
     assert timeline.launcher.stop is None
 

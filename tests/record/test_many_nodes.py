@@ -67,8 +67,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = planned(folder)
     run = write_run(folder / "run", [launch_event()])
     plan.save(run)
-    lost = event("job", 9, phase="ended", said="NODE_FAIL", ending="node_lost", exit_code=None,
-                 lost=[])  # fmt: skip
+    lost = event("job", 9, phase="ended", said="NODE_FAIL", exit_code=None, lost=[])
     write_events(run / JOB_EVENTS_FILE, [lost])
     for node in range(NODES):
         clock_ns = 7 * S * (node * 37 % NODES)

@@ -27,7 +27,7 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
   trainmark run plans/demo.yaml                      several runs; again: what is left
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --site site.yaml
-  trainmark run --attach runs/RUN                    wait for a submitted run; or its job's number
+  trainmark run --attach runs/RUN                    wait for a submitted run
 """
 
 
@@ -41,8 +41,8 @@ def command(
         bool, typer.Option("--detach", help="Submit and return; `--attach RUN` goes on.")
     ] = False,
     attach: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Wait for a submitted run, by its folder or job number."),
+        Path | None,
+        typer.Option(metavar="RUN", help="Wait for the submitted run of a folder."),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="With --attach: end the job.")] = False,
     dry_run: Annotated[

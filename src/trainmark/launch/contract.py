@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
 
-Phase = Literal["waiting", "running", "ended"]
-Ending = Literal[
-    "completed", "failed", "cancelled", "timed_out", "preempted", "node_lost", "out_of_memory",
-    "refused", "unknown",
-]  # fmt: skip
+Phase = Literal["waiting", "running", "ended", "lost"]
 SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 _HEREDOC = "TRAINMARK_FILE"
@@ -70,15 +66,14 @@ class JobState:
     """Where a job is.
 
     Args:
+        phase: ``ended``: by itself; ``lost``: the engine refused it, or took its nodes away.
         said: the engine's own words, for example ``PENDING (Priority)``.
-        ending: how it ended; None while it has not.
         exit_code: of the job, if the engine tells one.
         lost: numbers of the nodes that the engine reports as failed.
     """
 
     phase: Phase
     said: str = ""
-    ending: Ending | None = None
     exit_code: int | None = None
     lost: tuple[int, ...] = ()
 

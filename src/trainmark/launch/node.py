@@ -1,7 +1,7 @@
 """Start the ranks of one machine, watch them, and end them.
 
 The local launcher calls ``run_ranks`` in its own process. Other launchers start this module on
-every node, as ``python -m trainmark.launch.node RUN_DIR …``: it examines the node, runs its ranks
+every node, as ``python -m trainmark.launch.node RUN_DIR …``: it runs the node's ranks
 and writes the node's event file, and makes no record: that is for the process that submitted the
 run. It ends its ranks on SIGTERM, and with ``--heartbeat`` also when nobody writes to its standard
 input.
@@ -26,7 +26,7 @@ from trainmark import __version__, cases, devices
 from trainmark.data.generated import default_root
 from trainmark.devices import numa
 from trainmark.devices.vendors.cpu import chosen_threads
-from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, escaped
+from trainmark.errors import DataError, TrainmarkError, escaped
 from trainmark.launch import processes
 from trainmark.launch.stopping import stop_signals_noted
 from trainmark.plan.plan import Plan
@@ -49,7 +49,6 @@ _END_PATIENCE_S = 2.0  # of SIGTERM, and for the sampler's last reading
 # Ranks of other nodes fail when ours are ended, and must have saved their stacks by then. Nodes
 # start within a second or two of each other.
 _LET_SAVE_S = 5.0
-_EXAMINE_S = 40.0
 _SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
 
 
@@ -300,48 +299,6 @@ def _failures(ranks: Sequence[subprocess.Popen[bytes]], first: int) -> list[dict
     ]
 
 
-def doctor_words(plan: Plan, folder: Path) -> list[str]:
-    """Return the arguments of Python that examine a node before its part of ``plan``."""
-    return [
-        "-m", "trainmark", "doctor", "--quick", "--json", "--device", plan.device.vendor,
-        "--nproc", str(plan.nproc), "--out", str(folder),
-    ]  # fmt: skip
-
-
-def conditions(printed: str | bytes) -> list[dict[str, str]]:
-    """Return what the examination found that stops a run or spoils its figures.
-
-    Raises:
-        ValueError, LookupError: it did not come to its end.
-    """
-    found: list[dict[str, str]] = json.loads(printed)["checks"]
-    return [one for one in found if one["severity"] in ("stops", "spoils")]
-
-
-def _examine(node: int, plan: Plan, run_dir: Path, events: EventWriter) -> None:
-    """Let ``trainmark doctor --quick`` examine this node, and write what it finds.
-
-    Raises:
-        EnvironmentFault: it finds what stops a run.
-    """
-    try:
-        printed = subprocess.run(
-            [sys.executable, *doctor_words(plan, run_dir)], capture_output=True,
-            stdin=subprocess.DEVNULL, timeout=_EXAMINE_S, check=False,
-            env=os.environ | processes.import_variables(),
-        ).stdout  # fmt: skip
-        found = conditions(printed)
-    except (subprocess.TimeoutExpired, ValueError, LookupError) as error:
-        what = f"doctor: {type(error).__name__}"
-        found = [{"code": "doctor", "severity": "spoils", "what": what, "remedy": ""}]
-    keys = ("code", "severity", "what")
-    events.emit("examined", found=[{key: one[key] for key in keys} for one in found])
-    for one in found:
-        if one["severity"] == "stops":
-            where = f"node {node}, {one['code']}"
-            raise EnvironmentFault(one["what"], where=where, remedy=one["remedy"])
-
-
 def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     """Return the folder of the data on this node; generated data is made where it is not.
 
@@ -376,14 +333,13 @@ def _input_lost(last_s: list[float]) -> bool:
 
 
 def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: StopReason) -> bool:
-    """Examine this node and run its ranks; return whether all succeeded.
+    """Run this node's ranks; return whether all succeeded.
 
     Raises:
         TrainmarkError: this node cannot run its part; nothing was started.
     """
     run_dir, number = asked.run_dir.absolute(), asked.node_rank
     plan = Plan.read(run_dir)
-    _examine(number, plan, run_dir, events)
     folder = _data_folder(number, plan, asked.data)
     setup = set_up(
         devices.choose(plan.device.vendor), plan.nproc, processes.mark(plan.run_id, number)

@@ -11,7 +11,8 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,13 +24,12 @@ from trainmark.launch.contract import JOB_FILE, SITE_FILE, JobState
 from trainmark.launch.site import Site
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
-from trainmark.record import record
 from trainmark.record.record import RECORD_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.contract import Command, Ending, Job, Launcher
+    from trainmark.launch.contract import Command, Job, Launcher
     from trainmark.launch.stopping import StopRequest
     from trainmark.record.record import Record
 
@@ -134,10 +134,9 @@ class ChildJob:
         if self.process and code is None:
             return JobState(phase="running", said="running")
         words = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        ending: Ending = "unknown" if code is None else "failed" if code else "completed"
         # The last of docker's words is about its help.
         said = "; ".join(filter(None, words[-3:])) if code else ""
-        return JobState(phase="ended", said=said, ending=ending, exit_code=code)
+        return JobState(phase="ended", said=said, exit_code=code)
 
     def cancel(self) -> None:
         """End it."""
@@ -161,31 +160,13 @@ def job_id(plan: Plan, pattern: str) -> str:
     return words[-1]
 
 
-def folder_of(word: str, runs: Path) -> Path:
-    """Return the run directory that ``word`` names, itself or by its job's id.
-
-    Raises:
-        RecordError: there is none below ``runs``, or several.
-    """
-    if Path(word).is_dir():
-        return Path(word).absolute()
-    files = runs.rglob(JOB_FILE)
-    found = [x.parent for x in files if word in x.read_text(errors="replace").split()]
-    if len(found) != 1:
-        raise RecordError(
-            f"no run directory, and {len(found)} runs below {runs} have a job {word!r}",
-            where="JOB",
-            remedy="name the folder of the run, which `--detach` printed",
-        )
-    return found[0].absolute()
-
-
 def attach(folder: Path) -> tuple[Plan, Job]:
     """Return the plan of a run directory and the job that was started for it.
 
     Raises:
         RecordError: no such run, or it has a record already.
     """
+    folder = folder.absolute()
     if (folder / RECORD_FILE).exists():
         raise RecordError(
             "the record exists already", where=str(folder), remedy="`trainmark report` prints it"
@@ -204,46 +185,6 @@ def attach(folder: Path) -> tuple[Plan, Job]:
     return plan, launcher_of(site, plan.launcher).attach(plan, site)
 
 
-@dataclass(slots=True)
-class _Watch:
-    """A job that is watched, and ended where it must be.
-
-    Args:
-        stop: why this process ended it; None if it did not.
-    """
-
-    plan: Plan
-    job: Job
-    request: StopRequest
-    stop: dict[str, Any] | None = None
-    state: JobState = field(default_factory=lambda: JobState(phase="waiting"))
-    _started_s: float = inf
-    _stopped_s: float = inf
-    _asked_s: float = -inf  # when it was last told to end
-
-    def over(self, now_s: float) -> bool:
-        """Ask for the state and end the job where it must be; tell whether there is no more."""
-        if self.state.phase == "ended" or now_s > self._stopped_s + _CANCEL_PATIENCE_S:
-            return True  # ended, or the engine does not end it: collect what is there
-        self.state = self.job.state()
-        if self.state.phase == "running":
-            self._started_s = min(self._started_s, now_s)
-        if self.stop is None and self.state.phase != "ended":
-            self.stop = self._reason_to_stop(now_s)
-        if self.stop is not None and now_s >= self._asked_s + _CANCEL_AGAIN_S:
-            self._stopped_s, self._asked_s = min(self._stopped_s, now_s), now_s
-            self.job.cancel()
-        return False
-
-    def _reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
-        if self.request.signal_name is not None:
-            return {"reason": "signal", "signal": self.request.signal_name}
-        limit_s = float(self.plan.recipe["timeout_s"])
-        if now_s - self._started_s > limit_s + _GRACE_S:
-            return {"reason": "timeout", "timeout_s": limit_s}
-        return None
-
-
 def follow(
     plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
@@ -252,35 +193,49 @@ def follow(
     Args:
         request: the job is cancelled as soon as it holds a signal.
         on_poll: called about once a second with what the engine says.
+
+    Raises:
+        RecordError: another process follows it.
     """
     folder = Path(plan.run_dir)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(run_dir.locked(folder))
+        except BlockingIOError:
+            raise RecordError("another process follows the job", where=str(folder)) from None
+        stop = _watched(plan, job, request, on_poll)
+        try:
+            job.collect()
+        except EnvironmentFault as fault:
+            print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
+        return _finish(folder, stop)
 
-    def wait() -> None:
-        on_poll("another process follows it")
-        if request.signal_name is not None:
-            job.cancel()
 
-    with run_dir.locked(folder, wait):
-        if (folder / RECORD_FILE).exists():
-            return record.read(folder)
-        return _followed(plan, job, request, on_poll)
-
-
-def _followed(plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]) -> Record:
-    folder, watch = Path(plan.run_dir), _Watch(plan, job, request)
-    known: JobState | None = None
-    while not watch.over(time.monotonic()):
-        if watch.state != known:
-            known = watch.state
-            _emit_state(folder, known)
-        on_poll(known.said)
-        if known.phase != "ended":
+def _watched(
+    plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Wait until the job ended, or does not although told to; return why it was told to."""
+    limit_s = float(plan.recipe["timeout_s"])
+    state, stop = JobState(phase="waiting"), None
+    deadline_s = give_up_s = cancel_s = inf
+    while state.phase in ("waiting", "running") and time.monotonic() < give_up_s:
+        now_s, before, state = time.monotonic(), state, job.state()
+        if state != before:
+            _emit_state(Path(plan.run_dir), state)
+        on_poll(state.said)
+        if state.phase == "running":
+            deadline_s = min(deadline_s, now_s + limit_s + _GRACE_S)
+        if stop is None and (request.signal_name or now_s > deadline_s):
+            stop = {"reason": "timeout", "timeout_s": limit_s}
+            if request.signal_name:
+                stop = {"reason": "signal", "signal": request.signal_name}
+            give_up_s, cancel_s = now_s + _CANCEL_PATIENCE_S, now_s
+        if state.phase in ("waiting", "running"):
+            if now_s >= cancel_s:
+                cancel_s = now_s + _CANCEL_AGAIN_S
+                job.cancel()
             time.sleep(_POLL_S)
-    try:
-        job.collect()
-    except EnvironmentFault as fault:
-        print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
-    return _finish(folder, watch.stop)
+    return stop
 
 
 def _emit_state(folder: Path, state: JobState) -> None:
@@ -302,7 +257,7 @@ def launch(plan: Plan, site: Site, request: StopRequest, on_poll: Callable[[str]
     try:
         job = start()
     except TrainmarkError as fault:
-        refused = JobState(phase="ended", said=str(fault.what)[:2000], ending="refused")
+        refused = JobState(phase="lost", said=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), refused)
         return _finish(Path(plan.run_dir), None)
     return follow(plan, job, request, on_poll)

@@ -179,17 +179,6 @@ class Result(Event, tag="result"):
     memory_scope: str | None = None
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """The report of a rank that failed."""
-
-    kind: str
-    type: str
-    message: Message
-    place: str
-    traceback: str
-    time_s: float | None = None
-
-
 class Error(Event, tag="error"):
     """The report of a rank that failed, in its own file."""
 
@@ -215,20 +204,6 @@ class Launch(Event, tag="launch"):
     node: int | None = None
 
 
-class Found(msgspec.Struct):
-    """A condition of a machine; see ``protocols.monitor.Condition``."""
-
-    code: str
-    severity: str
-    what: str
-
-
-class Examined(Event, tag="examined"):
-    """What ``trainmark doctor --quick`` found on a node before its ranks were started."""
-
-    found: list[Found]
-
-
 class Refused(Event, tag="refused"):
     """Why a node did not start its ranks."""
 
@@ -239,9 +214,8 @@ class Refused(Event, tag="refused"):
 class Job(Event, tag="job"):
     """A new state of the engine's job; see ``launch.contract.JobState``."""
 
-    phase: Literal["waiting", "running", "ended"]
+    phase: Literal["waiting", "running", "ended", "lost"]
     said: str
-    ending: str | None
     exit_code: int | None
     lost: list[int]
 
@@ -252,7 +226,6 @@ class FailedRank(msgspec.Struct, kw_only=True):
     rank: Count
     exit_code: int
     time_s: float
-    report: Report | None = None
 
 
 class AgentExit(Event, tag="agent_exit"):
@@ -342,7 +315,7 @@ class SamplerEnd(Event, tag="end"):
 
 RunEvent = (
     Start | Span | Synced | Facts | Window | Evaluate | Trained | Parameters | Result | Error | End
-    | Launch | Examined | Refused | Job | AgentExit | Stop | OomKills | Finished
+    | Launch | Refused | Job | AgentExit | Stop | OomKills | Finished
 )  # fmt: skip
 Sample = SamplerStart | Devices | Host | Fault | SamplerEnd
 Declared = dict[str, type[Event]]

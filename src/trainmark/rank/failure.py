@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainmark.protocols import Device
 
+# Exit code of a rank whose disk is full: its event file cannot hold the report.
+DISK_FULL_EXIT = errno.ENOSPC
+
 
 def error_kind(error: BaseException) -> str:
     """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import numa
 from trainmark.rank.events import EventWriter, rank_file
-from trainmark.rank.failure import error_report
+from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,8 +246,9 @@ def main(run_dir: Path) -> int:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - report any failure of the rank
-            _leave_error(rank, error_report(error, rank.place, rank.device))
-            return 1
+            report = error_report(error, rank.place, rank.device)
+            _leave_error(rank, report)
+            return DISK_FULL_EXIT if report["kind"] == "disk_full" else 1
         finally:
             faulthandler.unregister(STACKS_SIGNAL)
     return 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices.numa import compact
+from trainmark.rank.failure import DISK_FULL_EXIT
 from trainmark.record import hang
 from trainmark.record.record import Cause
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.rank.events import Error, FailedRank, Report
+    from trainmark.rank.events import Error, FailedRank
     from trainmark.record.nodes import Account
     from trainmark.record.record import Status
     from trainmark.record.timeline import RankTimeline, RunTimeline
@@ -77,36 +80,26 @@ def _refused(run: _Run) -> Ending | None:
     return None
 
 
-def _job_ended(run: _Run) -> Ending | None:  # noqa: PLR0911 - a return an ending
+def _job_ended(run: _Run) -> Ending | None:
     """Return how the engine ended the job, where it did; not that the job failed by itself."""
     job, stop, nodes = run.launcher.job, run.launcher.stop, run.timeline.nodes
-    by_us = stop is not None and stop.node is None
-    if job is None or job.phase != "ended" or by_us:
-        return None  # where we ended it, the stop has the reason
-    ending = job.ending
+    by_us = stop is not None and stop.node is None  # then the stop has the reason
+    if job is None or by_us or job.phase in ("waiting", "running") or job.exit_code == 0:
+        return None
     args: dict[str, Any] = {"said": job.said, "steps": run.steps}
-    if ending == "out_of_memory" and not _failures(run):
-        return Ending("oom", _cause("oom", message("job_out_of_memory", **args)))
-    if ending in ("failed", "unknown"):
-        if not any(node.events for node in nodes):
-            return Ending("failed", _cause("job", message("job_failed", said=job.said)))
-        timed_out = stop is not None and stop.reason == "timeout"
-        if not timed_out and any(node.events and not node.finished for node in nodes):
-            ending = "node_lost"  # the ranks of other nodes failed because of it
-    if ending == "node_lost":
-        # Those that the engine calls lost, else those that did not report their end.
+    if not any(node.events for node in nodes):
+        return Ending("failed", _cause("job", message("job_failed", said=job.said)))
+    timed_out = stop is not None and stop.reason == "timeout"
+    silent = any(node.events and not node.finished for node in nodes) and not timed_out
+    if job.lost or (job.phase == "ended" and silent):
+        # Those that the engine calls lost, else those that did not report their end: the ranks
+        # of other nodes failed because of it.
         lost = set(job.lost) or {node.number for node in nodes if not node.finished}
         ranks = compact(rank for node in nodes if node.number in lost for rank in node.ranks)
         where = {"nodes": compact(lost) or "?", "ranks": ranks or "?"}
         return Ending("failed", _cause("node_lost", message("node_lost", **where, **args)))
-    if ending == "refused":
-        return Ending("failed", _cause("job", message("job_refused", said=job.said)))
-    if ending == "timed_out":
-        return Ending("timed_out", _cause("job", message("job_timed_out", **args)))
-    if ending == "preempted":
-        return Ending("interrupted", _cause("job", message("job_preempted", **args)))
-    if ending == "cancelled":
-        return Ending("interrupted", _cause("job", message("job_cancelled", **args)))
+    if job.phase == "lost":
+        return Ending("interrupted", _cause("job", message("job_lost", **args)))
     return None
 
 
@@ -163,8 +156,9 @@ def _failures(run: _Run) -> list[tuple[float, Cause]]:
 
 def _of_exit_code(failure: FailedRank, run: _Run) -> Cause:
     rank, exit_code = failure.rank, failure.exit_code
-    if failure.report is not None:
-        return _reported(failure.report, rank, exit_code)
+    if exit_code == DISK_FULL_EXIT:
+        text = message("exception", text=os.strerror(errno.ENOSPC))
+        return _cause("disk_full", text, rank=rank, exit_code=exit_code)
     if exit_code >= 0:
         text = message("rank_exited", rank=rank, exit_code=exit_code)
         return _cause("exit", text, rank=rank, exit_code=exit_code)
@@ -177,7 +171,7 @@ def _of_exit_code(failure: FailedRank, run: _Run) -> Cause:
     return _cause(kind, text, rank=rank, signal=name, exit_code=exit_code)
 
 
-def _reported(report: Report | Error, rank: int, exit_code: int | None) -> Cause:
+def _reported(report: Error, rank: int, exit_code: int | None) -> Cause:
     names = ("kind", "type", "message", "place", "traceback")
     return Cause(rank=rank, exit_code=exit_code, **{name: getattr(report, name) for name in names})
 

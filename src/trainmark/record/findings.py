@@ -16,7 +16,7 @@ from trainmark.devices.numa import cores_of_rank
 from trainmark.record import sampling
 from trainmark.record.checks import samples_per_epoch
 from trainmark.record.compilation import graphs_while_measured
-from trainmark.record.skew import nodes, preflight_notes, slow_ranks, unlike_nodes
+from trainmark.record.skew import nodes, slow_ranks, unlike_nodes
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -216,7 +216,6 @@ def notes(run: Inputs, steps: Steps, quality: Quality) -> list[Message]:
         *_on_quality(run.plan, quality),
         *_on_conditions(run),
         *sampling.notes(run.telemetry),
-        *preflight_notes(run.timeline.nodes),
     ]
     return _few(found)
 

@@ -81,14 +81,3 @@ def unlike_nodes(found: Sequence[NodeFacts]) -> Iterator[Message]:
     off = {number: skew_s for number, skew_s in skews.items() if abs(skew_s) > _MOST_SKEW_S}
     for node, skew_s in sorted(off.items(), key=lambda item: -abs(item[1]))[:1]:
         yield message("clock_skew", node=node, skew_s=skew_s, nodes=compact(off))
-
-
-def preflight_notes(nodes: Sequence[NodeTimeline]) -> Iterator[Message]:
-    """Yield a note for each check that spoils figures, with the nodes where it does."""
-    found: dict[str, tuple[str, list[int]]] = {}
-    for node in nodes:
-        for one in node.events["examined"].found if "examined" in node.events else ():
-            found.setdefault(one.code, (one.what, []))[1].append(node.number)
-    for check, (what, numbers) in found.items():
-        where = compact(dict.fromkeys(numbers))
-        yield message("preflight_spoils", check=check, nodes=where[:_LONGEST], what=what)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.contract import Command, Ending, JobState
+from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import template
 from trainmark.launch.node_script import node_script
 from trainmark.launch.submission import job_id, submit
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 MANIFEST = "job.yaml"
 INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``
 _INDEX = "batch.kubernetes.io/job-completion-index"
-# Why pods end, the gravest first: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
-# and pkg/kubelet in https://github.com/kubernetes/kubernetes, 2026-11-22.
-_ENDINGS: dict[str, Ending] = {
-    "NodeLost": "node_lost", "DeletionByTaintManager": "node_lost", "DeletionByPodGC": "node_lost",
-    "PreemptionByScheduler": "preempted", "EvictionByEvictionAPI": "preempted",
-    "TerminationByKubelet": "preempted", "OOMKilled": "out_of_memory",
-    "DeadlineExceeded": "timed_out",
-}  # fmt: skip
-_GRAVEST_FIRST: list[Ending | None] = [*_ENDINGS.values(), "failed"]
+# Why pods end that did not end themselves:
+# https://kubernetes.io/docs/concepts/workloads/pods/disruptions/ and pkg/kubelet in
+# https://github.com/kubernetes/kubernetes, 2026-11-22.
+_TAKEN = (
+    "NodeLost", "DeletionByTaintManager", "DeletionByPodGC", "PreemptionByScheduler",
+    "EvictionByEvictionAPI", "TerminationByKubelet", "DeadlineExceeded",
+)  # fmt: skip
 
 
 def name(run_id: str) -> str:
@@ -162,30 +160,27 @@ def state_of(found: list[dict[str, Any]], nnodes: int, seen: dict[int, JobState]
         found: the job and its pods, as ``kubectl get -o json`` lists them.
         seen: pods that failed, by node; the call adds to them, for they may be deleted soon.
     """
-    states = sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0))
-    pods = [pod for _, pod in states]
-    seen |= {node: pod for node, pod in states if pod.ending}
-    lost = tuple(sorted(node for pod in seen.values() for node in pod.lost))
+    pods = dict(sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0)))
+    seen |= {node: pod for node, pod in pods.items() if pod.phase == "lost" or pod.exit_code}
+    lost = tuple(sorted(node for node, pod in seen.items() if pod.phase == "lost"))
     job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
     if job is None and pods:
         return JobState(phase="running", said="its pods are being deleted")
-    if job is None and not seen:
-        return JobState(phase="ended", said="it was deleted", ending="cancelled")
-    told = {"Failed=True": {"reason": "Failed"}} if job is None else job
+    told = {"Failed=True": {"reason": "it was deleted"}} if job is None else job
     if "Completed=True" in told:
-        return JobState(phase="ended", said="Completed", ending="completed", exit_code=0)
-    if "Failed=True" in told and not any(pod.phase == "running" for pod in pods):
+        return JobState(phase="ended", said="Completed", exit_code=0)
+    if "Failed=True" in told and not any(pod.phase == "running" for pod in pods.values()):
         why = told["Failed=True"]
-        own = JobState(phase="ended", ending=_ENDINGS.get(why["reason"], "failed"))
-        ends = [seen[node] for node in sorted(seen)]
-        end = min(ends, key=lambda pod: _GRAVEST_FIRST.index(pod.ending), default=own)
-        return replace(end, said="; ".join(filter(None, [_said(why), end.said])), lost=lost)
-    waits = [pod for pod in pods if pod.phase == "waiting"]
-    said = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
-    said += [_said(told["Suspended=True"])] if "Suspended=True" in told else []
-    said += [pod.said for pod in pods if pod.said][:3]
+        end = seen[min(lost or seen)] if seen else JobState(phase="ended")
+        taken = lost or job is None or why["reason"] in _TAKEN
+        said = "; ".join(filter(None, [_said(why), end.said]))
+        return replace(end, phase="lost" if taken else "ended", said=said, lost=lost)
+    waits = [pod for pod in pods.values() if pod.phase == "waiting"]
+    texts = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
+    texts += [_said(told["Suspended=True"])] if "Suspended=True" in told else []
+    texts += [pod.said for pod in pods.values() if pod.said][:3]
     runs = not waits and (len(pods) >= nnodes or seen)
-    return JobState(phase="running" if runs else "waiting", said="; ".join(said), lost=lost)
+    return JobState(phase="running" if runs else "waiting", said="; ".join(texts), lost=lost)
 
 
 def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
@@ -197,14 +192,11 @@ def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
     sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
                told.get("PodScheduled=False"), {"reason": status["phase"]})  # fmt: skip
     reasons = [one for one in sources if one and "reason" in one]
-    failed: list[Ending] = [_ENDINGS[one["reason"]] for one in reasons if one["reason"] in _ENDINGS]
-    if status["phase"] == "Failed" or over.get("exitCode"):
-        failed.append("failed")
-    said = f"node {node}: {_said(reasons[0])}"
-    if failed:
-        lost = (node,) if failed[0] in ("node_lost", "preempted") else ()
-        code = over.get("exitCode")
-        return node, JobState(phase="ended", said=said, ending=failed[0], lost=lost, exit_code=code)
+    said, code = f"node {node}: {_said(reasons[0])}", over.get("exitCode")
+    if any(one["reason"] in _TAKEN for one in reasons):
+        return node, JobState(phase="lost", said=said, exit_code=code)
+    if status["phase"] == "Failed" or code:
+        return node, JobState(phase="ended", said=said, exit_code=code or 1)
     if over or "running" in now:
         return node, JobState(phase="ended" if over else "running")
     return node, JobState(phase="waiting", said=said)

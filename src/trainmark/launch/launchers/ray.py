@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.contract import JOB_FILE, Command, Ending, JobState, Phase
+from trainmark.launch.contract import JOB_FILE, Command, JobState, Phase
 from trainmark.launch.launchers.ray_driver import ASKED_FILE, MASTER, PORT, RANK, STATE
 from trainmark.launch.node_script import node_script
 from trainmark.launch.submission import submit
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
 _MOST_SILENCES = 60  # answers missed one after another, after which the cluster counts as gone
 _RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # the driver's own wait is shorter
-_ENDINGS: dict[str, Ending] = {"SUCCEEDED": "completed", "STOPPED": "cancelled"}
 
 
 @dataclass
@@ -49,7 +48,7 @@ class RayJob:
         except EnvironmentFault as fault:
             self.silences += 1
             if self.silences > _MOST_SILENCES:
-                return JobState(phase="ended", said=str(fault), ending="unknown")
+                return JobState(phase="lost", said=str(fault))
             return JobState(phase=self.phase, said=str(fault))
         self.silences, status = 0, job["status"]
         lines = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
@@ -60,11 +59,9 @@ class RayJob:
         if status in ("PENDING", "RUNNING"):
             self.phase = "waiting" if told["phase"] == "waiting" else "running"
             return JobState(phase=self.phase, said=said)
-        guess: Ending = "out_of_memory" if "running low on memory" in message else "failed"
-        return JobState(
-            phase="ended", said=said, ending=_ENDINGS.get(status) or told.get("ending", guess),
-            exit_code=job["driver_exit_code"], lost=tuple(told.get("lost", ())),
-        )  # fmt: skip
+        lost = tuple(told.get("lost", ()))
+        phase: Phase = "lost" if lost or status == "STOPPED" else "ended"
+        return JobState(phase=phase, said=said, exit_code=job["driver_exit_code"], lost=lost)
 
     def cancel(self) -> None:
         """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""

@@ -71,7 +71,7 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
         script: what a shell on each node runs.
     """
     import ray
-    from ray.exceptions import OutOfMemoryError, RayError
+    from ray.exceptions import RayError
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Bundle
 
     stopped: list[int] = []
@@ -95,19 +95,18 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
         actor.run.remote(script.replace(RANK, str(k)), str(folder / f"log.ray{k}.txt")): k
         for k, actor in enumerate(actors)
     }
-    failures: dict[int, dict[str, str]] = {}
+    failures: dict[int, str] = {}
     deadline_s: float | None = None
     while left and (deadline_s is None or time.monotonic() < deadline_s):
         for reference in ray.wait(list(left), timeout=1)[0]:
-            number, ending = left.pop(reference), "failed"
+            number = left.pop(reference)
             try:
                 code = ray.get(reference)
                 said = f"exit code {code}" if code else ""
             except RayError as error:
-                ending = "out_of_memory" if isinstance(error, OutOfMemoryError) else "failed"
                 said = " ".join(str(error).split())[:1_000]
             if said:
-                failures[number] = {"ending": ending, "said": f"node {number}: {said}"}
+                failures[number] = f"node {number}: {said}"
         if deadline_s is None and (failures or stopped):
             deadline_s = time.monotonic() + _END_PATIENCE_S
             for actor in actors:
@@ -115,8 +114,7 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     lost = [number for number in failures if places[number][0] not in alive]
     if failures:  # the first, but a lost one before others
-        first = failures[(lost or list(failures))[0]]
-        _tell("ended", **first | ({"ending": "node_lost"} if lost else {}), lost=lost)
+        _tell("ended", said=failures[(lost or list(failures))[0]], lost=lost)
     return 1 if failures or stopped else 0
 
 

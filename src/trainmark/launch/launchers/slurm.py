@@ -23,14 +23,13 @@ from trainmark.launch.submission import job_id, submit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.contract import Ending
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
 
     Ask = Callable[..., tuple[int, str, str]]  # exit code, output and errors of a program
 
 SCRIPT_FILE, NODE_FILE, LOG_FILE = "job.sh", "node.sh", "log.job.txt"
-ENDED_FILE = "job.ended"  # the script's exit code, then why Slurm ended the job, if it did
+ENDED_FILE = "job.ended"  # the script's exit code
 PROGRAMS = ("sbatch", "scontrol", "scancel")
 PATIENCE_S = 20.0  # with a controller under load; Slurm's own MessageTimeout is 10 s
 _POLL_S = 5.0
@@ -38,22 +37,9 @@ _POLL_S = 5.0
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A state that
 # is not here, COMPLETING and STAGE_OUT among them, still has processes.
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUE", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-_ENDINGS: dict[str, Ending] = {
-    "COMPLETED": "completed", "FAILED": "failed", "LAUNCH_FAILED": "failed",
-    "CANCELLED": "cancelled", "REVOKED": "cancelled", "TIMEOUT": "timed_out",
-    "DEADLINE": "timed_out", "PREEMPTED": "preempted", "NODE_FAIL": "node_lost",
-    "BOOT_FAIL": "node_lost", "OUT_OF_MEMORY": "out_of_memory",
-}  # fmt: skip
-_REASONS: dict[str, Ending] = {"TimeLimit": "timed_out", "NodeDown": "node_lost"}
-# What slurmstepd and srun write into the log of a job that they end, as regular expressions.
-_LOGGED: dict[str, Ending] = {
-    r"slurmstepd.* DUE TO TIME LIMIT ": "timed_out",
-    r"slurmstepd.* DUE TO PREEMPTION ": "preempted",
-    r"slurmstepd.* DUE TO NODE FAILURE|srun: error: Node failure on ": "node_lost",
-    r"slurmstepd.* (exceeded memory limit|Detected \d+ oom)": "out_of_memory",
-    r"srun: error: .*: Out Of Memory$": "out_of_memory",
-    r"slurmstepd.* JOB \S+ ON \S+ CANCELLED AT \S+ \*\*\*": "cancelled",
-}
+_LOST = ("CANCELLED", "REVOKED", "TIMEOUT", "DEADLINE", "PREEMPTED")
+# Of these the nodes' own events tell more: which did not report their end, or why a rank failed.
+_ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL")
 _KEYS = ("partition", "account", "qos", "time", "constraint", "reservation")
 _OWN_OPTIONS = (
     "parsable", "job-name", "nodes", "ntasks", "ntasks-per-node", "no-requeue", "chdir", "output",
@@ -92,7 +78,7 @@ class SlurmJob:
     def state(self) -> JobState:
         """Return where it is; a controller that does not answer leaves it where it was."""
         now_s = self._clock()
-        if now_s < self._next_s or self._last.ending is not None:
+        if now_s < self._next_s or self._last.phase in ("ended", "lost"):
             return self._last
         self._next_s = now_s + _POLL_S
         code, out, err = self._ask("scontrol", "show", "job", "--oneliner", self.id)
@@ -116,48 +102,26 @@ class SlurmJob:
         """Return the state of a job that the controller still has; ``shown`` by scontrol."""
         state, reason = _field(shown, "JobState"), _field(shown, "Reason")
         said = state if reason in {"", "None"} else f"{state} ({reason})"
-        if state not in _ENDINGS:
-            return JobState(phase="waiting" if state.startswith(_WAITING) else "running", said=said)
-        if reason == "JobLaunchFailure":
-            said += ", as when a node cannot write into the run directory"
-        return self._ended(_ENDINGS[state], said, _field(shown, "ExitCode"), shown)
+        if state.startswith(_WAITING):
+            return JobState(phase="waiting", said=said)
+        if state not in _ENDED + _LOST:
+            return JobState(phase="running", said=said)
+        code, _, signal = _field(shown, "ExitCode").partition(":")
+        number = int(code or 0) or -int(signal or 0)
+        return JobState(phase="ended" if state in _ENDED else "lost", said=said, exit_code=number)
 
     def _forgotten(self) -> JobState:
-        """Return how a job ended that the controller no longer has, as its own files tell."""
-        own, _, shown = self._text(ENDED_FILE).partition("\n")
-        ending: Ending | None = {"": None, "0": "completed"}.get(own, "failed")
-        return self._ended(ending, f"Slurm does not know job {self.id} any more", f"{own}:0", shown)
-
-    def _ended(self, ending: Ending | None, said: str, codes: str, shown: str) -> JobState:
-        """Return the last state; ``codes`` are exit code and signal, ``EXIT:SIGNAL``."""
-        if ending in {None, "failed"}:
-            ending = _cause(shown, self._text(LOG_FILE)) or ending or "unknown"
-        code, _, signal = codes.partition(":")
-        number = (int(code) or -int(signal)) if (code + signal).isdecimal() and code else None
-        return JobState(phase="ended", said=said, ending=ending, exit_code=number)
-
-    def _text(self, name: str) -> str:
-        path = self._run_dir / name
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        """Return how a job ended that the controller no longer has, as its own file tells."""
+        file = self._run_dir / ENDED_FILE
+        code = int(file.read_text(encoding="utf-8")) if file.is_file() else None
+        said = f"Slurm does not know job {self.id} any more"
+        return JobState(phase="ended", said=said, exit_code=code)
 
 
 def _field(shown: str, name: str) -> str:
     """Return a value of ``scontrol show job``; what users wrote stands behind those read here."""
     found = re.search(rf"(?:^|\s){name}=(\S*)", shown)
     return found[1] if found else ""
-
-
-def _cause(shown: str, log: str) -> Ending | None:
-    """Return why Slurm ended a job whose own processes may have exited first.
-
-    Args:
-        shown: what scontrol said of it, at its end or later.
-        log: what it printed.
-    """
-    if _field(shown, "PreemptTime") not in {"", "None"}:
-        return "preempted"  # it used the partition's GraceTime to end itself, and so FAILED
-    logged = (what for said, what in _LOGGED.items() if re.search(rf"(?m)^(\d+: )?{said}", log))
-    return _REASONS.get(_field(shown, "Reason")) or next(logged, None)
 
 
 class Slurm:

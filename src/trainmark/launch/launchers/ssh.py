@@ -22,18 +22,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import template
-from trainmark.launch.node import conditions, doctor_words
 from trainmark.launch.node_script import MODULE, node_script, python_script
 from trainmark.launch.submission import ChildJob, child
 from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from trainmark.launch.site import Site, SshSite
     from trainmark.plan.plan import Plan
-
-    Fault = tuple[str, str, str]  # host, what is wrong, the way out
 
 SCRIPT = "ssh.sh"
 _LOST = 255  # ssh's own exit code
@@ -106,26 +103,25 @@ def folder_of_hosts(plan: Plan, site: Site) -> Path:
     return Path(plan.run_dir) if site.ssh.run_root is None else site.ssh.run_root / plan.run_id
 
 
-def connection_fault(host: str, printed: str) -> Fault:
-    """Return what ssh said of a connection that failed, and the way out."""
+def connection_fault(printed: str) -> str:
+    """Return what ssh said of a connection that failed."""
     lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
-    said = "; ".join(lines[-3:]) or "it said nothing"
-    return host, f"ssh: {said.removeprefix('ssh: ')}", f"let `ssh {host}` work without questions"
+    return f"ssh: {('; '.join(lines[-3:]) or 'it said nothing').removeprefix('ssh: ')}"
 
 
-def _on_all(hosts: Iterable[Host], faults: Callable[[Host], Iterable[Fault]]) -> None:
+def _on_all(hosts: Iterable[Host], fault: Callable[[Host], str | None]) -> None:
     """Ask all hosts at once, and raise all faults as one error.
 
     Raises:
         EnvironmentFault: there are any.
     """
     with ThreadPoolExecutor(64) as pool:
-        found = [
-            fault for of_host in pool.map(lambda host: [*faults(host)], hosts) for fault in of_host
-        ]
-    if found:
-        said = [f"{host}: {what}\n  way out: {remedy}" for host, what, remedy in found]
-        raise EnvironmentFault("\n".join(said))
+        asked = list(hosts)
+        found = zip(asked, pool.map(fault, asked), strict=True)
+        said = [f"{host.name}: {what}" for host, what in found if what]
+    if said:
+        remedy = "let `ssh HOST` work without questions; name `python` and `setup` in the site file"
+        raise EnvironmentFault("\n".join(said), remedy=remedy)
 
 
 class Ssh:
@@ -139,12 +135,11 @@ class Ssh:
         return None if shutil.which("ssh") else "no ssh installed"
 
     def check(self, plan: Plan, site: Site) -> None:
-        """Let every host examine itself as ``trainmark doctor --quick`` does."""
+        """Let every host say whether it has this program."""
         folder = str(site.ssh.run_root or Path(plan.run_dir).parent)
-        words = doctor_words(plan, Path(folder))
-        script = python_script(plan, site, words, folder=folder)
+        script = python_script(plan, site, ["-m", "trainmark", "--version"], folder=folder)
         hosts = read_hosts(site.ssh, nnodes=plan.nnodes)
-        _on_all(hosts, partial(_examined, site=site, script=script))
+        _on_all(hosts, partial(_unfit, site=site, script=script))
 
     def command(self, plan: Plan, site: Site) -> Command:
         """Return the script that holds a connection to each node; it follows from the hosts too."""
@@ -173,26 +168,19 @@ class Ssh:
         return SshJob("", Path(plan.run_dir) / "log.ssh.txt", None, plan, site)
 
 
-def _examined(host: Host, *, site: Site, script: str) -> Iterator[Fault]:
-    """Yield what stops a run on a host."""
+def _unfit(host: Host, *, site: Site, script: str) -> str | None:
+    """Return why a host cannot run this program; None if it can."""
     try:
         done = run(
             ["ssh", *words_to(host, site.ssh, script)], stdin=DEVNULL, capture_output=True,
             text=True, check=False, timeout=_PATIENCE_S,
         )  # fmt: skip
-        found = conditions(done.stdout[done.stdout.find("{") :])  # start-up files may print before
-        for one in found:
-            if one["severity"] == "stops":
-                yield host.name, one["what"], one["remedy"]
     except TimeoutExpired:
-        yield host.name, f"no answer in {_PATIENCE_S:g} s", "try ssh by hand"
-    except (ValueError, LookupError):
-        if done.returncode == _LOST:
-            yield connection_fault(host.name, done.stderr)
-            return
-        said = (done.stderr.splitlines() or ["no answer"])[-1]
-        remedy = "name its `python` in the site file, with its `setup`"
-        yield host.name, f"{site.python} does not run this program there: {said}", remedy
+        return f"no answer in {_PATIENCE_S:g} s"
+    if done.returncode == _LOST:
+        return connection_fault(done.stderr)
+    said = (done.stderr.splitlines() or ["no answer"])[-1]
+    return f"{site.python} does not run this program there: {said}" if done.returncode else None
 
 
 @dataclass
@@ -211,12 +199,9 @@ class SshJob(ChildJob):
         lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST))
         if not lost:
             return state
-        logs = [(folder / f"log.ssh{node}.txt").read_text(errors="replace") for node in lost]
-        faults = [
-            connection_fault(f"node {node}", log) for node, log in zip(lost, logs, strict=True)
-        ]
-        said = "; ".join(f"{node}: {what}" for node, what, _ in faults)
-        return replace(state, said=said, ending="node_lost", lost=tuple(lost))
+        logs = {node: (folder / f"log.ssh{node}.txt").read_text(errors="replace") for node in lost}
+        said = "; ".join(f"node {node}: {connection_fault(log)}" for node, log in logs.items())
+        return replace(state, phase="lost", said=said, lost=tuple(lost))
 
     def collect(self) -> None:
         """Copy what the nodes wrote, where it is not in the run directory itself.
@@ -233,13 +218,13 @@ class SshJob(ChildJob):
             hosts = read_hosts(self.site.ssh, nnodes=self.plan.nnodes)
             _on_all(hosts, lambda host: self._copied(host, script))
 
-    def _copied(self, host: Host, script: str) -> Iterator[Fault]:
+    def _copied(self, host: Host, script: str) -> str | None:
         with TemporaryFile() as packed:
             argv = ["ssh", *words_to(host, self.site.ssh, script)]
             done = run(argv, stdin=DEVNULL, stdout=packed, stderr=PIPE, check=False)
             if done.returncode:
-                yield connection_fault(host.name, done.stderr.decode(errors="replace"))
-                return
+                return connection_fault(done.stderr.decode(errors="replace"))
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 archive.extractall(self.log.parent, filter="data")
+        return None
