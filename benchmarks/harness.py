@@ -90,7 +90,8 @@ def machine(device_name: str = "cpu") -> str:
     import torch
 
     from trainmark import devices
-    from trainmark.devices.vendors.cpu import model_name, usable_cores
+    from trainmark.devices.cores import usable_cores
+    from trainmark.devices.vendors.cpu import model_name
 
     device = f"{model_name()}, {usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
     vendor = devices.choose(device_name)

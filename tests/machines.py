@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from fakes import FakeVendor
-from trainmark.check.doctor import devices, host
-from trainmark.check.doctor.subject import Subject
+from trainmark.check import doctor, host
+from trainmark.check.host import Subject
 from trainmark.launch.processes import CpuUse
 from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 GIB = 2**30
 CPU = "sys/devices/system/cpu"
 FILES = {
-    "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
-    "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-    "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n",
-    "proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
+    "proc/self/cgroup": "0::/\n",
+    "sys/fs/cgroup/cgroup.procs": "",
     **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in range(4)},
     "sys/devices/system/node/node0/cpulist": "0-3\n",
     "sys/devices/system/node/node1/cpulist": "4-7\n",
@@ -60,19 +58,16 @@ def cpu_use(busy_s: float) -> Callable[[], CpuUse]:
     return lambda: next(readings)
 
 
-def memory(available_gib: float, swap_used_bytes: int = 0) -> dict[str, Any]:
-    """Return readings of a machine of 64 GiB, with 8 GiB to swap to."""
-    return {
-        "memory": SimpleNamespace(total=64 * GIB, available=int(available_gib * GIB)),
-        "swap": SimpleNamespace(total=8 * GIB, used=swap_used_bytes),
-    }
+def memory(available_gib: float) -> dict[str, Any]:
+    """Return readings of a machine of 64 GiB."""
+    return {"memory": SimpleNamespace(total=64 * GIB, available=int(available_gib * GIB))}
 
 
 def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> Subject:
     """Return a sound machine of four cores, with what a test changes.
 
     Readings are those of this process until the test ends: ``affinity``, ``cpu_use``, ``free``
-    (bytes of any disk), ``limit`` (of open files), ``runs``, ``tool``, ``memory`` and ``swap``.
+    (bytes of any disk), ``limit`` (of open files), ``runs``, ``tool`` and ``memory``.
     """
     write_files(root, FILES | (files or {}))
     readings: dict[str, Any] = {
@@ -91,9 +86,8 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
     PATCH.setattr(resource, "getrlimit", lambda _: readings["limit"])
     PATCH.setattr(host, "alive_runs", lambda: readings["runs"])
-    PATCH.setattr(devices, "run", readings["tool"])
+    PATCH.setattr(doctor, "run", readings["tool"])
     PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
-    PATCH.setattr(psutil, "swap_memory", lambda: readings["swap"])
     sound: dict[str, Any] = {"out": root / "runs", "vendor": Card(), "nproc": 2, "root": root}
     return Subject(**(sound | changes))
 

@@ -185,7 +185,7 @@ def read_each_loss(job: Any) -> None:
 
 def faults() -> tuple[list[str], list[str]]:
     """Return what the conformance checks find, by the real clock."""
-    from trainmark.check.conformance.device import device_faults, vendor_faults
+    from trainmark.check.vendor_check import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
 

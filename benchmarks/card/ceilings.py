@@ -15,7 +15,7 @@ from trainmark.spec import Precision
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainmark.check.ceilings.sweep import Point
+    from trainmark.check.ceilings_work import Point
     from trainmark.protocols import Device
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -39,8 +39,8 @@ LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.check.ceilings.rank import matmul_candidates, refusal
-    from trainmark.check.ceilings.sweep import sweep
+    from trainmark.check.ceilings_rank import matmul_candidates, refusal
+    from trainmark.check.ceilings_work import sweep
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)

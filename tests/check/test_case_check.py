@@ -13,13 +13,12 @@ from trainmark import cases
 from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
-from trainmark.check import case_check
-from trainmark.check.conformance import probe
-from trainmark.check.conformance.case import CHECKS, Check, description_faults, judge
+from trainmark.check import case_check, probe
+from trainmark.check.case_rules import CHECKS, Check, description_faults, judge
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Cause, Record
-from trainmark.spec import Message, Recipe, Text, message
+from trainmark.spec import Message, Recipe, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,14 +200,8 @@ TINY = TOY.recipes["tiny"]
 @pytest.mark.parametrize(
     ("case", "code"),
     [
-        (replace(TOY, title=Text(" ", "玩具")), "check_text_missing"),
-        (replace(TOY, dataset=""), "check_text_missing"),
         (replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),
          "check_target_unreachable"),
-        (replace(TOY, recipes={"tiny": replace(TINY, max_steps=3, target_value=None)}),
-         "check_nothing_measured"),
-        (replace(TOY, recipes={"tiny": replace(TINY, eval_every_epochs=None)}),
-         "check_target_unevaluated"),
         (replace(TOY, recipes={"standard": replace(TINY, data="real")}),
          "check_no_generated_recipe"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainmark.check.conformance.device import device_faults, vendor_faults
+from trainmark.check.vendor_check import device_faults, vendor_faults
 from trainmark.devices.vendors.cpu import Cpu, CpuDevice
 from trainmark.protocols import (
     DESCRIBE_KEYS,
@@ -152,7 +152,7 @@ DEVICES = [
 
 @pytest.mark.parametrize(("members", "fault"), VENDORS)
 def test_each_fault_of_a_vendor_is_named(monkeypatch, members, fault):
-    monkeypatch.setattr("trainmark.check.conformance.device._check_without_torch", lambda *_: None)
+    monkeypatch.setattr("trainmark.check.vendor_check._check_without_torch", lambda *_: None)
     assert vendor_faults(Good()) == []
     found = vendor_faults(_changed(Good, **members)())
     assert any(one.startswith(fault) for one in found), found
@@ -172,7 +172,7 @@ def test_a_good_device_has_no_fault():
 
 
 def test_optional_members_may_be_there_and_a_monitor_may_not(monkeypatch):
-    monkeypatch.setattr("trainmark.check.conformance.device._check_without_torch", lambda *_: None)
+    monkeypatch.setattr("trainmark.check.vendor_check._check_without_torch", lambda *_: None)
     more = {"monitor": _not_installed, "numa_node": lambda *_: None,
             "conditions": lambda *_: [Condition("ecc", "fine", "on")],
             "monitored": lambda _, nproc: [7, 4][:nproc]}  # fmt: skip
@@ -234,4 +234,4 @@ def test_every_required_member_and_key_is_documented(page):
         for name in sorted(required)
         if f"`{name}" not in text and f"`protocols.{name}" not in text
     ] == []
-    assert "trainmark.check.conformance.device" in text
+    assert "trainmark.check.vendor_check" in text

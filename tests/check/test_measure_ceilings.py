@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainmark import cases
-from trainmark.check.ceilings.measure import measure_ceilings
+from trainmark.check.ceilings import measure_ceilings
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.stopping import StopRequest

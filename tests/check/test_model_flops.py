@@ -9,7 +9,7 @@ import pytest
 
 from trainmark import cases
 from trainmark.cases import generated_folder
-from trainmark.check.conformance.probe import counted_flops
+from trainmark.check.probe import counted_flops
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.check.conformance.synchronization import SynchronizedError, no_synchronization
+from trainmark.check.probe import SynchronizedError, no_synchronization
 
 VALUES, MASK, PLACES = torch.arange(6.0), torch.arange(6) % 2 == 0, torch.tensor([3, 1])
 WAITING = {

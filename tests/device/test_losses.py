@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import tiny_jobs
-from trainmark.devices.vendors.cpu import Cpu, usable_cores
+from trainmark.devices.cores import usable_cores
+from trainmark.devices.vendors.cpu import Cpu
 
 STEPS = 20
 FIELDS: dict[str, dict[str, Any]] = {

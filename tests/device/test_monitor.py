@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from trainmark.check.conformance.device import sample_faults
+from trainmark.check.vendor_check import sample_faults
 from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.devices.vendors.nvidia.monitor import NvmlMonitor, smi_monitor
 from trainmark.protocols import MonitorFault

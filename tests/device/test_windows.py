@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tiny_jobs
-from trainmark.check.conformance.synchronization import no_synchronization
+from trainmark.check.probe import no_synchronization
 from trainmark.errors import EnvironmentFault
 from trainmark.train.kernels import choice
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from trainmark.check.conformance.device import vendor_faults
+from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple
@@ -55,7 +55,7 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vendor.refuse(Recipe(precision="bf16"), 1) is None
     for refused in (Recipe(precision="tf32"), Recipe(compile="reduce-overhead")):
         assert vendor.refuse(refused, 1) is not None
-    monkeypatch.setattr("trainmark.check.conformance.device._check_without_torch", lambda *_: None)
+    monkeypatch.setattr("trainmark.check.vendor_check._check_without_torch", lambda *_: None)
     assert vendor_faults(vendor) == []
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)
     assert vendor.count() == 0

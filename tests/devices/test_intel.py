@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.check.conformance.device import vendor_faults
+from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices.vendors.intel import Intel
 from trainmark.protocols import DeviceSample, Diagnoses, Located
 from vendor_machines import built, machine, pci_card, tool, write

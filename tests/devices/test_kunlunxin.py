@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.check.conformance.device import vendor_faults
+from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.protocols import Diagnoses, Located, MonitorFault

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark import devices
-from trainmark.check.conformance.device import vendor_faults
+from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices.vendors.amd import Amd
 from trainmark.devices.vendors.hygon import Hygon
 from trainmark.protocols import Diagnoses, Located

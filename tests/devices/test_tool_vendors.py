@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from trainmark import devices
-from trainmark.check.conformance.device import vendor_faults
+from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices import torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia

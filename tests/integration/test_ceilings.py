@@ -14,7 +14,7 @@ import pytest
 
 from machines import vendor_package
 from real_runs import processes_with
-from trainmark.devices.vendors.cpu import usable_cores
+from trainmark.devices.cores import usable_cores
 from trainmark.pages.ceilings import blocks
 from trainmark.pages.terminal import Screen, show
 

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.nightly
 
 ON_TWO_NODES = """\
 import os
-from trainmark.devices import numa
+from trainmark.devices import cores as host
 
 cores = sorted(os.sched_getaffinity(0))
-numa.topology = lambda _: {0: [(cores[0],)], 1: [(core,) for core in cores[1:]]}
+host.topology = lambda _: {0: [(cores[0],)], 1: [(core,) for core in cores[1:]]}
 
 from trainmark.cli.app import main
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.check.ceilings.collectives import COLLECTIVES, Ranks
-from trainmark.check.ceilings.rank import Kind
-from trainmark.check.ceilings.sweep import Candidate, Point, sweep
+from trainmark.check.ceilings_rank import Kind
+from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
 from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak
 

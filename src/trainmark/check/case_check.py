@@ -1,6 +1,6 @@
 """Run a case for a few steps with one rank and with two, and judge what it does.
 
-Owns the runs and their folder; the rules are in ``conformance.case``.
+Owns the runs and their folder; the rules are in ``check.case_rules``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.check.conformance.case import Check, description_faults, judge
+from trainmark.check.case_rules import Check, description_faults, judge
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.local import launch
 from trainmark.launch.processes import import_variables
@@ -56,7 +56,7 @@ def check_case(
     generated_root: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Checked:
-    """Return every check of the case of ``request``; see ``conformance.case.CHECKS``.
+    """Return every check of the case of ``request``; see ``check.case_rules.CHECKS``.
 
     Args:
         steps: optimizer steps of each run, at most an epoch.
@@ -113,7 +113,7 @@ def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return what a separate process finds in the job, or the last line of its error output."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
-        [sys.executable, "-m", "trainmark.check.conformance.probe", str(folder)],
+        [sys.executable, "-m", "trainmark.check.probe", str(folder)],
         env=os.environ | import_variables(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode == 0:

@@ -54,7 +54,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure rates of matmul, memory, transfers and collectives."""
-    from trainmark.check.ceilings.measure import measure_ceilings
+    from trainmark.check.ceilings import measure_ceilings
     from trainmark.launch.stopping import stop_signals_noted
     from trainmark.library.redaction import Redactor
     from trainmark.pages.ceilings import blocks, wrong_results

@@ -14,7 +14,7 @@ from trainmark.plan.request import RunRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.check.conformance.case import Check
+    from trainmark.check.case_rules import Check
     from trainmark.spec import Text
 
 EXAMPLES = """\

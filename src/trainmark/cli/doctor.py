@@ -14,7 +14,7 @@ from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
-    from trainmark.check.doctor.examination import Examination
+    from trainmark.check.doctor import Examination
 
 EXAMPLES = """\
   trainmark doctor                                this machine, all its devices
@@ -30,9 +30,7 @@ _HEADINGS = {
 def command(
     case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
     out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = RUNS_DIR,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Less than 10 s: without torch and speeds of disks.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Only what stops a run or spoils figures.")
@@ -43,7 +41,7 @@ def command(
 
     Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
     """
-    from trainmark.check.doctor.examination import examine, subject_of
+    from trainmark.check.doctor import examine, subject_of
 
     with others_to_stderr():
         found = examine(subject_of(case, out=out, quick=quick, **fields))
@@ -61,10 +59,10 @@ def _print_table(found: Examination, *, quiet: bool) -> None:
         rows = [one for one in found.checks if one.severity == severity]
         if rows:
             say(heading)
-        for one in sorted(rows, key=lambda one: one.group):
-            say(f"  {one.group:<8}  {one.code:<{width}}  {one.what}")
+        for one in rows:
+            say(f"  {one.code:<{width}}  {one.what}")
             if one.remedy:
-                say(f"  {'':<8}  {'':<{width}}  way out: {one.remedy}")
+                say(f"  {'':<{width}}  way out: {one.remedy}")
     if not quiet:
         left_out = ", ".join(found.left_out) or "nothing"
         say(f"device {found.device}, {found.nproc} rank(s); left out: {left_out}")

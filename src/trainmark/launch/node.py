@@ -24,8 +24,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
 from trainmark.data.generated import default_root
-from trainmark.devices import numa
-from trainmark.devices.vendors.cpu import chosen_threads
+from trainmark.devices import cores
+from trainmark.devices.cores import chosen_threads
 from trainmark.errors import DataError, TrainmarkError, escaped
 from trainmark.launch import processes
 from trainmark.launch.stopping import stop_signals_noted
@@ -39,7 +39,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.devices.numa import Placement
+    from trainmark.devices.cores import Placement
     from trainmark.protocols import Vendor
 
     StopReason = Callable[[], dict[str, Any] | None]  # fields of the event ``stop``
@@ -74,7 +74,7 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
     Raises:
         UsageError: a variable that places ranks, or ``OMP_NUM_THREADS``, has no valid value.
     """
-    placed = numa.placements(vendor, nproc, os.environ)
+    placed = cores.placements(vendor, nproc, os.environ)
     threads = min(placement.threads for placement in placed)
     variables = os.environ | processes.import_variables() | run_variables(mark, threads)
     described = environment.collect(variables, vendor)
@@ -141,7 +141,7 @@ def started(
         master: where all ranks meet; None: at a free port of this machine, which has them all.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    placement = {numa.PLACEMENT_VARIABLE: numa.to_variable(setup.placed)}
+    placement = {cores.PLACEMENT_VARIABLE: cores.to_variable(setup.placed)}
     try:
         with ExitStack() as stack:
             meet = master or ("127.0.0.1", stack.enter_context(held_port()))

@@ -50,7 +50,7 @@ class Device(Protocol):
     """One accelerator as a rank uses it. Torch is imported inside the methods only.
 
     A device that can tell where the host waits for it also has ``forbid_synchronization()``: a
-    context in which every such wait raises an error, for ``conformance.synchronization``. One that
+    context in which every such wait raises an error, for ``check.probe``. One that
     knows its clocks has ``clocks()``: clocks and limits by name with the unit in it, None where
     one is unknown; the benchmarks of a card record them.
     """

@@ -132,14 +132,12 @@ class Condition:
         severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
         what: what was found, with its numbers.
         remedy: what to do, in a few words; empty if ``fine``.
-        group: which doctor adds: the part of the machine, ``devices`` for example.
     """
 
     code: str
     severity: Severity
     what: str
     remedy: str = ""
-    group: str = ""
 
 
 @runtime_checkable

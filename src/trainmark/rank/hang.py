@@ -10,7 +10,7 @@ import linecache
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.numa import compact
+from trainmark.devices.cores import compact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import numa
+from trainmark.devices import cores
 from trainmark.rank.events import EventWriter, rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 
@@ -240,7 +240,7 @@ def main(run_dir: Path) -> int:
     with (run_dir / stacks_file(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = Rank(run_dir, number)
-        rank.placement = numa.take(os.environ.get(numa.PLACEMENT_VARIABLE), local_rank)
+        rank.placement = cores.take(os.environ.get(cores.PLACEMENT_VARIABLE), local_rank)
         rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
         try:
             run_rank(rank, run_dir, number, local_rank)

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.numa import compact
+from trainmark.devices.cores import compact
 from trainmark.rank.failure import DISK_FULL_EXIT
 from trainmark.record import hang
 from trainmark.record.record import Cause

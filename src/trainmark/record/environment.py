@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.vendors.cpu import model_name, total_memory_bytes, usable_cores
+from trainmark.devices.cores import usable_cores
+from trainmark.devices.vendors.cpu import model_name, total_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

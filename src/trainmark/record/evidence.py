@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import file_digest
 from typing import TYPE_CHECKING
 
-from trainmark.devices.vendors.cpu import usable_cores
+from trainmark.devices.cores import usable_cores
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence
 
 if TYPE_CHECKING:

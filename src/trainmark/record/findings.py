@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainmark.devices.numa import cores_of_rank
+from trainmark.devices.cores import cores_of_rank
 from trainmark.record import sampling
 from trainmark.record.checks import samples_per_epoch
 from trainmark.record.compilation import graphs_while_measured

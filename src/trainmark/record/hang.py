@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.numa import compact, parse_cores
+from trainmark.devices.cores import compact, parse_cores
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:

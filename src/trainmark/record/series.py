@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from trainmark.data.json_documents import Frozen
-from trainmark.devices.numa import compact
+from trainmark.devices.cores import compact
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.shapes import Count, Number  # noqa: TC001 - pydantic reads them
 from trainmark.record.step_series import MOST_CELLS

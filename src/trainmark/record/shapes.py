@@ -43,7 +43,7 @@ class JobFacts(TypedDict, total=False):
 
 @with_config(_FACTS)
 class RankPlacement(TypedDict):
-    """Where a rank ran; see ``devices.numa.Placement``."""
+    """Where a rank ran; see ``devices.cores.Placement``."""
 
     numa_nodes: list[Count]
     cores: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from trainmark.devices.numa import compact
+from trainmark.devices.cores import compact
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
 import sys
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import cgroup
-from trainmark.errors import UsageError
+from trainmark.devices.cores import chosen_threads, memory_limits, usable_cores
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmark.protocols import Monitor
     from trainmark.spec import Precision, Recipe
 
 # Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
-
-_THREADS = re.compile(r"\s*([1-9]\d{0,3})\s*(?:,\s*[1-9]\d{0,3}\s*)*", re.ASCII)
-
-
-def usable_cores(root: Path = Path("/")) -> int:
-    """Return the cores this process may run on: affinity and cgroup quota, at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = cgroup.core_quota(root)
-    return max(1, cores or 1) if quota is None else max(1, min(cores or 1, int(quota)))
 
 
 def model_name() -> str:
@@ -65,7 +54,7 @@ def has_fp16_units() -> bool:
 def total_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that all ranks here share: the machine's, or a lower cgroup limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *cgroup.memory_limits(root).values()])
+    return min([total, *memory_limits(root).values()])
 
 
 def peak_resident_bytes() -> int:
@@ -155,28 +144,6 @@ class Cpu:
 def threads_of_rank(ranks_here: int) -> int:
     """Return the threads that the user wants, or a rank's even share of the cores."""
     return chosen_threads(os.environ) or max(1, usable_cores() // ranks_here)
-
-
-def chosen_threads(variables: Mapping[str, str]) -> int | None:
-    """Return the threads of each rank by ``OMP_NUM_THREADS``; None: not set.
-
-    OpenMP takes a list too, a number for each level of nested regions: the first counts here.
-
-    Raises:
-        UsageError: it is no such number.
-    """
-    chosen = variables.get("OMP_NUM_THREADS")
-    if chosen is None:
-        return None
-    found = _THREADS.fullmatch(chosen)
-    if found is None:
-        raise UsageError(
-            f"OMP_NUM_THREADS={chosen}",
-            where="environment",
-            rule="threads of each rank, a whole number from 1 to 9999",
-            remedy="unset OMP_NUM_THREADS: ranks then share the cores evenly",
-        )
-    return int(found[1])
 
 
 class CpuDevice:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.devices.numa import compact
+from trainmark.devices.cores import compact
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Block, Chart, Paragraph, Table, table

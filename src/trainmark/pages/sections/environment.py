@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.numa import compact
+from trainmark.devices.cores import compact
 from trainmark.judge.comparison import sides
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells

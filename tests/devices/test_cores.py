@@ -1,9 +1,10 @@
-"""Which cores ranks are pinned to, on machines of many shapes."""
+"""Which cores ranks are pinned to, on machines of many shapes, and what limits processes."""
 
 from __future__ import annotations
 
 import os
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeVendor
-from trainmark.devices import numa
-from trainmark.devices.numa import Placement, compact, parse_cores, placement, topology
+from machines import write_files
+from trainmark.devices import cores as host
+from trainmark.devices.cores import Placement, compact, parse_cores, placement, topology
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 TWO_SOCKETS = {0: [(core,) for core in range(8)], 1: [(core,) for core in range(8, 16)]}
 # Two nodes of two physical cores with two threads each, numbered as Linux does on x86.
@@ -42,11 +43,6 @@ def test_eight_devices_on_two_sockets_share_the_cores_of_their_own() -> None:
     assert nodes(found) == [(0,)] * 4 + [(1,)] * 4
     assert {one.threads for one in found} == {2}
     assert set(whys(found)) == {None}
-
-
-def test_devices_are_placed_by_their_node_and_not_by_their_rank() -> None:
-    found = placement(TWO_SOCKETS, range(16), [1, 0, 1, 0], ranks=4, usable=16)
-    assert cores(found) == ["8-11", "0-3", "12-15", "4-7"]
 
 
 def test_one_socket_is_left_to_the_kernel() -> None:
@@ -94,13 +90,6 @@ def test_ranks_on_the_processor_are_spread_over_the_nodes(ranks: int, shares: li
     assert len({one.threads for one in found}) == 1
 
 
-def test_one_rank_on_the_processor_has_all_cores_and_too_many_share_them() -> None:
-    assert whys(placement(TWO_SOCKETS, range(16), None, ranks=1, usable=16)) == ["one_rank"]
-    found = placement(TWO_SOCKETS, range(16), None, ranks=17, usable=16)
-    assert set(whys(found)) == {"few_cores"}
-    assert {one.threads for one in found} == {1}
-
-
 @given(
     sizes=st.lists(st.integers(0, 6), max_size=4),
     smt=st.integers(1, 3),
@@ -146,14 +135,6 @@ def test_lists_of_the_kernel_are_read(text: str, listed: list[int]) -> None:
     assert parse_cores(compact(listed)) == listed
 
 
-@pytest.mark.parametrize(
-    "text", ["a", "0-", "-1", "0--3", "0,,1", "1,0", "0-3,2", "0-31:2/4", "0 1", "0-9999999", "٣"]
-)
-def test_what_is_no_list_of_the_kernel_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a list of cores"):
-        parse_cores(text)
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[..., Path]:
     def make(nodes: dict[int, str], siblings: dict[int, str]) -> Path:
@@ -179,13 +160,6 @@ def test_the_topology_is_read_from_the_kernels_files(machine: Callable[..., Path
     ]
 
 
-@pytest.mark.parametrize("listed", ["0-", "all", "0-99999999"])
-def test_an_unreadable_topology_is_unknown(machine: Callable[..., Path], listed: str) -> None:
-    root = machine({0: "0", 1: listed}, {0: "0"})
-    assert topology(root) == {}
-    assert whys(placement({}, {0}, [0], ranks=1, usable=1)) == ["no_topology"]
-
-
 class Near(FakeVendor):
     """Devices 0 and 1, one on each node."""
 
@@ -195,18 +169,18 @@ class Near(FakeVendor):
 
 @pytest.fixture
 def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa, "topology", lambda _: TWO_SOCKETS)
+    monkeypatch.setattr(host, "topology", lambda _: TWO_SOCKETS)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    monkeypatch.setattr(numa, "usable_cores", lambda *_: 16)
+    monkeypatch.setattr(host, "usable_cores", lambda *_: 16)
 
 
 @pytest.mark.usefixtures("two_sockets")
 def test_a_vendor_that_tells_the_node_of_its_devices_is_asked() -> None:
-    assert cores(numa.placements(Near(), 2, {})) == ["0-7", "8-15"]
-    assert whys(numa.placements(FakeVendor(), 2, {})) == ["unknown_node"] * 2
+    assert cores(host.placements(Near(), 2, {})) == ["0-7", "8-15"]
+    assert whys(host.placements(FakeVendor(), 2, {})) == ["unknown_node"] * 2
     processor = FakeVendor("cpu", devices=16)
-    assert cores(numa.placements(processor, 2, {"TRAINMARK_PIN": "1"})) == ["0-7", "8-15"]
+    assert cores(host.placements(processor, 2, {"TRAINMARK_PIN": "1"})) == ["0-7", "8-15"]
 
 
 @pytest.mark.parametrize(
@@ -217,15 +191,15 @@ def test_a_vendor_that_tells_the_node_of_its_devices_is_asked() -> None:
 def test_a_rank_runs_as_many_threads_as_its_share_has_cores(
     own: int, total: int, ranks: int, *, shared: bool, most: int
 ) -> None:
-    assert numa.cores_of_rank(own, total=total, ranks=ranks, shared=shared) == most
+    assert host.cores_of_rank(own, total=total, ranks=ranks, shared=shared) == most
 
 
 @pytest.mark.usefixtures("two_sockets")
 def test_the_user_can_switch_it_off() -> None:
-    found = numa.placements(Near(), 2, {"TRAINMARK_PIN": "0"})
+    found = host.placements(Near(), 2, {"TRAINMARK_PIN": "0"})
     assert (whys(found), nodes(found)) == (["off", "off"], [(0,), (1,)])
     with pytest.raises(UsageError):
-        numa.placements(Near(), 2, {"TRAINMARK_PIN": "no"})
+        host.placements(Near(), 2, {"TRAINMARK_PIN": "no"})
 
 
 def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
@@ -235,15 +209,74 @@ def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
     monkeypatch.setattr(os, "sched_getaffinity", taken.get, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", taken.__setitem__, raising=False)
     other = Placement(numa_nodes=(0,), cores=(3,), threads=1)
-    told = numa.to_variable([other, Placement(numa_nodes=(1,), cores=(1, 2), threads=2)])
-    monkeypatch.setattr(numa, "usable_cores", lambda: 7)
-    assert numa.take(told, 1) == {
+    told = host.to_variable([other, Placement(numa_nodes=(1,), cores=(1, 2), threads=2)])
+    monkeypatch.setattr(host, "usable_cores", lambda: 7)
+    assert host.take(told, 1) == {
         "numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None, "usable_cores": 7,
     }  # fmt: skip
     assert set(taken[0]) == {1, 2}
-    stay = numa.to_variable([Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node")])
-    assert numa.take(stay, 0) == {
+    stay = host.to_variable([Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node")])
+    assert host.take(stay, 0) == {
         "numa_nodes": [], "cores": "1-2", "threads": 2, "why_not": "one_node",
         "usable_cores": 7,
     }  # fmt: skip
-    assert numa.take(None, 0) is None
+    assert host.take(None, 0) is None
+
+
+GROUP, TOP = "proc/self/cgroup", "sys/fs/cgroup"
+NO_LIMIT_V1 = f"{(1 << 63) - 4096}\n"
+STEP = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
+MIB = 1 << 20
+
+MACHINES = {
+    "none": ({}, [], None),
+    "middle": (
+        {GROUP: f"0::/{STEP}\n",
+         f"{TOP}/{STEP}/memory.max": "max\n", f"{TOP}/{STEP}/cpu.max": "max 100000\n",
+         f"{TOP}/{STEP}/../../memory.max": f"{512 * MIB}\n",
+         f"{TOP}/{STEP}/../../cpu.max": "100000 100000\n",
+         f"{TOP}/{STEP}/../../../memory.max": f"{900 * MIB}\n",
+         f"{TOP}/{STEP}/../../../cpu.max": "400000 100000\n",
+         f"{TOP}/other.slice/memory.max": f"{MIB}\n"},
+        [(f"{Path(STEP).parent.parent}", 512), (f"{Path(STEP).parent.parent.parent}", 900)], 1.0,
+    ),
+    "v1": (
+        {GROUP: "4:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm\n",
+         f"{TOP}/memory/memory.limit_in_bytes": NO_LIMIT_V1,
+         f"{TOP}/memory/slurm/job_7/memory.limit_in_bytes": f"{64 * MIB}\n",
+         f"{TOP}/cpu/cpu.cfs_quota_us": "-1\n",
+         f"{TOP}/cpu/cpu.cfs_period_us": "100000\n",
+         f"{TOP}/cpu/slurm/cpu.cfs_quota_us": "250000\n",
+         f"{TOP}/cpu/slurm/cpu.cfs_period_us": "100000\n"},
+        [("memory/slurm/job_7", 64)], 2.5,
+    ),
+    "unlimited": (
+        {GROUP: "0::/a\n", f"{TOP}/a/memory.max": "max\n",
+         f"{TOP}/a/cpu.max": "max 100000\n"}, [], None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "limits", "quota"), MACHINES.values(), ids=MACHINES)
+def test_every_limit_above_is_found(
+    tmp_path: Path, files: dict[str, str], limits: list[tuple[str, int]], quota: float | None
+) -> None:
+    (tmp_path / TOP / STEP).mkdir(parents=True)
+    write_files(tmp_path, files)
+    found = host.memory_limits(tmp_path)
+    assert found == {tmp_path / TOP / folder: most * MIB for folder, most in limits}
+    assert list(found) == [tmp_path / TOP / folder for folder, _ in limits]
+    assert host.core_quota(tmp_path) == quota
+
+
+@pytest.mark.parametrize(
+    ("files", "used"),
+    [({"memory.current": "900\n", "memory.stat": "anon 1\ninactive_file 200\n"}, 700),
+     ({"memory.usage_in_bytes": "900\n",
+       "memory.stat": "inactive_file 1\ntotal_inactive_file 300\n"}, 600)],
+)  # fmt: skip
+def test_files_that_were_read_are_not_used_memory(
+    tmp_path: Path, files: dict[str, str], used: int
+) -> None:
+    write_files(tmp_path, files)
+    assert host.used_bytes(tmp_path) == used

@@ -1,6 +1,6 @@
 """Measure a machine's upper bounds on one rank: matmul, memory, transfers, collectives.
 
-Started by the launcher as ``python -m trainmark.check.ceilings.rank ASKED``, ``Asked`` as JSON.
+Started by the launcher as ``python -m trainmark.check.ceilings_rank ASKED``, ``Asked`` as JSON.
 Owns what is measured, and in which order. Knows no case and no vendor.
 """
 
@@ -14,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainmark import cases, devices
-from trainmark.check.ceilings.collectives import COLLECTIVES, Ranks
-from trainmark.check.ceilings.sweep import Candidate, Point, sweep
-from trainmark.devices import numa, rates
+from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
+from trainmark.devices import cores, rates
 from trainmark.devices.peaks import Peak, dense_peak, memory_peak
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import Precision, Recipe
@@ -189,8 +188,8 @@ def main(asked: Asked) -> None:
     results = os.dup(1)
     os.dup2(2, 1)  # for what others print
     die_with_parent()
-    placement = numa.take(
-        os.environ.get(numa.PLACEMENT_VARIABLE), int(os.environ["LOCAL_RANK"])
+    placement = cores.take(
+        os.environ.get(cores.PLACEMENT_VARIABLE), int(os.environ["LOCAL_RANK"])
     )  # before torch starts threads
     rank = int(os.environ["RANK"])
     found = json.dumps({"placement": placement, **run_rank(asked, rank)}, allow_nan=False)

@@ -8,7 +8,7 @@ from its own tests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import cases
 from trainmark.plan import divisions
-from trainmark.spec import Message, Text, field_docs, message
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -231,35 +231,13 @@ def description_faults(name: str) -> list[Message]:
     """
     case = cases.load(name)
     divisions.of_case(case)
-    found = list(_texts(case))
-    for recipe_name, recipe in case.recipes.items():
-        found += _recipe(case, recipe_name, recipe)
-        if recipe.data == "generated":
-            found += _generated(case, recipe_name, recipe)
-    if not any(recipe.data == "generated" for recipe in case.recipes.values()):
+    found: list[Message] = []
+    generated = {name: x for name, x in case.recipes.items() if x.data == "generated"}
+    for recipe_name, recipe in generated.items():
+        found += _generated(case, recipe_name, recipe)
+    if not generated:
         found.append(message("check_no_generated_recipe"))
     return found
-
-
-def _texts(case: Case) -> Iterator[Message]:
-    for item in fields(case):
-        value = getattr(case, item.name)
-        sentence = value.en if isinstance(value, Text) else value
-        if isinstance(sentence, str) and not sentence.strip():
-            yield message("check_text_missing", field=item.name)
-    for field, doc in field_docs(case.recipe_type).items():
-        if not doc:
-            yield message("check_field_undescribed", field=field)
-
-
-def _recipe(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
-    if type(recipe) is not case.recipe_type:
-        yield message("check_recipe_type", recipe=name, type=case.recipe_type.__name__)
-    steps, warmup = recipe.max_steps, recipe.warmup_steps
-    if steps is not None and steps <= warmup:
-        yield message("check_nothing_measured", recipe=name, steps=steps, warmup=warmup)
-    if recipe.target_value is not None and not recipe.evaluates:
-        yield message("check_target_unevaluated", recipe=name)
 
 
 def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:

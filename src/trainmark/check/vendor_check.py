@@ -61,7 +61,7 @@ _QUESTIONS: dict[str, tuple[tuple[int, ...], Any, bool]] = {
 }
 _WITHOUT_TORCH = """
 import importlib, json, sys
-from trainmark.check.conformance.device import plan
+from trainmark.check.vendor_check import plan
 module, name = sys.argv[1:]
 plan(getattr(importlib.import_module(module), name)())
 print(json.dumps("torch" in sys.modules))

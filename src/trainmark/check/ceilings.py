@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, devices
-from trainmark.check.ceilings.rank import Asked
+from trainmark.check.ceilings_rank import Asked
 from trainmark.errors import MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.node import POLL_S, set_up, started
@@ -64,7 +64,7 @@ def measure_ceilings(
             "budget_s": budget_s, "full": full,
             "environment": setup.described,
         }  # fmt: skip
-        words = [sys.executable, "-m", "trainmark.check.ceilings.rank", json.dumps(asdict(asked))]
+        words = [sys.executable, "-m", "trainmark.check.ceilings_rank", json.dumps(asdict(asked))]
         try:
             with started(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
                 _wait(ranks, request, deadline=start_s + timeout_s)

@@ -1,60 +1,104 @@
-"""The host: its memory, cores, clocks and limits, and who else works on it."""
+"""The host of a run: memory, cores, clocks, limits, disks, its name, and who else works on it.
+
+Also what is examined, and how a finding is worded. Must not import torch.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
+import socket
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
 from time import sleep
+from typing import TYPE_CHECKING
 
 import psutil
 
-from trainmark.check.doctor.subject import Conditions, Subject, judged
-from trainmark.devices import cgroup
-from trainmark.devices.numa import cores_of_rank, parse_cores, placements
-from trainmark.devices.vendors.cpu import chosen_threads, usable_cores
+from trainmark.devices import cores as host_cores
 from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs
-from trainmark.protocols import Located
+from trainmark.protocols import Condition, Located
 from trainmark.record.findings import BUSY_SHARE
 
+if TYPE_CHECKING:
+    from trainmark.errors import EnvironmentFault
+    from trainmark.plan.choosing import Choice
+    from trainmark.protocols import Vendor
+
+Conditions = Iterator[Condition]
 _GIB = 2**30
 _LEAST_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and reads files beside it
 _LOW_SHARE = 0.1
-_SWAPPED_BYTES = 64 << 20  # less is what idle services leave there
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
 _SHM_BYTES_PER_RANK = 64 << 20
 _FILES_OF_A_PROCESS, _FILES_PER_RANK = 256, 16  # the libraries' own; connections to each rank
+_LEAST_DISK_BYTES = 8 << 20  # for the events and the record of a short run
+_LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
 
 
-def _text(subject: Subject, file: str) -> str:
-    return (subject.root / file).read_text().strip()
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A machine, and the run that is meant on it.
+
+    Args:
+        vendor: of the devices; None: none can be used, because of ``fault``.
+        device: as the user named it.
+        choice: of a case; None: no case is examined.
+        out: folder for runs, which need not exist.
+        data: folder with real data.
+        quick: whether only what takes little time is examined.
+        root: of the file system that holds ``proc``, ``sys`` and ``dev``.
+    """
+
+    out: Path
+    vendor: Vendor | None = None
+    fault: EnvironmentFault | None = None
+    device: str | None = None
+    nproc: int = 1
+    choice: Choice | None = None
+    data: Path | None = None
+    quick: bool = False
+    root: Path = Path("/")
+
+
+def judged(
+    what: str,
+    remedy: str = "",
+    *,
+    stops: bool = False,
+    spoils: bool = False,
+    unknown: bool = False,
+    code: str = "",
+) -> Condition:
+    """Return a condition with the first severity that holds, else ``fine`` without a remedy.
+
+    Args:
+        code: empty: that of the check, which is its function's name.
+    """
+    if not (stops or spoils or unknown):
+        return Condition(code, "fine", what)
+    return Condition(code, "stops" if stops else "spoils" if spoils else "unknown", what, remedy)
 
 
 def memory(subject: Subject) -> Conditions:
     """Compare the memory that is free with what ranks need at the least."""
     here = psutil.virtual_memory()
     free, total = here.available, here.total
-    for folder, limit in cgroup.memory_limits(subject.root).items():
+    for folder, limit in host_cores.memory_limits(subject.root).items():
         total = min(total, limit)
-        free = min(free, limit - cgroup.used_bytes(folder))
+        free = min(free, limit - host_cores.used_bytes(folder))
     yield judged(
         f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are available",
         "end other programs, or ask the scheduler for more memory: 1 GiB a rank at least",
         stops=free < _LEAST_BYTES * subject.nproc,
         spoils=free < _LOW_SHARE * total,
-    )
-
-
-def swap(_: Subject) -> Conditions:
-    """Find memory that the kernel has swapped out."""
-    here = psutil.swap_memory()
-    yield judged(
-        f"{here.used / _GIB:.1f} of {here.total / _GIB:.1f} GiB in use",
-        "end what took the memory, then `swapoff -a && swapon -a`",
-        spoils=here.used > _SWAPPED_BYTES,
     )
 
 
@@ -86,7 +130,7 @@ def strays(_: Subject) -> Conditions:
 
 def cores(subject: Subject) -> Conditions:
     """Compare the cores that ranks may use with their number."""
-    allowed, quota = len(os.sched_getaffinity(0)), cgroup.core_quota(subject.root)
+    allowed, quota = len(os.sched_getaffinity(0)), host_cores.core_quota(subject.root)
     usable = allowed if quota is None else min(allowed, quota)
     yield judged(
         f"{subject.nproc} rank(s), {allowed} cores by affinity, cgroup quota {quota or 'none'}",
@@ -97,19 +141,18 @@ def cores(subject: Subject) -> Conditions:
 
 def numa(subject: Subject) -> Conditions:
     """Compare the NUMA nodes of the ranks' devices with the cores that ranks may use."""
-    folder = "sys/devices/system/node"
-    count = len(list((subject.root / folder).glob("node[0-9]*")))
+    folder = subject.root / "sys/devices/system/node"
     vendor, near_ranks, far = subject.vendor, list[int | None](), []
     if isinstance(vendor, Located):
         near_ranks = [vendor.numa_node(rank) for rank in range(subject.nproc)]
     for rank, node in enumerate(near_ranks):
         if node is not None:
-            near = _text(subject, f"{folder}/node{node}/cpulist")
-            if os.sched_getaffinity(0).isdisjoint(parse_cores(near)):
+            near = (folder / f"node{node}/cpulist").read_text().strip()
+            if os.sched_getaffinity(0).isdisjoint(host_cores.parse_cores(near)):
                 far.append(f"rank {rank} on node {node} with cores {near}")
     names = ("unknown" if node is None else str(node) for node in near_ranks)
-    nodes = ", ".join(names) or "none told"
-    what = f"{count} node(s), of the devices: {nodes}"
+    count = len(list(folder.glob("node[0-9]*")))
+    what = f"{count} node(s), of the devices: {', '.join(names) or 'none told'}"
     yield judged(
         f"affinity leaves out the node of {'; '.join(far)}" if far else what,
         "ask the scheduler for the cores of the devices' nodes",
@@ -119,20 +162,14 @@ def numa(subject: Subject) -> Conditions:
 
 
 def threads(subject: Subject) -> Conditions:
-    """Compare the threads of a rank with the cores that can run them."""
-    if subject.vendor is None:
-        return
-    ranks, usable = subject.nproc, usable_cores(subject.root)
+    """Compare the threads of a rank with its share of the cores."""
+    fitting = max(1, host_cores.usable_cores(subject.root) // subject.nproc)
     try:
-        chosen = chosen_threads(os.environ)
-        placed = placements(subject.vendor, ranks, os.environ, root=subject.root)
+        each = host_cores.chosen_threads(os.environ) or fitting
+        host_cores.is_pinned(os.environ)
     except UsageError as error:
         yield judged(f"{error.what}; {error.rule}", error.remedy or "", stops=True)
         return
-    shared = subject.vendor.torch_type == "cpu"
-    own = min(usable, *(len(one.cores) for one in placed))
-    fitting = cores_of_rank(own, total=usable, ranks=ranks, shared=shared)
-    each = chosen or min(one.threads for one in placed)
     yield judged(
         f"{each} thread(s) for each rank, {fitting} core(s) to run them",
         f"unset OMP_NUM_THREADS, or set it to {fitting} at most",
@@ -176,3 +213,39 @@ def open_files(subject: Subject) -> Conditions:
         f"`ulimit -n {needed}`; beyond `ulimit -Hn` root sets it",
         stops=not unlimited and soft < needed,
     )
+
+
+def out_folder(subject: Subject) -> Conditions:
+    """Write a file where runs go, and read how much space there is."""
+    wanted = subject.out.absolute()
+    place = next(path for path in (wanted, *wanted.parents) if path.exists())
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        remedy = "choose an --out with write permission and space"
+        yield judged(f"{place}: {error.strerror}", remedy, stops=True)
+        return
+    free = shutil.disk_usage(place).free
+    yield judged(
+        f"{place}: {free / _GIB:.1f} GiB free",
+        "free some space, or choose --out on another disk, before it fills up during a run",
+        stops=free < _LEAST_DISK_BYTES,
+        spoils=free < _LOW_DISK_BYTES,
+    )
+
+
+def host_name(_: Subject) -> Conditions:
+    """Look this host's own name up, as collective libraries do to choose an address."""
+    remedy = "give the name its address in /etc/hosts; ranks may fall back to 127.0.0.1 until then"
+    try:
+        addresses = socket.getaddrinfo(socket.gethostname(), None)
+    except OSError as error:
+        yield judged(f"this host's own name does not resolve: {error}", remedy, unknown=True)
+        return
+    found = sorted({str(address[4][0]) for address in addresses})
+    ours = {one.address for some in psutil.net_if_addrs().values() for one in some}
+    foreign = [one for one in found if one not in ours and not ip_address(one).is_loopback]
+    what = f"this host's own name is {', '.join(found)}"
+    if foreign:
+        what += f", of no interface here: {', '.join(foreign)}"
+    yield judged(what, remedy, unknown=bool(foreign))

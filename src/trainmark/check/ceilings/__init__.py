@@ -1,1 +1,0 @@
-"""Upper bounds of a machine, measured by its ranks."""

@@ -1,0 +1,219 @@
+"""Time work of several sizes within a budget, alone or with other ranks.
+
+Owns which sizes are skipped, how often one is repeated, what is kept of the repetitions, the
+collectives, and what ranks agree on meanwhile. What ranks tell each other goes through a store,
+because the collectives that are measured may be wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from trainmark.devices import rates
+from trainmark.rank.failure import error_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trainmark.protocols import Device
+
+LEAST_REPEATS = 3
+_STEP = 1024.0  # between the numbers that two ranks send, larger than any of the pattern's
+
+
+@dataclass(slots=True)
+class Point:
+    """A size, and what was measured of it.
+
+    Args:
+        size: rows, inner and columns of a matmul; or bytes.
+        name: layers that have it; empty for one chosen by this program.
+        amount: FLOPs or bytes of one run; of a collective those that each rank's link carries.
+        reason: why it was skipped, or what is wrong with its result; None if measured.
+        rate: in FLOP/s or bytes/s: ``cold``, the first run; ``min``, ``median`` and ``max`` of the
+            repetitions.
+        swing: share by which one half of the repetitions was slower than the other.
+    """
+
+    size: tuple[int, ...]
+    name: str
+    amount: float
+    status: Literal["measured", "skipped", "wrong"] = "skipped"
+    reason: str | None = None
+    repetitions: int = 0
+    rate: dict[str, float] | None = None
+    swing: float | None = None
+
+
+class Candidate(NamedTuple):
+    """One size to measure.
+
+    Args:
+        held_bytes: memory that it needs.
+        work: called when its turn has come.
+    """
+
+    point: Point
+    held_bytes: float
+    work: Callable[[], rates.Work]
+
+
+def sweep(
+    device: Device,
+    candidates: Sequence[Candidate],
+    *,
+    budget_ns: float,
+    memory_bytes: float,
+    clock: Callable[[], int] = perf_counter_ns,
+    most: Callable[[float], float] = float,
+    elapsed: Callable[[Device, Callable[[], object]], int] = rates.elapsed_ns,
+) -> list[Point]:
+    """Measure candidates, given from small to large, within the budget.
+
+    Each takes an even share of the time left. One is skipped if, at the best rate so far, its first
+    run and the least repetitions would not end within the budget, or if it finds no memory. Of
+    several ranks all begin a size together and skip the same ones.
+
+    Args:
+        memory_bytes: the same on all ranks.
+        clock: the same on all ranks; waits for them.
+        most: returns the largest value of all ranks; waits for them.
+    """
+    ends_ns = clock() + budget_ns
+    best = 0.0  # amount per nanosecond
+    points = []
+    for place, (point, held_bytes, begin) in enumerate(candidates):
+        points.append(point)
+        needed_ns = most((1 + LEAST_REPEATS) * point.amount / best if best else 0.0)
+        left_ns = max(0.0, ends_ns - clock())
+        if held_bytes > memory_bytes:
+            point.reason = f"needs {held_bytes / 2**30:.1f} GiB"
+            continue
+        if needed_ns >= left_ns:
+            point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
+            continue
+        try:
+            work = begin()
+        except Exception as error:
+            if error_kind(error) != "oom":
+                raise
+            point.reason = "out of memory"
+        if most(point.reason is not None):
+            point.reason = point.reason or "out of memory on another rank"
+            continue
+        cold_ns = elapsed(device, work.run)
+        point.reason = work.fault()
+        share_ns = (ends_ns - clock()) / (len(candidates) - place)
+        if point.reason is not None:
+            point.status = "wrong"
+            continue
+        warm_ns = rates.repeated_ns(
+            device, work.run, budget_ns=share_ns, least=LEAST_REPEATS, elapsed=elapsed
+        )
+        best = max(best, point.amount / min(warm_ns))
+        point.status, point.repetitions = "measured", len(warm_ns)
+        times_ns = {
+            "cold": cold_ns, "min": max(warm_ns), "median": median(warm_ns), "max": min(warm_ns),
+        }  # fmt: skip
+        point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
+        point.swing = rates.swing(warm_ns)
+    return points
+
+
+class Ranks:
+    """All ranks of a measurement on one machine, as one of them sees them.
+
+    Args:
+        store: of ``torch.distributed``; None for a single rank.
+    """
+
+    def __init__(self, store: Any, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+        self._store = store
+        self._turn = 0
+
+    @classmethod
+    @contextmanager
+    def joined(cls, backend: str, rank: int, count: int) -> Iterator[Ranks]:
+        """Join the other ranks at the address that the environment names."""
+        import torch.distributed
+
+        if count == 1:
+            yield cls(None, rank, count)
+            return
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
+            address, port, count, is_master=rank == 0
+        )
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=count)
+        own = torch.distributed.PrefixStore("trainmark", store)  # type: ignore[attr-defined]
+        yield cls(own, rank, count)
+        torch.distributed.destroy_process_group()
+        own.set(f"ended/{rank}", "")
+        if rank == 0:  # the store ends with this process
+            own.wait([f"ended/{other}" for other in range(count)])
+
+    def most(self, value: float) -> float:
+        """Return the largest ``value`` of all ranks; waits for all of them."""
+        if self.count == 1:
+            return value
+        self._turn += 1
+        self._store.set(f"{self._turn}/{self.rank}", repr(float(value)))
+        values = (self._store.get(f"{self._turn}/{rank}") for rank in range(self.count))
+        return max(float(one) for one in values)
+
+    def clock(self) -> int:
+        """Return the latest rank's time: on one machine all have one clock."""
+        return int(self.most(perf_counter_ns()))
+
+    def elapsed_ns(self, device: Device, run: Callable[[], object]) -> int:
+        """Return the time of the slowest rank; all begin together."""
+        import torch.distributed
+
+        torch.distributed.barrier()
+        return int(self.most(rates.elapsed_ns(device, run)))
+
+    def fault(self, found: Any, expected: Any) -> str | None:
+        """Tell what is wrong with this rank's result, or that another one's is."""
+        mine = rates.difference(found, expected)
+        anywhere = self.most(float(mine is not None))
+        return mine or ("wrong on another rank" if anywhere else None)
+
+
+def _all_reduce(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
+    """Return the sum over ranks of ``size_bytes`` of fp32 numbers, in place."""
+    import torch.distributed
+
+    # Of up to 4096 ranks every partial sum is below 2**24, and so exact.
+    value = device.place(rates.pattern(size_bytes) + ranks.rank)
+    count = ranks.count
+    expected = device.place(rates.pattern(size_bytes) * count + count * (count - 1) // 2)
+    return rates.Work(
+        partial(torch.distributed.all_reduce, value), lambda: ranks.fault(value, expected)
+    )
+
+
+def _all_to_all(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
+    """Return an exchange of an even part of ``size_bytes`` of fp32 numbers with every rank."""
+    import torch
+    import torch.distributed
+
+    size_bytes -= size_bytes % (4 * ranks.count)
+    numbers = rates.pattern(size_bytes)
+    sent = device.place(numbers + _STEP * ranks.rank)
+    mine = numbers.chunk(ranks.count)[ranks.rank]
+    expected = device.place(torch.cat([mine + _STEP * rank for rank in range(ranks.count)]))
+    received = torch.zeros_like(sent)
+    return rates.Work(
+        partial(torch.distributed.all_to_all_single, received, sent),
+        lambda: ranks.fault(received, expected),
+    )
+
+
+COLLECTIVES = {"all_reduce": _all_reduce, "all_to_all": _all_to_all}

@@ -1,0 +1,307 @@
+"""Every check is made within bounds, and none can end the program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+
+from fake_nvml import FakeCard, put_cards
+from machines import Card, Reader, machine, only
+from trainmark import devices as registry
+from trainmark.check import doctor
+from trainmark.check.doctor import CHECKS, SLOW, examine, subject_of
+from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.vendors import nvidia
+from trainmark.devices.vendors.cpu import Cpu
+from trainmark.devices.vendors.nvidia import Nvidia
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.plan.choosing import choose
+from trainmark.plan.request import RunRequest
+from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
+from trainmark.spec import RankMemory
+
+# Scripts compare codes: one that is renamed or dropped is a change for users.
+CODES = [
+    "memory", "cores", "governor", "shared_memory", "open_files", "device", "threads", "strays",
+    "load", "out_folder", "host_name", "numa", "occupants", "device_state", "monitor", "driver",
+    "data", "torch",
+]  # fmt: skip
+
+
+def of(severity: str, what: str = "found"):
+    def check(subject):
+        yield Condition("", severity, what, "" if severity == "fine" else "do this")
+
+    return check
+
+
+def test_the_codes_are_stable():
+    assert [check.__name__ for check in (*CHECKS, *SLOW)] == CODES
+
+
+@pytest.mark.parametrize(
+    ("severities", "code"),
+    [
+        ((), 0), (("fine",), 0), (("fine", "unknown"), 0), (("spoils", "fine"), 1),
+        (("unknown", "spoils"), 1), (("stops", "spoils"), 2), (("fine", "stops"), 2),
+    ],
+)  # fmt: skip
+def test_the_exit_code_is_that_of_the_worst(tmp_path, severities, code):
+    found = examine(machine(tmp_path), [of(severity) for severity in severities])
+    assert found.exit_code == code
+    assert [one.severity for one in found.checks] == list(severities)
+
+
+def test_a_document_has_everything(tmp_path):
+    found = examine(machine(tmp_path, quick=True), [of("spoils", "7 of 9"), *SLOW])
+    assert asdict(found) == {
+        "schema_version": 1,
+        "device": "fake",
+        "nproc": 2,
+        "exit_code": 1,
+        "checks": [
+            {"code": "check", "severity": "spoils", "what": "7 of 9", "remedy": "do this"}
+        ],
+        "left_out": ["torch"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("odd"), SystemExit(3), EnvironmentFault("no library"),
+    ],
+)  # fmt: skip
+def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
+    def check(subject):
+        yield Condition("", "spoils", "before", "do this")
+        raise error
+
+    found = examine(machine(tmp_path), [check, of("fine")])
+    assert [one.severity for one in found.checks] == ["spoils", "unknown", "fine"]
+    assert all(one.remedy for one in found.checks if one.severity != "fine")
+    said = found.checks[1].what
+    assert str(error).splitlines()[0] in said
+
+
+@pytest.fixture
+def subject(tmp_path):
+    """Return what the words of a command line mean."""
+
+    def read(word=None, **given):
+        words = {"recipe": None, "device": None, "nproc": None, "data": None, "quick": False}
+        return subject_of(word, **(words | {"out": tmp_path} | given))
+
+    return read
+
+
+def test_the_ranks_are_those_of_the_case_or_of_the_devices(subject, monkeypatch):
+    assert subject(device="cpu").nproc == 1
+    assert subject("toy", device="cpu", nproc=3).nproc == 3
+    assert subject("toy:pytorch:cpu:1:2:1").nproc == 2
+    assert subject("toy:pytorch:cpu:1:2:1").vendor.name == "cpu"
+    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=8)})
+    found = subject()
+    assert (found.vendor.name, found.nproc) == ("fake", 8)
+
+
+def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subject, monkeypatch):
+    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
+    found = subject(device="fake")
+    assert (found.vendor, found.nproc) == (None, 1)
+    assert found.fault.where == "--device"
+    with pytest.raises(UsageError):
+        subject(device="fkae")
+    with pytest.raises(UsageError):
+        subject("no_such_case")
+    with pytest.raises(UsageError):
+        subject(recipe="tiny")
+
+
+@pytest.fixture
+def vendors(monkeypatch):
+    """Let the registry have these vendors and faults."""
+
+    def have(*known, faults=()):
+        named = {vendor.name: vendor for vendor in known}
+        monkeypatch.setattr(registry, "load_all", lambda: (named, list(faults)))
+
+    return have
+
+
+def test_too_few_devices_stop_a_run(tmp_path):
+    found = only(doctor.device(machine(tmp_path, nproc=3)))
+    assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
+    assert "--nproc 2" in found.remedy
+    cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
+    assert only(doctor.device(cores)).severity == "fine"  # `cores` says that they compete
+
+
+def test_cards_that_torch_cannot_drive_are_named(tmp_path, vendors):
+    vendors(Card(refusal=Refusal("torch has no code for it", "another torch")))
+    found = only(doctor.driver(machine(tmp_path)))
+    assert (found.severity, found.remedy) == ("spoils", "another torch")
+    assert "torch has no code for it" in found.what
+
+
+def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
+    started = []
+
+    def tool(argv, *, timeout_s):
+        started.append((argv[-2:], timeout_s))
+        return 'a warning\n["torch 2.13 opened two", "", {}]\n'
+
+    found = only(doctor.torch(machine(tmp_path, tool=tool)))
+    assert (found.severity, found.what) == ("fine", "torch 2.13 opened two")
+    assert started == [(["fake", "2"], doctor._OPENING_S)]
+
+
+def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
+    said = "python: exit code -11"
+
+    def tool(*_, **__):
+        raise MonitorFault("failed", said)
+
+    found = only(doctor.torch(machine(tmp_path, tool=tool)))
+    assert (found.severity, said in found.what) == ("stops", True)
+
+
+@pytest.mark.parametrize(("precision", "severity"), [("bf16", "stops"), ("fp32", "fine")])
+def test_a_precision_that_only_the_open_device_refuses_is_told(tmp_path, precision, severity):
+    answer = json.dumps(["opened", "", {"bf16": "emulated"}])
+    request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
+    subject = machine(tmp_path, choice=request, tool=lambda *_, **__: answer)
+    found = only(doctor.torch(subject))
+    assert (found.severity, found.what) == (severity, "opened; not bf16: emulated")
+
+
+def test_processes_on_the_devices_are_named(tmp_path, vendors):
+    users = (Occupant("card 0", "python (process 7)", 2 << 30, True),
+             Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
+    card = Card(users=users)
+    vendors(card)
+    found = list(doctor.occupants(machine(tmp_path, vendor=card)))
+    assert [one.severity for one in found] == ["spoils", "fine"]
+    assert "python (process 7), 2.0 GiB" in found[0].what
+    vendors(Card())
+    assert only(doctor.occupants(machine(tmp_path))).severity == "fine"
+
+
+def test_the_vendor_s_own_conditions_keep_their_codes(tmp_path):
+    states = (
+        Condition("ecc", "fine", "on"),
+        Condition("power_limit", "spoils", "300 of 700 W", "raise it"),
+    )
+    subject = machine(tmp_path, vendor=Card(states=states))
+    found = examine(subject, [doctor.device_state]).checks
+    assert found == list(states)
+
+
+@pytest.mark.parametrize(
+    ("reads", "severity", "said"),
+    [
+        (2, "fine", "card-smi 1.0 reads 2 device(s)"),
+        (None, "unknown", "no power"),
+        ("hung", "unknown", "hung: no answer"),
+    ],
+)
+def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, said):
+    closed = []
+    monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
+    found = only(doctor.monitor(machine(tmp_path, vendor=Card(reads=reads))))
+    assert (found.severity, said in found.what) == (severity, True)
+    assert len(closed) == (reads is not None)
+
+
+@pytest.mark.parametrize(("busy", "found"), [(None, 1), (10.0, 1), (11.0, 2)])
+def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, busy, found):
+    samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
+    monkeypatch.setattr(Reader, "read", lambda _: samples)
+    monkeypatch.setattr(Card, "monitored", lambda *_: [4])
+    conditions = list(doctor.monitor(machine(tmp_path)))
+    assert len(conditions) == found
+    assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
+    assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Let torch be built for CUDA, and NVIDIA's library tell these cards."""
+
+    def have(*cards, **more):
+        build = TorchBuild("2.13.0+cu130", cuda="13.0")
+        monkeypatch.setattr(nvidia, "torch_build", lambda: build)
+        put_cards(monkeypatch, *cards, **more)
+
+    return have
+
+
+def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
+    checks = [doctor.device, doctor.driver, doctor.occupants, doctor.device_state]
+    cuda(FakeCard(), FakeCard(uuid="GPU-2"))
+    sound = examine(machine(tmp_path, vendor=Nvidia()), checks)
+    assert sound.exit_code == 0
+    capped = FakeCard(uuid="GPU-2", limit_mw=300_000, ecc=False, computing={4242: 1 << 30})
+    cuda(FakeCard(), capped, names={4242: "/usr/bin/python3"})
+    faulty = examine(machine(tmp_path, vendor=Nvidia()), checks).checks
+    found = {one.code: one for one in faulty if one.severity != "fine"}
+    assert {code: one.severity for code, one in found.items()} == {
+        "occupants": "spoils", "power_limit": "spoils", "ecc": "spoils",
+    }  # fmt: skip
+    assert "python3 (process 4242)" in found["occupants"].what
+    assert "card 1" in found["power_limit"].what
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Return a machine with a request of a case."""
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+
+    def subject(word, *, recipe=None, **readings):
+        request = choose(RunRequest(case=word, recipe=recipe, data=readings.get("data"), nproc=1))
+        return machine(tmp_path, **({"vendor": Cpu(), "nproc": 1, "choice": request} | readings))
+
+    return subject
+
+
+def test_generated_data_is_sound(here):
+    recipe, data = doctor.data(here("toy"))
+    assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank(s)")
+    assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
+    assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
+
+
+def test_a_missing_folder_stops_a_run(here, tmp_path):
+    found = only(doctor.data(here("distilbert_sst2", data=tmp_path / "none")))
+    assert (found.code, found.severity) == ("data", "stops")
+    assert str(tmp_path / "none") in found.what
+    assert "prepare" in found.remedy
+
+
+def test_incomplete_data_stops_a_run(here, tmp_path):
+    list(doctor.data(here("toy")))
+    (generated,) = (tmp_path / "cache").glob("toy-*")
+    shutil.copytree(generated, tmp_path / "data")
+    assert [one.severity for one in doctor.data(here("toy", data=tmp_path / "data"))] == [
+        "fine"
+    ] * 2
+    for file in sorted((tmp_path / "data").rglob("*"))[:1]:
+        file.unlink()
+    found = only(doctor.data(here("toy", data=tmp_path / "data")))
+    assert (found.code, found.severity) == ("data", "stops")
+
+
+def test_a_recipe_that_does_not_fit_stops_a_run(here):
+    class Small(Cpu):
+        def rank_memory(self, nproc):
+            return RankMemory(1 << 20, machine_bytes=1 << 20)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "choose", lambda _: Small())
+        found = only(doctor.data(here("gpt_megatron", vendor=Small())))
+    assert (found.code, found.severity) == ("recipe", "stops")
+    assert "needs about" in found.what
