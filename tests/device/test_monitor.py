@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from trainmark.check.vendor_check import sample_faults
-from trainmark.devices.vendors.nvidia import Nvidia
-from trainmark.devices.vendors.nvidia.monitor import NvmlMonitor, smi_monitor
 from trainmark.protocols import MonitorFault
 
 if TYPE_CHECKING:
@@ -131,28 +129,3 @@ def test_memory_that_a_rank_takes_is_taken_on_its_device_alone(
         assert grown[numbers[rank]] >= 0.9 * HELD_BYTES, grown
         others = [bytes_ for index, bytes_ in grown.items() if index != numbers[rank]]
         assert all(bytes_ < 0.5 * HELD_BYTES for bytes_ in others), grown
-
-
-def test_nvidias_library_and_tool_tell_the_same(accelerator: Vendor, device: Device) -> None:
-    if not isinstance(accelerator, Nvidia):
-        pytest.skip("of NVIDIA's cards alone")
-    try:
-        library, tool = NvmlMonitor(), smi_monitor()
-    except MonitorFault as fault:
-        pytest.skip(f"{fault.kind}: {fault.said}")
-    number = accelerator.monitored(1)[0]
-    square = device.place(torch.rand(4096, 4096))
-    for _ in range(200):  # queued, so that the card works while both read it
-        square = square @ square / 4096
-    first, second, third = (read(one)[number] for one in (library, tool, library))
-    device.synchronize()
-    assert (first.name, first.uuid) == (second.name, second.uuid)
-    assert first.memory_total_bytes == pytest.approx(second.memory_total_bytes, abs=1 << 20)
-    for name, tolerance in (
-        ("memory_used_bytes", 64 << 20), ("temperature_c", 3), ("memory_clock_mhz", 1),
-    ):  # fmt: skip
-        told = [getattr(one, name) for one in (first, second, third)]
-        # What moves meanwhile lies between the library's two readings, up to the tolerance.
-        low, high = sorted((told[0], told[2]))
-        assert low - tolerance <= told[1] <= high + tolerance, (name, told)
-    assert second.throttle_reasons is not None

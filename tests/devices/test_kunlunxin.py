@@ -80,11 +80,3 @@ def test_a_container_with_the_second_card_reads_it(two_p800: Path) -> None:
     with pytest.raises(MonitorFault) as found:
         vendor.monitor().read()
     assert found.value.kind == "failed"
-
-
-def test_the_earlier_spelling_of_the_tool_is_taken(two_p800: Path) -> None:
-    (two_p800 / "bin/xpu-smi").unlink()
-    tool(two_p800 / "bin", "xpu_smi", printing(P800))
-    monitor = Kunlunxin().monitor()
-    assert monitor.name == "xpu_smi"
-    assert [sample.power_w for sample in monitor.read()] == [86.0, 86.0]

@@ -12,11 +12,10 @@ import torch
 from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
-from trainmark.devices import cuda, torch_build, torch_vendor
+from trainmark.devices import accelerator, torch_build, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
-from trainmark.devices.vendors.nvidia.device import NvidiaDevice
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ReplaysGraphs
 from trainmark.spec import RankMemory, Recipe
@@ -70,9 +69,7 @@ def test_the_drivers_library_says_which_cuda_it_runs(monkeypatch: pytest.MonkeyP
     ("lines", "found"),
     [
         ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", ("12.8", None)),
-        ("cuda = '11.8'", ("11.8", None)),
         ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n", (None, "6.2")),
-        ("cuda_archs = '9.0'\ncuda = None", (None, None)),
         ("", (None, None)),
     ],
 )
@@ -155,17 +152,6 @@ def test_the_vendor_tells_what_planning_asks(
     assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
     (tmp_path / "version").unlink()
     assert vendor.driver_version() is None
-
-
-def test_a_variable_that_names_nothing_is_refused(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_cards(monkeypatch, FakeCard(), seen=[])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(EnvironmentFault) as caught:
-        devices.choose("cuda")
-    assert "CUDA_VISIBLE_DEVICES='7' names none" in caught.value.what
-    assert "unset CUDA_VISIBLE_DEVICES" in (caught.value.remedy or "")
 
 
 def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
@@ -332,7 +318,7 @@ def test_a_slice_is_recorded_as_one(
 def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     capability: tuple[int, int], precision: str, way_out: str | None
 ) -> None:
-    device = object.__new__(NvidiaDevice)
+    device = object.__new__(nvidia.NvidiaDevice)
     device.index = 0
     device._torch = SimpleNamespace(
         cuda=SimpleNamespace(
@@ -361,7 +347,7 @@ def test_a_step_of_replayed_graphs_begins_where_torch_looks_for_it() -> None:
     from torch._dynamo.utils import counters
     from torch._inductor.cudagraph_trees import MarkStepBox
 
-    device = object.__new__(cuda.CudaDevice)
+    device = object.__new__(accelerator.CudaDevice)
     device._torch = torch
     assert isinstance(device, ReplaysGraphs)
     before, left_out = MarkStepBox.mark_step_counter, counters["inductor"]["cudagraph_skips"]
@@ -372,7 +358,7 @@ def test_a_step_of_replayed_graphs_begins_where_torch_looks_for_it() -> None:
 
 def test_waits_are_forbidden_as_long_as_asked() -> None:
     modes: list[Any] = [1]
-    device = object.__new__(cuda.CudaDevice)
+    device = object.__new__(accelerator.CudaDevice)
     device._torch = SimpleNamespace(
         cuda=SimpleNamespace(
             get_sync_debug_mode=lambda: modes[-1], set_sync_debug_mode=modes.append
@@ -390,9 +376,7 @@ def test_waits_are_forbidden_as_long_as_asked() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        TorchBuild("2.4.1+corex.4.3.0", "10.2"),
         TorchBuild("2.8.0+metax3.3.0.2", "11.6"),
-        TorchBuild("2.4.1+das.opt1.dtk2504", None, "6.1"),
         TorchBuild("2.11.0+rocm7.1", None, "7.1"),
     ],
 )
@@ -407,7 +391,7 @@ def test_a_torch_of_another_vendor_drives_none_of_its_cards(
     assert f"{H100} is here, but torch {build.version} has no CUDA" in refusal.why
 
 
-@pytest.mark.parametrize("node", ["iluvatar0", "mxcd", "kfd", "xpu0", "davinci0", None])
+@pytest.mark.parametrize("node", ["iluvatar0", None])
 def test_cards_of_another_vendors_driver_are_not_its_own(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None
 ) -> None:

@@ -82,18 +82,13 @@ def test_devices_are_mapped_to_the_tools_numbers_by_their_ids(two_mi100: Path) -
     ("variables", "left"),
     [
         ({}, [0, 1]),
-        ({"HIP_VISIBLE_DEVICES": "1"}, [1]),
         ({"HIP_VISIBLE_DEVICES": "1,0"}, [1, 0]),
         ({"HIP_VISIBLE_DEVICES": ""}, []),
         ({"HIP_VISIBLE_DEVICES": "0,7,1"}, [0]),
-        ({"HIP_VISIBLE_DEVICES": "9" * 5000}, []),
         ({"CUDA_VISIBLE_DEVICES": "1"}, [1]),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, [0]),
-        ({"ROCR_VISIBLE_DEVICES": "1"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, [1]),
-        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
         ({"ROCR_VISIBLE_DEVICES": "GPU-1a2b3c4d5e6f7081"}, [1]),
-        ({"ROCR_VISIBLE_DEVICES": "GPU-0"}, []),
     ],
 )
 def test_both_runtimes_hide_devices(
@@ -181,24 +176,6 @@ def test_amd_smi_is_preferred_and_names_come_once(machine: Path) -> None:
     monitor.close()
     told = [line.split()[0] for line in calls.read_text().splitlines()]
     assert told == ["metric", "static", "metric"]
-
-
-@pytest.mark.parametrize(("refused", "tries"), [("--throttle", 2), ("--energy", 3)])
-def test_an_amd_smi_that_refuses_a_figure_is_asked_for_the_rest(
-    machine: Path, refused: str, tries: int
-) -> None:
-    calls = machine / "calls"
-    metric = shlex.quote(str(RECORDED / "amd-smi/6.2-metric-power.json"))
-    tool(
-        machine / "bin", "amd-smi",
-        f'echo "$*" >> {calls}; case "$*" in *{refused}*) exit 2;; metric*) cat {metric};; '
-        '*) echo "[{\\"gpu\\": 0}]";; esac',
-    )  # fmt: skip
-    monitor = Amd().monitor()
-    assert [sample.power_w for sample in monitor.read()] == [10.0]
-    assert [sample.power_w for sample in monitor.read()] == [10.0]
-    told = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert told == ["metric"] * tries + ["static", "metric"]  # what is refused is not tried again
 
 
 def test_hygon_reads_json_and_an_older_tools_table(

@@ -237,7 +237,7 @@ def placement(
         for node, groups in nodes.items()
     }
     free: dict[int | None, list[tuple[int, ...]]] = {n: some for n, some in left.items() if some}
-    pools = free if device_nodes is not None else {None: list(chain(*free.values()))}
+    pools = {**free, None: list(chain(*free.values()))} if device_nodes is None else free
     why_not = None
     if not pinned:
         why_not = "off"
@@ -245,13 +245,14 @@ def placement(
         why_not = "one_node" if free else "no_topology"
     elif device_nodes is None and ranks == 1:
         why_not = "one_rank"
-    elif None in wanted and None not in pools:
+    elif device_nodes is not None and None in device_nodes:
         why_not = "unknown_node"
     elif any(len(pools.get(one, ())) < wanted.count(one) for one in wanted):
         why_not = "few_cores"
     placed = []
     for rank, node in enumerate(wanted):
-        cores, at, threads = tuple(sorted(allowed)), () if node is None else (node,), even
+        cores, threads = tuple(sorted(allowed)), even
+        at: tuple[int, ...] = () if node is None else (node,)
         if why_not is None:
             groups, place, sharing = pools[node], wanted[:rank].count(node), wanted.count(node)
             share = groups[place * len(groups) // sharing : (place + 1) * len(groups) // sharing]

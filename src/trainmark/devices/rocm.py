@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trainmark.devices.cuda import CudaDevice
+    from trainmark.devices.accelerator import CudaDevice
 
 # Where ROCm and Hygon's DTK install their tools.
 FOLDERS = ("/opt/rocm/bin", "/opt/hyhal/bin", "/usr/local/hyhal/bin")
@@ -136,7 +136,7 @@ class RocmVendor(TorchVendor):
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""
         del ranks_here
-        from trainmark.devices.cuda import CudaDevice
+        from trainmark.devices.accelerator import CudaDevice
 
         return CudaDevice(local_rank, vendor=self.name)
 

@@ -1,6 +1,7 @@
-"""Run a vendor's command-line tool within bounds, and read the numbers that it prints.
+"""Run a vendor's command-line tool within bounds, and read the devices that it prints.
 
-Nothing that a tool prints may raise anything but ``MonitorFault``.
+What is not printed, or cannot be true of any device, is None. Nothing that a tool prints may raise
+anything but ``MonitorFault``.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TIMEOUT_S = 10.0
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _MOST = 1e15  # above it is a tool's word for "unknown"
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_NAME_LENGTH = 80  # a longer name is none
+_NUMBERED = re.compile(r"[0-9]{1,6}\b")
+# ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
+_MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
+_ADDRESS = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
 def find(*names: str, folders: Sequence[str] = ()) -> str:
@@ -99,20 +106,31 @@ class ToolMonitor:
 
     Args:
         commands: the first whose output can be read is the one that this version takes.
+        once: tells what does not change, a device's name for example; run at the first reading.
         count: of devices; in a reading of more or fewer nobody knows which device is which. None:
             any.
     """
 
     printed = ""  # by the command that was run last
 
-    def __init__(self, *commands: Command, count: int | None = None) -> None:
+    def __init__(
+        self, *commands: Command, count: int | None = None, once: Command | None = None
+    ) -> None:
         self.name = Path(commands[0].argv[0]).name
         self._commands = commands
         self._count = count
+        self._once = once
+        self._lasting: dict[int, DeviceSample] = {}
 
     def read(self) -> list[DeviceSample]:
         """Run the command and return its devices; see ``Monitor.read``."""
         samples = self._samples()
+        if self._once is not None:
+            found = self._once.parse(run(self._once.argv))
+            self._lasting, self._once = {sample.index: sample for sample in found}, None
+        for place, sample in enumerate(samples):
+            lasting = self._lasting.get(sample.index, sample).known()
+            samples[place] = replace(sample, **(lasting | sample.known()))
         if self._count not in (None, len(samples)):
             raise MonitorFault(
                 "failed", f"{self.name} tells {len(samples)} devices, and {self._count} are here"
@@ -202,3 +220,118 @@ def size_bytes(text: object, *, unit: str = "") -> int | None:
     factor = _BYTES[(found[2] or unit).lower()]
     value = float(found[1]) * factor
     return round(value) if value <= _MOST else None
+
+
+def device(
+    index: int,
+    name: str | None,
+    *,
+    uuid: str | None = None,
+    temperature: str | None,
+    power: str | None = None,
+    memory: str,
+    utilization: str | None,
+    clock: str | None = None,
+    memory_clock: str | None = None,
+) -> DeviceSample:
+    """Return a device from what a tool printed of it.
+
+    Args:
+        memory: what is used and what there is, of several memories the last.
+    """
+    fields = _MEMORY.findall(memory)
+    used, total = fields[-1] if fields and len(fields) >= memory.count("/") else ("", "")
+    total_bytes = size_bytes(total, unit="m") or None
+    used_bytes = size_bytes(used, unit="m")
+    if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
+        used_bytes = None
+    return DeviceSample(
+        index=index,
+        name=_name(name),
+        uuid=_name(uuid),
+        temperature_c=temperature_c(temperature),
+        power_w=watts(power),
+        memory_used_bytes=used_bytes,
+        memory_total_bytes=total_bytes,
+        utilization_percent=percent(utilization),
+        clock_mhz=megahertz(clock),
+        memory_clock_mhz=megahertz(memory_clock),
+    )
+
+
+def _name(text: str | None) -> str | None:
+    return text if text and len(text) <= _NAME_LENGTH and text.isprintable() else None
+
+
+def known(text: str, found: Iterable[DeviceSample]) -> list[DeviceSample]:
+    """Return the devices that were found in ``text``.
+
+    Raises:
+        MonitorFault: there are none.
+    """
+    if devices := list(found):
+        return devices
+    lines = text.strip().splitlines()
+    raise MonitorFault("unreadable", f"no device in {lines[0][:100]!r}" if lines else "nothing")
+
+
+def word(text: str, place: int) -> str:
+    """Return one of the words of a cell, counted from 0; empty if there are fewer."""
+    return (text.split() + [""] * (place + 1))[place]
+
+
+def after(text: str) -> str:
+    """Return a cell without its first word."""
+    return " ".join(text.split()[1:])
+
+
+def rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the cells of each two lines of a table that tell one device.
+
+    Args:
+        second: pattern that only the second line of a device has. The first begins with a number.
+    """
+    lines = [
+        [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+        for line in text.splitlines()
+    ]
+    pattern = re.compile(second)
+    for upper, lower in pairwise(lines):
+        same_table = len(upper) == len(lower) >= 3
+        if same_table and _NUMBERED.match(upper[0]) and any(map(pattern.search, lower)):
+            yield upper, lower
+
+
+def lists(text: str, start: str) -> Iterator[dict[tuple[str, str], str]]:
+    """Yield what a list tells of each device, by heading and name; of several the first.
+
+    Args:
+        start: pattern of the line with which a device begins. Lines before the first belong to
+            none. A line without a value is a heading; the lines before it have the heading "".
+    """
+    pattern = re.compile(start)
+    found: dict[tuple[str, str], str] | None = None
+    heading = ""
+    for line in filter(str.strip, text.splitlines()):
+        if pattern.fullmatch(line.strip()):
+            if found is not None:
+                yield found
+            found, heading = {}, ""
+            continue
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if not value:
+            heading = name
+        elif found is not None:
+            found.setdefault((heading, name), value)
+    if found is not None:
+        yield found
+
+
+def used_of_total(fields: dict[tuple[str, str], str], heading: str) -> str:
+    """Return the memory of a list as a table has it."""
+    return f"{fields.get((heading, 'Used'))}/{fields.get((heading, 'Total'))}"
+
+
+def pci_addresses(text: str) -> list[str]:
+    """Return the addresses on the PCI bus that a tool printed, as the kernel writes them."""
+    return _ADDRESS.findall(text.lower())

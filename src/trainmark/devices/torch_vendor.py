@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.devices import tool
-from trainmark.devices.printed import pci_addresses
 from trainmark.devices.torch_build import torch_build
 from trainmark.protocols import MonitorFault, Refusal
 from trainmark.spec import RankMemory
@@ -196,8 +195,7 @@ class TorchVendor:
         if denied := self.denied():
             return Refusal(
                 f"{here} this user may not open {', '.join(str(file) for file in denied)}",
-                f"ask for membership of the group {_group(denied[0])}, which takes effect "
-                "at the next login",
+                "ask for membership of the group that owns it, and log in again",
             )
         return Refusal(
             f"{self.visible_devices}={os.environ.get(self.visible_devices or '')!r} names none "
@@ -220,19 +218,12 @@ class TorchVendor:
         return found[1] if found else None
 
     def collective_library(self) -> str:
-        """Return the backend, with the version of the library or of the vendor's package."""
+        """Return the backend, with the version of the library where torch tells it."""
         if self.package is None and self.torch_type == "cuda":
             from torch.cuda import nccl
 
             return f"{self.collective_backend} " + ".".join(str(part) for part in nccl.version())
-        if self.package is None:
-            return self.collective_backend
-        from importlib.metadata import PackageNotFoundError, version  # only ranks ask
-
-        try:
-            return f"{self.collective_backend} of {self.package} {version(self.package)}"
-        except PackageNotFoundError:
-            return self.collective_backend
+        return self.collective_backend
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``."""
@@ -242,7 +233,7 @@ class TorchVendor:
 
     def pci_folders(self) -> list[Path]:
         """Return the folder on the PCI bus of each device, by the address that the tool prints."""
-        addresses = pci_addresses(self._first[1])
+        addresses = tool.pci_addresses(self._first[1])
         if len(addresses) != len(self.device_files()):
             return []
         return [ROOT / "sys/bus/pci/devices" / address for address in addresses]
@@ -309,11 +300,3 @@ def named(chosen: str | None, count: int) -> list[int]:
             break  # as the drivers do: the list ends at the first that names nothing
         found.append(number)
     return found
-
-
-def _group(file: Path) -> str:
-    """Return the name of the group that a file belongs to."""
-    try:
-        return file.group()
-    except (KeyError, OSError):
-        return "that owns it"

@@ -5,8 +5,6 @@ Written from the vendor's documentation and published outputs of its tools; neve
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool
@@ -19,11 +17,6 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Monitor, Refusal
 
-_METRIC = ("metric", "--json", "--mem-usage", "--usage", "--power", "--clock", "--temperature")
-# Told from ROCm 6.3 on, from ROCm 6.0 on, and in a virtual machine:
-# https://github.com/ROCm/amdsmi, CHANGELOG.md and amdsmi_cli/amdsmi_parser.py, 2026-11-22.
-_MORE = (("--energy", "--throttle"), ("--energy",), ())
-_STATIC = ("static", "--asic", "--bus", "--json")
 _ROCM_SMI = (
     "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
     "--showenergycounter", "--showproductname", "--showuniqueid", "--showbus", "--json",
@@ -47,9 +40,14 @@ class Amd(RocmVendor):
 
     def monitor(self) -> Monitor | None:
         """Return amd-smi, or rocm-smi, its predecessor."""
-        with suppress(MonitorFault):
-            return AmdSmi(tool.find("amd-smi", folders=self.folders))
-        return super().monitor()
+        try:
+            path = tool.find("amd-smi", folders=self.folders)
+        except MonitorFault:
+            return super().monitor()
+        return tool.ToolMonitor(
+            tool.Command((path, "metric", "--json"), parse_metric),
+            once=tool.Command((path, "static", "--asic", "--bus", "--json"), parse_static),
+        )
 
     def unusable(self) -> Refusal | None:
         """Return why no device here can be used; graphics in a processor are no loss.
@@ -70,28 +68,6 @@ def _in_processor(folder: Path) -> bool:
         return (folder / "gpu_metrics").read_bytes()[2:3] in (b"\2", b"\3")
     except OSError:
         return False  # an older kernel, or removed meanwhile
-
-
-class AmdSmi(tool.ToolMonitor):
-    """Read devices with ``amd-smi metric``, and their names once with ``amd-smi static``."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(*(tool.Command((path, *_METRIC, *more), parse_metric) for more in _MORE))
-        self._path = path
-        self._static: dict[int, DeviceSample] | None = None
-
-    def read(self) -> list[DeviceSample]:
-        """Return one reading of each device; see ``Monitor.read``."""
-        samples = super().read()
-        if self._static is None:
-            found = parse_static(tool.run([self._path, *_STATIC]))
-            self._static = {sample.index: sample for sample in found}
-        return [
-            replace(sample, name=known.name, uuid=known.uuid)
-            if (known := self._static.get(sample.index))
-            else sample
-            for sample in samples
-        ]
 
 
 def parse_metric(text: str) -> list[DeviceSample]:

@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.printed import after, device, known, rows, word
-from trainmark.devices.tool import Command
+from trainmark.devices.tool import Command, after, device, known, rows, word
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 

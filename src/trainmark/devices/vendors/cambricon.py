@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.printed import device, known, lists, rows, used_of_total, word
-from trainmark.devices.tool import Command
+from trainmark.devices.tool import Command, device, known, rows, word
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -26,26 +25,6 @@ def parse_cnmon(text: str) -> list[DeviceSample]:
     ))  # fmt: skip
 
 
-def parse_cnmon_info(text: str) -> list[DeviceSample]:
-    """Return the cards in the list of ``cnmon info``.
-
-    Raises:
-        MonitorFault: there is none.
-    """
-    return known(text, (
-        device(
-            index, fields.get(("", "Product Name")), uuid=fields.get(("", "UUID")),
-            temperature=fields.get(
-                ("Temperature", "Chip"), fields.get(("Temperature", "Board"))
-            ),
-            power=fields.get(("Power", "Usage")),
-            memory=used_of_total(fields, "Physical Memory Usage"),
-            utilization=fields.get(("Utilization", "MLU Average")),
-        )
-        for index, fields in enumerate(lists(text, r"Card\s*[0-9]+\s*:?"))
-    ))  # fmt: skip
-
-
 class Cambricon(TorchVendor):
     """Planning's view of Cambricon cards; see ``Vendor``."""
 
@@ -62,10 +41,7 @@ class Cambricon(TorchVendor):
     package = "torch_mlu"
     module = "cambricon_drv"
     pci_vendor = 0xCABC
-    commands = (
-        Command(("cnmon",), parse_cnmon),
-        Command(("cnmon", "info"), parse_cnmon_info),
-    )
+    commands = (Command(("cnmon",), parse_cnmon),)
     # https://github.com/Cambricon/cambricon-k8s-device-plugin (constants of its device plugin) and
     # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/Cambricon, 2026-11-22
     container_needs = ContainerNeeds(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from trainmark.devices import tool
-from trainmark.devices.printed import known
 from trainmark.devices.rocm import RocmVendor, parse_rocm_smi
+from trainmark.devices.tool import known
 from trainmark.protocols import ContainerNeeds, DeviceSample
 
 _SHOWN = (

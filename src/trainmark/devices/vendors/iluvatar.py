@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.printed import after, device, known, rows, word
-from trainmark.devices.tool import Command
+from trainmark.devices.tool import Command, after, device, known, rows, word
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
-
-_QUERY = "index,name,memory.total,memory.used,utilization.gpu,temperature.gpu"
 
 
 def parse_ixsmi(text: str) -> list[DeviceSample]:
@@ -28,21 +25,6 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
                memory=lower[1], utilization=lower[2], clock=word(upper[2], 0),
                memory_clock=word(upper[2], 1))
         for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
-    ))  # fmt: skip
-
-
-def parse_ixsmi_csv(text: str) -> list[DeviceSample]:
-    """Return the chips in the answer of ``ixsmi`` to the query for ``_QUERY``.
-
-    Raises:
-        MonitorFault: there is none.
-    """
-    lines = ([cell.strip() for cell in line.split(",")] for line in text.splitlines())
-    chips = (cells for cells in lines if len(cells) == 6 and cells[0].isdecimal())
-    return known(text, (
-        device(index, name, temperature=temperature, memory=f"{used}/{total}",
-               utilization=utilization)
-        for index, (_, name, total, used, utilization, temperature) in enumerate(chips)
     ))  # fmt: skip
 
 
@@ -66,10 +48,7 @@ class Iluvatar(TorchVendor):
     built = "maker"
     module = "iluvatar"
     pci_vendor = 0x1E3E
-    commands = (
-        Command(("ixsmi",), parse_ixsmi),
-        Command(("ixsmi", "--format=csv,noheader", f"--query-gpu={_QUERY}"), parse_ixsmi_csv),
-    )
+    commands = (Command(("ixsmi",), parse_ixsmi),)
     folders = ("/usr/local/corex/bin",)
     # As FlagOS runs its images: https://github.com/flagos-ai, 2026-11-22. MinerU's page on CoreX
     # gives the container all rights instead.

@@ -1,4 +1,4 @@
-"""Intel GPUs: torch's ``xpu`` drives them; ``xpu-smi`` and the kernel's files read.
+"""Intel GPUs: torch's ``xpu`` drives them; ``xpu-smi`` reads.
 
 Written from the vendor's documentation and published outputs of its tool; never run on a card.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import csv
 import os
 import re
-from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices import printed, tool, torch_vendor
+from trainmark.devices import tool, torch_vendor
 from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor, named, pci_accelerators
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
@@ -97,56 +95,16 @@ class Intel(TorchVendor):
 
     def monitor_index(self, number: int) -> int | None:
         """Return the number of the device's card: the tool tells cards, not tiles."""
-        return self.cards().index(self.pci_folders()[number])
+        address = self.pci_folders()[number].name
+        found = self._first[0].items()
+        return next((index for index, one in found if address in (one.uuid or "").split()), None)
 
     def monitor(self) -> Monitor:
-        """Return xpu-smi with the kernel's files, or these alone."""
-        path = None
-        with suppress(MonitorFault):
-            path = tool.find("xpu-smi")
-        return IntelMonitor(self.cards(), path)
-
-
-class IntelMonitor(tool.ToolMonitor):
-    """Read energy and limits from the kernel's files, the rest with ``xpu-smi``.
-
-    Args:
-        cards: folders on the PCI bus, in the order of ``DeviceSample.index``.
-        path: None where it is not installed.
-    """
-
-    def __init__(self, cards: list[Path], path: str | None) -> None:
-        self._cards = cards
-        self._path = path
-        dump = (path or "sysfs", *_DUMP)
+        """Return xpu-smi's monitor."""
+        path = tool.find("xpu-smi")
         # Version 2 calls --number what is -n in version 1.
-        super().__init__(
-            *(tool.Command((*dump, word, "1"), parse_dump) for word in ("--number", "-n"))
-        )
-        self._known: dict[str, DeviceSample] | None = None
-
-    def read(self) -> list[DeviceSample]:
-        """Return one reading of each card; see ``Monitor.read``."""
-        found = [read_files(place, folder) for place, folder in enumerate(self._cards)]
-        if self._path is None:
-            return found
-        if self._known is None:
-            self._known = parse_discovery(tool.run([self._path, *_DISCOVERY]))
-        by_index = {sample.index: sample for sample in super().read()}
-        return [
-            replace(
-                by_index.get(known.index, known),
-                index=sample.index,
-                name=known.name,
-                uuid=known.uuid,
-                memory_total_bytes=known.memory_total_bytes,
-                energy_j=sample.energy_j,
-                throttle_reasons=sample.throttle_reasons,
-            )
-            if (known := self._known.get(folder.name.lower()))
-            else sample
-            for folder, sample in zip(self._cards, found, strict=True)
-        ]
+        dumps = (tool.Command((path, *_DUMP, n, "1"), parse_dump) for n in ("--number", "-n"))
+        return tool.ToolMonitor(*dumps, once=tool.Command((path, *_DISCOVERY), parse_discovery))
 
 
 def parse_dump(text: str) -> list[DeviceSample]:
@@ -177,28 +135,28 @@ def parse_dump(text: str) -> list[DeviceSample]:
             utilization_percent=tool.percent(cell["utilization"]),
             clock_mhz=tool.megahertz(cell["clock"]),
         )
-    return printed.known(text, (found[index] for index in sorted(found)))
+    return tool.known(text, (found[index] for index in sorted(found)))
 
 
-def parse_discovery(text: str) -> dict[str, DeviceSample]:
-    """Return number, name and memory of each card in ``xpu-smi discovery --dump``, by address.
+def parse_discovery(text: str) -> list[DeviceSample]:
+    """Return number, name, id and memory of each card in ``xpu-smi discovery --dump``.
 
     Raises:
         MonitorFault: it is another form.
     """
-    found = {}
-    for row in _rows(text):
-        address = row[3].lower() if len(row) == 5 else ""
-        index = tool.number(row[0], most=1e6)
-        if index is not None and re.fullmatch(r"[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]", address):
-            found[address] = DeviceSample(
+    return tool.known(
+        text,
+        [
+            DeviceSample(
                 index=int(index),
                 name=row[1] or None,
-                uuid=row[2] or None,
+                uuid=f"{row[2]} {row[3].lower()}",
                 memory_total_bytes=tool.size_bytes(row[4], unit="m"),
             )
-    printed.known(text, found.values())
-    return found
+            for row in _rows(text)
+            if len(row) == 5 and (index := tool.number(row[0], most=1e6)) is not None
+        ],
+    )
 
 
 def _rows(text: str) -> list[list[str]]:
@@ -207,30 +165,6 @@ def _rows(text: str) -> list[list[str]]:
         return [[cell.strip() for cell in row] for row in table if row]
     except csv.Error as error:
         raise MonitorFault("unreadable", f"not a CSV: {error}") from None
-
-
-def read_files(index: int, folder: Path) -> DeviceSample:
-    """Return what the kernel tells of a card to every user.
-
-    Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and -i915-hwmon, and the drivers' files on
-    throttling, https://github.com/torvalds/linux, 2026-11-22. Energy is in microjoules: that of the
-    card or, failing that, of its package; i915 has another sensor for each tile.
-    """
-    own = [file.parent for file in folder.glob("hwmon/hwmon*/name") if _text(file) in _DRIVERS]
-    energy_uj = _first(own[0], "energy1_input", "energy2_input") if own else None
-    limits = [
-        *folder.glob("tile*/gt*/freq*/throttle/reason_*"),
-        *folder.glob("drm/card*/gt/gt*/throttle_reason_*"),
-    ]
-    reasons = {file.name.partition("reason_")[2] for file in limits if _text(file) == "1"}
-    if "pl1" in reasons:  # the sustained power limit, which a card under full load reaches
-        reasons = reasons - {"pl1"} | {"power_cap"}
-    return DeviceSample(
-        index=index,
-        clock_mhz=_first(folder, "tile0/gt0/freq0/act_freq", "drm/card*/gt/gt0/rps_act_freq_mhz"),
-        throttle_reasons=tuple(sorted(reasons - {"status"})) if limits else None,
-        energy_j=energy_uj / 1e6 if energy_uj else None,
-    )
 
 
 def tiles(folder: Path) -> int:
@@ -251,17 +185,3 @@ def _render(folder: Path) -> Path | None:
         if node.exists():
             return node
     return None
-
-
-def _first(folder: Path, *patterns: str) -> float | None:
-    """Return the number in the first file that has one; None if none has."""
-    files = (file for pattern in patterns for file in sorted(folder.glob(pattern)))
-    fields = (tool.number(_text(file), most=1e20) for file in files)
-    return next((value for value in fields if value is not None), None)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from trainmark.devices import tool
-from trainmark.devices.printed import known
+from trainmark.devices.tool import known
 from trainmark.devices.torch_vendor import TorchVendor, named
 from trainmark.protocols import ContainerNeeds, DeviceSample
 
@@ -73,10 +73,7 @@ class Kunlunxin(TorchVendor):
     package = "torch_xmlir"
     module = "kunlun"
     pci_vendor = 0x1D22
-    commands = (
-        tool.Command(("xpu-smi", "-m"), parse_xpu_smi),
-        tool.Command(("xpu_smi", "-m"), parse_xpu_smi),  # as earlier versions spell it
-    )
+    commands = (tool.Command(("xpu-smi", "-m"), parse_xpu_smi),)
     folders = ("/usr/local/xpu/bin", "/usr/local/xpu/tools", "/usr/local/bin")
     # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/Kunlunxin, 2026-11-22
     container_needs = ContainerNeeds(

@@ -7,8 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.printed import device, known, rows, word
-from trainmark.devices.tool import Command
+from trainmark.devices.tool import Command, device, known, rows, word
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 

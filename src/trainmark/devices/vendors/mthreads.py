@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.printed import after, device, known, lists, rows, used_of_total
-from trainmark.devices.tool import Command
+from trainmark.devices.tool import Command, after, device, known, lists, rows, used_of_total
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 

@@ -7,19 +7,20 @@ management library, which is there with the extra ``nvidia``.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import torch_vendor
+from trainmark.devices.accelerator import CudaDevice
 from trainmark.devices.torch_build import torch_build
-from trainmark.devices.vendors.nvidia import conditions, driver, monitor, nvml
+from trainmark.devices.vendors.nvidia import driver, monitor, nvml
+from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ContainerNeeds, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from trainmark.devices.vendors.nvidia.device import NvidiaDevice
     from trainmark.devices.vendors.nvidia.driver import Card
     from trainmark.protocols import Condition, Monitor, Occupant
-    from trainmark.spec import Recipe
+    from trainmark.spec import Precision, Recipe
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -142,8 +143,8 @@ class Nvidia:
         return "nccl " + ".".join(str(part) for part in nccl.version())
 
     def monitor(self) -> Monitor | None:
-        """Return the management library's monitor, or else ``nvidia-smi``'s."""
-        return monitor.open_monitor() if driver.loaded() else None
+        """Return the management library's monitor."""
+        return monitor.NvmlMonitor() if driver.loaded() else None
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the places of the ranks' cards among all; of a slice its card's."""
@@ -153,7 +154,7 @@ class Nvidia:
 
     def conditions(self, nproc: int) -> list[Condition]:
         """Return the state of the ranks' cards; see ``protocols.Vendor``."""
-        return conditions.conditions(self.monitored(nproc))
+        return monitor.conditions(self.monitored(nproc))
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's card; see ``protocols.Located``."""
@@ -167,7 +168,6 @@ class Nvidia:
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
         del ranks_here
-        from trainmark.devices.vendors.nvidia.device import NvidiaDevice
 
         sliced = any(card.is_slice for card in self._usable())
         return NvidiaDevice(local_rank, vendor=self.name, is_slice=sliced)
@@ -194,3 +194,49 @@ def refusal_of_torch() -> Refusal | None:
         f"{driver.driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
         f"install a newer driver, or a torch built for CUDA {supported[0]}",
     )
+
+
+# Lowest compute capability whose matrix units support a precision,
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
+_LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
+
+
+class NvidiaDevice(CudaDevice):
+    """A card or a slice of one; see ``Device``."""
+
+    def __init__(self, index: int, *, vendor: str, is_slice: bool = False) -> None:
+        self._is_slice = is_slice
+        super().__init__(index, vendor=vendor)
+
+    def set_precision(self, precision: Precision) -> dict[str, Any]:
+        """Refuse a precision that the card lacks; see ``CudaDevice.set_precision``.
+
+        Raises:
+            EnvironmentFault: the device would emulate the precision, or ignore the switch.
+        """
+        torch = self._torch
+        capability = torch.cuda.get_device_capability(self.index)
+        least = _LEAST_CAPABILITY.get(precision, (0, 0))
+        if capability < least:
+            raise EnvironmentFault(
+                f"precision={precision} on {torch.cuda.get_device_name(self.index)}, compute "
+                f"capability {capability[0]}.{capability[1]}",
+                where="recipe field precision",
+                rule=f"matrix units support {precision} from {least[0]}.{least[1]} on",
+                remedy="use precision=fp32"
+                + (" or fp16" if precision == "bf16" and capability >= (5, 3) else ""),
+            )
+        return super().set_precision(precision)
+
+    def clocks(self) -> dict[str, float | None]:
+        """Return clocks, power and temperature as the management library has them now."""
+        # By its identity: the library's order is not that of the visible devices.
+        uuid = self._torch.cuda.get_device_properties(self.index).uuid
+        return nvml.clocks(f"GPU-{uuid}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what torch tells; a slice must not be taken for the card, with its other peak."""
+        facts = super().describe()
+        if self._is_slice and "MIG" not in facts["name"]:
+            facts["name"] += " MIG"
+        return facts

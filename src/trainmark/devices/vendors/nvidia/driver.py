@@ -79,11 +79,6 @@ def _card(cuda: Any, ordinal: int) -> Card:
     )
 
 
-def buses() -> list[str]:
-    """Return the addresses of the cards here, in the order of ``nvidia-smi``."""
-    return sorted(folder.name.lower() for folder in (PROC / "gpus").glob("*"))
-
-
 def supported_cuda() -> tuple[int, int] | None:
     """Return the newest CUDA that the driver runs, as (major, minor); None if it does not tell.
 

@@ -1,23 +1,20 @@
-"""What NVIDIA's cards tell while they work: by the management library, or by ``nvidia-smi``.
+"""What NVIDIA's cards tell by the management library: readings, and their state before a run.
 
-Owns the words for why clocks are lowered, and the reading of ``nvidia-smi``'s tables.
+Owns the words for why clocks are lowered.
 """
 
 from __future__ import annotations
 
-import csv
-import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import tool
 from trainmark.devices.vendors.nvidia import nvml
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.protocols import SET_LIMITS, Condition, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
-    from trainmark.protocols import Monitor
+    from collections.abc import Sequence
 
-TOOL = "nvidia-smi"
-# Bits of both sources; 1 says idle, which lowers clocks too and costs nothing:
+# 1 says idle, which lowers clocks too and costs nothing:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, 2026-11-22
 _IDLE = 0x1
 _REASONS = {
@@ -30,28 +27,6 @@ _REASONS = {
     0x80: "power_brake",
     0x100: "display_clocks",
 }
-# What is asked of nvidia-smi, by its names, the newer of a renamed one first.
-_ASKED = (
-    ("index",), ("name",), ("uuid",), ("temperature.gpu",), ("power.draw",), ("memory.used",),
-    ("memory.total",), ("utilization.gpu",), ("clocks.current.sm",), ("clocks.current.memory",),
-    ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
-)  # fmt: skip
-_MOST_CARDS = 1024
-
-
-def open_monitor() -> Monitor:
-    """Return the library's monitor or, where it is not installed, the tool's.
-
-    Raises:
-        MonitorFault: neither is there, or the driver does not answer.
-    """
-    try:
-        return NvmlMonitor()
-    except MonitorFault as library:
-        try:
-            return smi_monitor()
-        except MonitorFault as fault:
-            raise MonitorFault(fault.kind, f"{library.said}; {fault.said}") from None
 
 
 def throttling(mask: int) -> tuple[str, ...]:
@@ -127,65 +102,76 @@ def _sample(library: Any, handle: Any, index: int) -> DeviceSample:
     )
 
 
-def smi_monitor() -> Monitor:
-    """Return a monitor that starts ``nvidia-smi`` for each reading; it tells no energy.
+def conditions(places: Sequence[int]) -> list[Condition]:
+    """Return the state of cards by their places among all; the same of several is one.
 
-    Raises:
-        MonitorFault: the tool is missing or does not answer.
-    """
-    fields = query_fields(tool.run((TOOL, "--help-query-gpu")))
-    argv = (TOOL, f"--query-gpu={','.join(fields)}", "--format=csv")
-    return tool.ToolMonitor(tool.Command(argv, parse))
-
-
-def query_fields(help_text: str) -> list[str]:
-    """Return what to ask a version of the tool, which ends with an error if it lacks one.
-
-    Args:
-        help_text: what it prints for ``--help-query-gpu``: each name in quotation marks.
-    """
-    known = set(re.findall(r'"([\w.]+)"', help_text))
-    found = [next((name for name in names if name in known), None) for names in _ASKED]
-    return [name for name in found if name is not None]
-
-
-def parse(text: str) -> list[DeviceSample]:
-    """Return the cards of a table with a header, whose names and units differ by version.
-
-    Raises:
-        MonitorFault: it is no such table.
+    Of all cards, where none is given: it is not known which are the ranks'.
     """
     try:
-        rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
-    except csv.Error as error:
-        raise MonitorFault("unreadable", f"{TOOL}: {error}") from error
-    header = [title.partition(" [")[0].strip() for title in rows[0]] if rows else []
-    for row in rows:
-        if len(row) != len(header):
-            raise MonitorFault("unreadable", f"{TOOL}: {', '.join(row)[:200]}")
-    return [_card(dict(zip(header, row, strict=True))) for row in rows[1:]]
+        library = nvml.library()
+    except MonitorFault as fault:
+        way_out = "install the package nvidia-ml-py beside Trainmark, and the driver"
+        return [Condition("device_state", "unknown", fault.said, way_out)]
+    by_condition: dict[Condition, list[int]] = {}
+    for place in places or range(nvml.answer(library, library.nvmlDeviceGetCount) or 0):
+        for condition in _of_card(library, place):
+            by_condition.setdefault(condition, []).append(place)
+    return [
+        replace(one, what=f"card {', '.join(map(str, cards))}: {one.what}")
+        for one, cards in by_condition.items()
+    ]
 
 
-def _card(row: dict[str, str]) -> DeviceSample:
-    index = tool.number(row.get("index"), most=_MOST_CARDS)
-    if index is None:
-        raise MonitorFault("unreadable", f"{TOOL}: no card's index in {', '.join(row)[:200]}")
-    mask = next((row[name] for name in _ASKED[-1] if name in row), "")
-    return DeviceSample(
-        index=int(index),
-        name=_text(row.get("name")),
-        uuid=_text(row.get("uuid")),
-        temperature_c=tool.temperature_c(row.get("temperature.gpu")),
-        power_w=tool.number(row.get("power.draw")),
-        memory_used_bytes=tool.size_bytes(row.get("memory.used"), unit="m"),
-        memory_total_bytes=tool.size_bytes(row.get("memory.total"), unit="m"),
-        utilization_percent=tool.percent(row.get("utilization.gpu")),
-        clock_mhz=tool.number(row.get("clocks.current.sm")),
-        memory_clock_mhz=tool.number(row.get("clocks.current.memory")),
-        throttle_reasons=throttling(int(mask, 16)) if re.fullmatch("0x[0-9a-f]+", mask) else None,
-    )
+def _of_card(library: Any, place: int) -> list[Condition]:
+    handle = nvml.answer(library, library.nvmlDeviceGetHandleByIndex, place)
+    if handle is None:
+        way_out = "look for Xid in `dmesg`; reset the card"
+        return [Condition("device_state", "stops", "does not answer", way_out)]
+    found = nvml.numbers(library, handle, (
+        "sm_clock_set_mhz", "sm_clock_set_default_mhz", "power_limit_w", "power_limit_default_w",
+        "uncorrected_errors",
+    ))  # fmt: skip
+    words = reasons(library, handle)
+    lowered = _below(found["sm_clock_set_mhz"], found["sm_clock_set_default_mhz"])
+    if words is not None:
+        lowered = bool(lowered) or "set_clocks" in words
+    limit, default = found["power_limit_w"], found["power_limit_default_w"]
+    throttled = None if words is None else sorted(set(words) - SET_LIMITS)
+    ecc = nvml.answer(library, library.nvmlDeviceGetEccMode, handle)  # current and pending
+    errors = found["uncorrected_errors"]
+    kept = nvml.answer(library, library.nvmlDeviceGetPersistenceMode, handle)
+    mig = nvml.answer(library, library.nvmlDeviceGetMigMode, handle)  # current and pending
+    return [_judged(*judged) for judged in (
+        ("clocks", lowered, f"clocks set by hand, to {_text(found['sm_clock_set_mhz'])} MHz",
+         "`nvidia-smi --reset-gpu-clocks` and `nvidia-smi --reset-applications-clocks`"),
+        ("power_limit", _below(limit, default),
+         f"power limit {_text(limit)} W below the default {_text(default)} W",
+         f"`nvidia-smi --power-limit={_text(default)}`"),
+        ("throttling", None if throttled is None else bool(throttled),
+         f"clocks lowered at rest: {', '.join(throttled or ())}", "check cooling and power supply"),
+        ("ecc", None if ecc is None else not ecc[0], "memory without error correction",
+         "`nvidia-smi --ecc-config=1`, then restart the machine"),
+        ("uncorrected_errors", None if errors is None else errors > 0,
+         f"{_text(errors)} uncorrected memory errors since the driver was loaded",
+         "reset the card; replace it if they come again"),
+        ("persistence", None if kept is None else not kept,
+         "the driver is loaded anew for each run, which lengthens its start",
+         "`nvidia-smi --persistence-mode=1`"),
+        ("mig", bool(mig and mig[0]), "in MIG mode: its slices share power and clocks",
+         "`nvidia-smi --multi-instance-gpu=0`, or leave the other slices idle"),
+    )]  # fmt: skip
 
 
-def _text(cell: str | None) -> str | None:
-    """Return a name; None for words like ``[N/A]``."""
-    return cell if cell and not cell.startswith("[") else None
+def _below(value: float | None, default: float | None) -> bool | None:
+    return None if value is None or default is None else value < default
+
+
+def _text(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
+
+
+def _judged(code: str, wrong: bool | None, what: str, remedy: str) -> Condition:
+    """Return a condition; None: the card does not tell, as one without the feature does not."""
+    if wrong is None:
+        return Condition(code, "unknown", "not told by this card", "see `nvidia-smi --query`")
+    return Condition(code, "spoils", what, remedy) if wrong else Condition(code, "fine", "as usual")

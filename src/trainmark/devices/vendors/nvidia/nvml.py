@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.vendors.nvidia import driver
 from trainmark.protocols import MonitorFault, Occupant
 
 if TYPE_CHECKING:
@@ -161,8 +160,7 @@ def place(card: Card) -> int | None:
     try:
         nvml = library()
     except MonitorFault:
-        buses = driver.buses()
-        return buses.index(card.bus) if card.bus in buses else None
+        return None
     handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
     index: int | None = handle and answer(nvml, nvml.nvmlDeviceGetIndex, handle)
     return index
