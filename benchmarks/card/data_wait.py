@@ -96,9 +96,9 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the figures from the events as a record does."""
     from trainmark.rank.events import Launch, rank_file
     from trainmark.record.figures import compute
-    from trainmark.record.nodes import Account
-    from trainmark.record.step_series import Series
-    from trainmark.record.timeline import RunTimeline, read_rank
+    from trainmark.record.run.nodes import Account
+    from trainmark.record.run.timeline import RunTimeline, read_rank
+    from trainmark.record.stats import Series
 
     delayed = Delayed(job, device, delay_s, depth=depth)
     with tempfile.TemporaryDirectory() as place:

@@ -92,7 +92,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     record = read(tmp_path / "run")
     note = next(item for item in record.notes if item.code == "device_shared")
     assert note.args == {"device": "Fake Card", "process": "python (process 42)", "gib": 3.0}
-    assert "trust_device_shared" in [reason.code for reason in record.trust.reasons]
+    assert "device_shared" in [reason.code for reason in record.trust.reasons]
     assert [user["computes"] for user in record.environment["device_users"]] == [True, False]
 
 

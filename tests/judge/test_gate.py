@@ -179,7 +179,7 @@ def test_what_changed_in_the_environment_is_told() -> None:
     assert found[0].message.args == {"changed": "driver: 580.65.06 -> 590.1"}
 
 
-@pytest.mark.parametrize("reason", ["trust_busy", "trust_device_shared"])
+@pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
 def test_a_machine_in_use_is_no_regression(reason: str) -> None:
     used = graded([message(reason, share=0.3)])
     found = one([80.0], expecting([100.0]), trust=used)

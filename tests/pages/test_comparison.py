@@ -16,7 +16,7 @@ from trainmark.spec import message
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_a_comparison_on_a_terminal(lang: str) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
-    noisy = Trust(grade="noisy", reasons=[message("trust_busy", share=0.25)])
+    noisy = Trust(grade="noisy", reasons=[message("machine_busy", share=0.25)])
     a = series("a", rates)
     other = {"driver": "590.1", "variables": {}}
     b = series("b", [0.9 * rate for rate in rates], first_minute=9, trust=noisy,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes import window
 from trainmark.rank.events import read_event
-from trainmark.record.step_series import RankSteps, Series
+from trainmark.record.stats import RankSteps, Series
 
 _STEP = st.tuples(
     st.integers(0, 10**18), st.floats(-1e100, 1e100), st.integers(0, 10**12), st.integers(1, 2)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.rank.events import AgentExit, FailedRank
-from trainmark.record.cause import find
-from trainmark.record.timeline import read_run
+from trainmark.record.run.cause import find
+from trainmark.record.run.timeline import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

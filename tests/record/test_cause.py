@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, span, window, write_run
-from trainmark.record.cause import find
-from trainmark.record.timeline import read_run
+from trainmark.record.run.cause import find
+from trainmark.record.run.timeline import read_run
 from trainmark.spec import Target, message
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ import pytest
 
 from fakes import GOLDEN, event, launch_event, parameters_event, window, write_run
 from trainmark.plan.plan import Plan
-from trainmark.record import checks, findings
 from trainmark.record.figures import FIGURES, compute
 from trainmark.record.record import FigureEntry
-from trainmark.record.timeline import read_run
+from trainmark.record.run import checks, findings
+from trainmark.record.run.timeline import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.record.run.timeline import RunTimeline
     from trainmark.spec import Message
 
 S = 1_000_000_000

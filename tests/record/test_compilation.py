@@ -84,4 +84,4 @@ def test_a_graph_compiled_after_the_warm_up_is_noted_and_doubted(tmp_path: Path)
     assert record.compilation.graphs_while_measured == 3
     (note,) = [note for note in record.notes if note.code == "compiled_while_measured"]
     assert note.args == {"graphs": 3}
-    assert "trust_compiled" in [reason.code for reason in record.trust.reasons]
+    assert "compiled_while_measured" in [reason.code for reason in record.trust.reasons]

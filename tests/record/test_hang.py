@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, window, write_events, write_run
-from trainmark.record.cause import find
 from trainmark.record.messages import render, way_out
-from trainmark.record.timeline import read_run
+from trainmark.record.run.cause import find
+from trainmark.record.run.timeline import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ from trainmark.launch import run_dir as launching
 from trainmark.pages.exports.forms import to_index
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
-from trainmark.record import record as records
-from trainmark.record.index_of_run import index_records, write_index
+from trainmark.record.index_record import index_records, write_index
 from trainmark.record.record import Record
 from trainmark.spec import Mission, message
 
@@ -113,13 +112,3 @@ def finish(run_dir: Path, reason: str) -> Record:
     events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
     events.emit("stop", reason=reason)
     return launching.finish(run_dir, events)
-
-
-def test_a_mission_that_does_not_fit_leaves_the_record(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_plan(run_dir, Mission("nlp", "toy", "读心", 1))
-    made = finish(run_dir, "launcher_killed")
-    assert records.read(run_dir).model_dump() == made.model_dump()
-    assert not (run_dir / "index").exists()
-    assert "读心" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.rank.events import JOB_EVENTS_FILE, node_file
 from trainmark.record import record, reduce
-from trainmark.record.findings import _few
+from trainmark.record.run.findings import _few
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -83,8 +83,7 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
         "devices": 1, "of": 2, "rank": 1, "share": share, "reasons": "hw_thermal 69%",
     }  # fmt: skip
     assert found.trust.grade == "noisy"
-    assert found.trust.reasons[0].code == "trust_throttled"
-    assert found.trust.reasons[0].args == {"share": share}
+    assert found.trust.reasons[0].code == "throttled_while_measured"
 
 
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])

@@ -56,4 +56,4 @@ def test_more_threads_than_cores_are_noted(
         [] if noted is None else [noted]
     )
     reasons = [reason.code for reason in record.trust.reasons]
-    assert ("trust_threads" in reasons) == (noted is not None)
+    assert ("more_threads_than_cores" in reasons) == (noted is not None)

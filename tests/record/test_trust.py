@@ -48,33 +48,34 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"cv": 10.1}, "noisy", ["trust_cv"]),
         ({"swing": 0.11}, "noisy", ["trust_swing"]),
         ({"swing": None}, "noisy", []),
-        ({"notes": [message("not_steady", drift=0.06)]}, "noisy", ["trust_drift"]),
-        ({"notes": [message("steadiness_unknown")]}, "noisy", ["trust_steadiness_unknown"]),
-        ({"notes": [message("machine_busy", share=0.2)]}, "noisy", ["trust_busy"]),
-        ({"notes": [message("compiled_while_measured", graphs=1)]}, "noisy", ["trust_compiled"]),
+        ({"notes": [message("not_steady", drift=0.06)]}, "noisy", ["not_steady"]),
+        ({"notes": [message("steadiness_unknown")]}, "noisy", ["steadiness_unknown"]),
+        ({"notes": [message("machine_busy", share=0.2)]}, "noisy", ["machine_busy"]),
+        ({"notes": [message("compiled_while_measured", graphs=1)]}, "noisy",
+         ["compiled_while_measured"]),
         ({"notes": [message("read_before_measured", ahead=64, batches=90)]}, "noisy",
-         ["trust_read_before"]),
-        ({"notes": [message("slow_device", rank=3)]}, "noisy", ["trust_slow_device"]),
-        ({"notes": [message("slow_rank", rank=3)]}, "noisy", ["trust_slow_rank"]),
-        ({"notes": [message("slow_data", rank=3)]}, "noisy", ["trust_slow_rank"]),
+         ["read_before_measured"]),
+        ({"notes": [message("slow_device", rank=3)]}, "noisy", ["slow_device"]),
+        ({"notes": [message("slow_rank", rank=3)]}, "noisy", ["slow_rank"]),
+        ({"notes": [message("slow_data", rank=3)]}, "noisy", ["slow_data"]),
         ({"notes": [message("more_threads_than_cores", rank=0, threads=9, cores=2)]}, "noisy",
-         ["trust_threads"]),
+         ["more_threads_than_cores"]),
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
         ({"labels": ["simulated-device"]}, "do_not_quote", ["trust_simulated_device"]),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
-        ({"notes": [message("oversubscribed")]}, "do_not_quote", ["trust_oversubscribed"]),
+        ({"notes": [message("oversubscribed")]}, "do_not_quote", ["oversubscribed"]),
         ({"notes": [message("device_shared", device="X", process="p", gib=1.0)] * 2},
-         "do_not_quote", ["trust_device_shared"]),
+         "do_not_quote", ["device_shared"]),
         ({"notes": [message("flops_above_preflight", share=1.1)]}, "do_not_quote",
-         ["trust_impossible_rate"]),
+         ["flops_above_preflight"]),
         ({"notes": [message("loss_never_changes", loss=1.0)]}, "do_not_quote",
-         ["trust_constant_loss"]),
+         ["loss_never_changes"]),
         ({"notes": [message("evaluation_far_longer", factor=20.0)]}, "noisy",
-         ["trust_long_evaluation"]),
+         ["evaluation_far_longer"]),
         ({"notes": [message("quality_above_best", metric="acc", value=1.0, best=0.9)]},
-         "do_not_quote", ["trust_above_best"]),
+         "do_not_quote", ["quality_above_best"]),
         ({"notes": [message("malformed_event_lines", rank=0, lines=2)], "passed": False},
-         "do_not_quote", ["trust_not_passed", "trust_malformed_events"]),
+         "do_not_quote", ["trust_not_passed", "malformed_event_lines"]),
         ({"cv": 50.0, "labels": ["generated-data"]}, "do_not_quote",
          ["trust_generated_data", "trust_cv"]),
     ],
@@ -91,7 +92,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     write_run(run_dir, [launch_event(), agent], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
-    assert said(reduce.reduce(run_dir).trust) == ("noisy", ["trust_busy"])
+    assert said(reduce.reduce(run_dir).trust) == ("noisy", ["machine_busy"])
     user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
     drawing = user | {"computes": False}
     for users, notes in (([drawing], []), ([drawing, user], ["device_shared_unknown"])):
@@ -106,7 +107,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
              for item in rank_events()]  # fmt: skip
     write_events(run_dir / "events.rank0.jsonl", facts)
     built = reduce.reduce(run_dir)
-    assert said(built.trust) == ("noisy", ["trust_busy", "trust_swing"])
+    assert said(built.trust) == ("noisy", ["machine_busy", "trust_swing"])
     assert built.trust.reasons[1].args == {"swing": 0.5}
 
 
@@ -135,7 +136,7 @@ def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
 
 def test_only_launches_that_passed_count_and_a_reason_is_said_once() -> None:
     failed = record(run_id="x", status="failed", trust=graded([message("trust_not_passed")]))
-    drifted = graded([message("trust_drift", drift=0.2)])
+    drifted = graded([message("not_steady", drift=0.2)])
     trust = of_repeats([*several(5, trust=drifted), failed])
-    assert said(trust) == ("noisy", ["trust_drift"])
+    assert said(trust) == ("noisy", ["not_steady"])
     assert said(of_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])

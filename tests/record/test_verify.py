@@ -11,7 +11,7 @@ from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import cases
 from trainmark.cli.app import main
 from trainmark.record import record, reduce, verify
-from trainmark.record.index_of_run import index_records
+from trainmark.record.index_record import index_records
 from trainmark.record.trust import refuted, with_findings
 from trainmark.spec import Mission
 

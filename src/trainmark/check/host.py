@@ -24,7 +24,7 @@ from trainmark.devices import cores as host_cores
 from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Condition, Located
-from trainmark.record.findings import BUSY_SHARE
+from trainmark.record.run.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from trainmark.errors import EnvironmentFault

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, LostRunError, TrainmarkError, escaped
 from trainmark.rank.events import LAUNCHER_FILE, EventWriter
-from trainmark.record import index_of_run, record, reduce
+from trainmark.record import index_record, record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +138,8 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
             remedy="if the folder is still there, `trainmark report` makes the record",
         ) from error
     try:
-        index_of_run.write_index(built, run_dir)
+        index_record.write_index(built, run_dir)
     except (OSError, TrainmarkError) as error:  # the record is there
-        print(escaped(f"trainmark: {run_dir / index_of_run.INDEX_DIR}: {error}"), file=sys.stderr)
-    return built.with_verification("verified")  # it was computed from its events just now
+        print(escaped(f"trainmark: {run_dir / index_record.INDEX_DIR}: {error}"), file=sys.stderr)
+    # It was computed from its events just now.
+    return built.model_copy(update={"verification": "verified"})

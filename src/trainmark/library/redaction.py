@@ -244,8 +244,7 @@ def of_run(plan: Plan, run_dir: Path) -> Redactor:
 def redacted_record(record: Record) -> Record:
     """Return a record as others may see it."""
     redactor = of_run(record.plan, Path(record.plan.run_dir))
-    redacted = Record.model_validate(redactor.document(record.model_dump(mode="json")))
-    return redacted.with_verification(record.verification)
+    return Record.model_validate(redactor.document(record.model_dump(mode="json")))
 
 
 def redacted_file(path: Path, redactor: Redactor) -> Iterator[bytes]:

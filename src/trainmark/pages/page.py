@@ -23,6 +23,7 @@ from trainmark.pages.phrases import (
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import conditions, environment, figures, performance
 from trainmark.pages.texts import Phrase, join, say, t
+from trainmark.record.messages import in_short
 from trainmark.record.trust import trust_of, verification_of
 from trainmark.record.work import groups, printed_work
 
@@ -120,7 +121,7 @@ def _trust(records: Sequence[Record]) -> tuple[Phrase, tuple[Phrase, ...], Tone]
     tone = min((TONES[trust.grade] for trust, _ in trusts), key=_WORST_FIRST.index)
     if len(trusts) == 1:
         grade = join((t("trust.label"), grade_line(*trusts[0])), "colon")
-        return grade, tuple(trusts[0][0].reasons), tone
+        return grade, tuple(map(in_short, trusts[0][0].reasons)), tone
     lines = ((f"[{place}] ", trust_line(*one)) for place, one in enumerate(trusts, start=1))
     return join((t("trust.label"), join(lines, "semicolon")), "colon"), (), tone
 

@@ -9,6 +9,7 @@ from trainmark.pages import cells
 from trainmark.pages.document import Facts, Paragraph, Tone, table
 from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, shared, t
 from trainmark.plan.plan import SIMULATED
+from trainmark.record.messages import in_short
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def grade_line(trust: Trust, word: Verification) -> Phrase:
 def trust_line(trust: Trust, word: Verification) -> Phrase:
     """Return grade and reasons in one line."""
     grade = grade_line(trust, word)
-    return join((grade, join(trust.reasons, "semicolon")), "colon") if trust.reasons else grade
+    reasons = join(map(in_short, trust.reasons), "semicolon")
+    return join((grade, reasons), "colon") if trust.reasons else grade
 
 
 def trust_paragraph(trust: Trust, word: Verification) -> Paragraph:

@@ -12,7 +12,7 @@ from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.record.run.timeline import RunTimeline
 
 Cache = Literal["cold", "warm", "mixed"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from trainmark.devices.peaks import dense_peak
+from trainmark.record.run import usage
 from trainmark.record.stats import spread
-from trainmark.record.telemetry import figures as telemetry_figures
 from trainmark.spec import Figure, message, read_page
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.record.telemetry.summary import Telemetry
-    from trainmark.record.timeline import Phase, RankTimeline, RunTimeline
+    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.run.timeline import Phase, RankTimeline, RunTimeline
     from trainmark.spec import FigureSpec, PageSpec, Precision
 
 NS_PER_S = 1e9
@@ -109,7 +109,7 @@ def compute(
     figures["mem"] = _memory(ranks, telemetry)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
-    return figures | telemetry_figures.compute(timeline, telemetry, on_host=on_processor)
+    return figures | usage.compute(timeline, telemetry, on_host=on_processor)
 
 
 def _whole_time(timeline: RunTimeline) -> Figure:
@@ -233,7 +233,7 @@ def _memory(ranks: list[RankTimeline], telemetry: Telemetry | None) -> Figure:
     if used and _process_scope(ranks):
         return Figure(sum(used), note=message("resident_memory_sum"))
     by_ranks = max(used, default=-1.0)
-    by_monitor = telemetry_figures.peak_memory_bytes(telemetry, len(ranks))
+    by_monitor = usage.peak_memory_bytes(telemetry, len(ranks))
     if by_monitor is not None and by_monitor > by_ranks:
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
     if not used:

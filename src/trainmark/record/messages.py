@@ -54,6 +54,12 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
     return f"{message.code} ({shown})" if shown else message.code
 
 
+def in_short(reason: Message) -> Message:
+    """Return the short wording of a finding or note, where there is one."""
+    code = f"short.{reason.code}"
+    return message(code, **reason.args) if code in MESSAGES else reason
+
+
 def way_out(cause: Cause) -> Message:
     """Return what to do about ``cause``; an error's own advice takes precedence.
 

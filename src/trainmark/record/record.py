@@ -9,7 +9,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator, with_config
+from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
@@ -21,6 +21,7 @@ from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.compilation import Compilation  # noqa: TC001 - likewise
+from trainmark.record.run.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.series import RunSeries
 from trainmark.record.shapes import (
     Count,
@@ -32,7 +33,6 @@ from trainmark.record.shapes import (
     Number,
     RankPlacement,
 )
-from trainmark.record.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
@@ -242,8 +242,9 @@ class Record(Frozen):
     )
     notes: list[Message] = Field(description="code and arguments; see results.messages")
     evidence: list[Evidence]
-    # No part of the file: only who checked its evidence can say so.
-    _verification: Verification = PrivateAttr(default="unverified")
+    verification: Verification = Field(
+        default="unverified", description="what a check of its evidence found; never in record.json"
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -258,17 +259,6 @@ class Record(Frozen):
     def passed(self) -> bool:
         """Tell whether the run passed."""
         return self.status == "passed"
-
-    @property
-    def verification(self) -> Verification:
-        """Tell whether the record is what its evidence gives; of a file that was read: unknown."""
-        return self._verification
-
-    def with_verification(self, word: Verification) -> Self:
-        """Return the record with what a check of its evidence, or its making, says of it."""
-        found = self.model_copy()
-        found._verification = word
-        return found
 
     def figure(self, name: str) -> float | None:
         """Return a figure's value; None where it is not known, or the record does not have it."""
@@ -298,7 +288,11 @@ def write(record: Record, run_dir: Path) -> Path:
 
 def content(record: Record) -> bytes:
     """Return what ``record.json`` has: a line a top-level key, greppable and small."""
-    lines = [b'"%s": %s' % (name.encode(), to_json(value)) for name, value in record]
+    lines = [
+        b'"%s": %s' % (name.encode(), to_json(value))
+        for name, value in record
+        if name != "verification"
+    ]
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
@@ -318,9 +312,10 @@ def read(path: Path) -> Record:
             remedy="name a run directory or its record.json",
         ) from None
     try:
-        return Record.model_validate_json(text, strict=True)
+        found = Record.model_validate_json(text, strict=True)
     except ValueError as error:
         raise _unreadable(file, error, text) from None
+    return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 
 
 def _unreadable(file: Path, error: Exception, text: bytes) -> RecordError:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.record import cause, checks, findings
 from trainmark.record import figures as figures_of
 from trainmark.record.compilation import compilation
 from trainmark.record.evidence import evidence
@@ -28,11 +27,12 @@ from trainmark.record.record import (
     Steps,
     Suite,
 )
+from trainmark.record.run import cause, checks, findings
+from trainmark.record.run import telemetry as telemetry_of
+from trainmark.record.run.nodes import node_facts
+from trainmark.record.run.timeline import RunTimeline, read_run
 from trainmark.record.series import series_of
-from trainmark.record.skew import nodes
 from trainmark.record.stats import STEADY_DRIFT, drift
-from trainmark.record.telemetry import summary as telemetry_of
-from trainmark.record.timeline import RunTimeline, read_run
 from trainmark.record.trust import of_launch
 from trainmark.spec import OwnFigures, message
 
@@ -135,7 +135,7 @@ def _environment(timeline: RunTimeline) -> Environment:
     facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
         "others_cpu_share": timeline.others_cpu_share,
-        **({"nodes": nodes(timeline)} if timeline.nodes else {}),
+        **({"nodes": node_facts(timeline)} if timeline.nodes else {}),
         "devices": [facts.device for facts in reported],
         "placement": [facts.placement for facts in reported],
         "precision_flags": rank0.facts.precision_flags,

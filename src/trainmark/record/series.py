@@ -8,36 +8,33 @@ steps, and not at all beyond ``MOST_CELLS`` steps of all ranks together.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
 from trainmark.data.json_documents import Frozen
 from trainmark.devices.cores import compact
-from trainmark.protocols import SET_LIMITS
 from trainmark.record.shapes import Count, Number  # noqa: TC001 - pydantic reads them
-from trainmark.record.step_series import MOST_CELLS
-from trainmark.record.thinning import TOGETHER, thin
+from trainmark.record.stats import MOST_CELLS
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from trainmark.record.telemetry.over_time import Array
-    from trainmark.record.telemetry.summary import Readings, Samples
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.record.run.telemetry import Samples
+    from trainmark.record.run.timeline import RunTimeline
 
-POINTS = 200  # of a line
+MAX_POINTS = 1000
+POINTS = 200  # of a line over time
 MOST_LINES = 8
 STRETCHES = 200  # of steps in which ranks are compared
-LOWERED_STRETCHES = 400  # of steps; one step with lowered clocks marks the whole stretch
-MOST_LOWERED = 400  # readings with lowered clocks that are kept of a quantity
+TOGETHER = ("lowest", "median", "highest")  # of lines that stand for many series
 _CELLS_AT_ONCE = 1 << 21
-_NS_PER_S = 1e9
 # The column of readings that has each quantity: of devices, then of hosts.
 _COLUMNS = (
     {"memory_used_bytes": "memory_used_bytes", "utilization_percent": "utilization_percent",
@@ -59,22 +56,6 @@ class Line(Frozen):
     points: list[tuple[Number, Number]] = Field(description="seconds from the launch, value")
 
 
-class Extremes(Frozen):
-    """The extremes of a quantity on one device or host over the whole run."""
-
-    quantity: str
-    of_host: bool
-    of: str
-    readings: Count
-    lowest: Number
-    highest: Number
-    highest_s: Number
-    lowered: list[tuple[Number, Number, str]] = Field(
-        description="readings with clocks lowered beyond set limits, thinned: seconds, value, why"
-    )
-    lowered_readings: Count = Field(description="how many there were")
-
-
 class StepShares(Frozen):
     """Step times of each rank over that of the step's median rank, of two the faster."""
 
@@ -94,10 +75,6 @@ class RunSeries(Frozen):
     """What charts draw of a run over time."""
 
     lines: list[Line] = Field(default=[])
-    extremes: list[Extremes] = Field(default=[])
-    lowered: list[tuple[Count, Count]] = Field(
-        default=[], description="first and last of each stretch of steps with lowered clocks"
-    )
     steps: StepShares | None = None
     no_steps: Message | None = Field(default=None, description="why ranks are not compared")
 
@@ -108,162 +85,81 @@ def series_of(timeline: RunTimeline, machines: Sequence[Samples]) -> RunSeries:
     Args:
         machines: what the samplers wrote.
     """
-    lines, extremes = _over_time(machines)
-    cards = [card for one in machines for card in one.devices.values()]
-    spans = _lowered_spans(cards)
-    kept = timeline.rank_steps
-    no_steps = None
+    kept, no_steps = timeline.rank_steps, None
     if len(timeline.ranks) > 1 and kept is None:
         cells = sum(rank.steps for rank in timeline.ranks)
         no_steps = message("ranks_not_compared", cells=cells, most=MOST_CELLS)
-    return RunSeries(
-        lines=lines,
-        extremes=extremes,
-        lowered=lowered_steps(spans, timeline.first_steps_ns, timeline.launch_ns) if spans else [],
-        steps=step_shares(kept) if kept else None,
-        no_steps=no_steps,
-    )
+    steps = step_shares(kept) if kept else None
+    return RunSeries(lines=list(_lines(machines)), steps=steps, no_steps=no_steps)
 
 
-class _Series(NamedTuple):
-    """The readings of one device or host that have a quantity; ``reasons`` by number, or NaN."""
-
-    times_s: Array
-    values: Array
-    reasons: Array
-
-    @classmethod
-    def of(cls, columns: dict[str, Array], name: str) -> _Series:
-        known = ~np.isnan(columns[name])
-        return cls(*(columns[one][known] for one in ("time_s", name, "throttling")))
-
-    def lowered(self, words: Sequence[str]) -> list[tuple[float, float, str]]:
-        beyond = [number for number, reasons in enumerate(words) if reasons]
-        return [
-            (_ms(self.times_s[at]), _short(self.values[at]), words[int(self.reasons[at])])
-            for at in np.flatnonzero(np.isin(self.reasons, beyond))
-        ]
-
-
-def _ms(seconds: float) -> float:
-    return round(float(seconds), 3)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.12g}")
-
-
-def _over_time(machines: Sequence[Samples]) -> tuple[list[Line], list[Extremes]]:
+def _lines(machines: Sequence[Samples]) -> Iterator[Line]:
     devices = {
-        compact(ranks): one.devices[at]
+        compact(ranks): one.devices[at].columns
         for one in machines
         for at, ranks in one.ranks_of_devices.items()
     }
-    hosts = {str(one.node): one.host for one in machines}
-    lines: list[Line] = []
-    extremes: list[Extremes] = []
+    hosts = {str(one.node): one.host.columns for one in machines}
     for of_host, members in ((False, devices), (True, hosts)):
-        columns = {of: one.columns for of, one in members.items()}
-        words = {of: _beyond_limits(one) for of, one in members.items()}
         for quantity, name in _COLUMNS[of_host].items():
-            series = {of: _Series.of(columns[of], name) for of in members}
-            series = {of: one for of, one in series.items() if len(one.values)}
-            lowered = {of: one.lowered(words[of]) for of, one in series.items()}
-            every = -(-sum(map(len, lowered.values())) // MOST_LOWERED) or 1
-            for of, one in series.items():
-                highest = int(one.values.argmax())
-                extremes.append(
-                    Extremes(
-                        quantity=quantity,
-                        of_host=of_host,
-                        of=of,
-                        readings=len(one.values),
-                        lowest=_short(one.values.min()),
-                        highest=_short(one.values[highest]),
-                        highest_s=_ms(one.times_s[highest]),
-                        lowered=lowered[of][::every],
-                        lowered_readings=len(lowered[of]),
-                    )
-                )
+            known = {of: ~np.isnan(columns[name]) for of, columns in members.items()}
+            series = {
+                of: (members[of]["time_s"][told], members[of][name][told])
+                for of, told in known.items()
+                if told.any()
+            }
             drawn = _together(series) if len(series) > MOST_LINES else _each(series)
-            lines += [
-                Line(quantity=quantity, of_host=of_host, of=of, points=points)
-                for of, points in drawn
-            ]
-    return lines, extremes
+            for of, points in drawn:
+                shown = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]
+                yield Line(quantity=quantity, of_host=of_host, of=of, points=shown)
 
 
-def _each(series: dict[str, _Series]) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+_Columns = dict[str, "tuple[NDArray[np.float64], NDArray[np.float64]]"]  # seconds and values
+
+
+def _each(series: _Columns) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     """Yield a line of each device, with the least and the greatest of neighbouring readings."""
-    for of, one in series.items():
-        thinned = thin(one.values, max_points=POINTS)
-        yield of, [(_ms(one.times_s[at]), _short(value)) for at, value in thinned]
+    for of, (times_s, values) in series.items():
+        yield of, [(times_s[at], value) for at, value in thin(values, max_points=POINTS)]
 
 
-def _together(series: dict[str, _Series]) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+def _together(series: _Columns) -> Iterator[tuple[str, list[tuple[float, float]]]]:
     """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
-    times_s = np.concatenate([one.times_s for one in series.values()])
-    values = np.concatenate([one.values for one in series.values()])
+    times_s, values = (np.concatenate(columns) for columns in zip(*series.values(), strict=True))
     start_s, end_s = float(times_s.min()), float(times_s.max())
     width_s = (end_s - start_s) / POINTS or 1.0
     bucket = np.minimum((times_s - start_s) // width_s, POINTS - 1).astype(int)
     order = np.lexsort((values, bucket))
     found, first = np.unique(bucket[order], return_index=True)
     last = np.append(first[1:], len(order)) - 1
-    middle_s = [_ms(start_s + (at + 0.5) * width_s) for at in found]
+    middle_s = start_s + (found + 0.5) * width_s
     for of, places in zip(TOGETHER, (first, (first + last) // 2, last), strict=True):
-        yield of, list(zip(middle_s, map(_short, values[order][places]), strict=True))
+        yield of, list(zip(middle_s, values[order][places], strict=True))
 
 
-def _beyond_limits(readings: Readings) -> list[str]:
-    """Return for each number of reasons those beyond set limits."""
-    return [
-        ", ".join(word for word in words if word not in SET_LIMITS) for words in readings.reasons
-    ]
+def bucket_steps(steps: int, *, max_points: int = MAX_POINTS) -> int:
+    """Return how many steps a bucket holds: 1 where every step is drawn."""
+    return 1 if steps <= max_points else math.ceil(steps / max(max_points // 2, 1))
 
 
-def _lowered_spans(cards: Iterable[Readings]) -> list[NDArray[np.float64]]:
-    """Return for each device with lowered clocks when they were: starts and ends in seconds.
+def thin(values: NDArray[np.float64], *, max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
+    """Return at most ``max_points`` pairs of index and value, in order.
 
-    A reading holds for the time that is nearer to it than to any other.
+    Each bucket gives its least and its greatest finite value; a bucket without one gives a
+    single NaN, so that a gap stays a gap.
     """
-    spans = []
-    for one in cards:
-        times = one.columns["time_s"]
-        reasons = [number for number, words in enumerate(_beyond_limits(one)) if words]
-        here = np.isin(one.columns["throttling"], reasons)
-        edges = np.concatenate((times[:1], (times[1:] + times[:-1]) / 2, times[-1:]))
-        if here.any():
-            spans.append(np.stack((edges[:-1], edges[1:]))[:, here])
-    return spans
-
-
-def lowered_steps(
-    spans: Sequence[NDArray[np.float64]],
-    steps_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
-    launch_ns: int,
-) -> list[tuple[int, int]]:
-    """Return first and last of each stretch of steps, from 1, with the clocks of a device lowered.
-
-    Args:
-        spans: starts and ends in seconds from the launch, by device.
-        steps_ns: when each step of the first rank began and ended, on the clock of ``launch_ns``.
-    """
-    from_s, to_s = np.concatenate(spans, axis=1)
-    begins_s, ends_s = ((edge - launch_ns) / _NS_PER_S for edge in steps_ns)
-    if not len(ends_s):
-        return []
-    first, end = np.searchsorted(ends_s, from_s, side="right"), np.searchsorted(begins_s, to_s)
-    changes = np.zeros(len(ends_s) + 1, np.int64)
-    np.add.at(changes, first[first < end], 1)
-    np.add.at(changes, end[first < end], -1)
-    size = max(1, -(-len(ends_s) // LOWERED_STRETCHES))
-    lowered = np.add.reduceat(changes.cumsum()[:-1] > 0, np.arange(0, len(ends_s), size)) > 0
-    turns = np.flatnonzero(np.diff(lowered.astype(np.int8), prepend=0, append=0)).tolist()
-    return [
-        (begin * size + 1, min(stop * size, len(ends_s)))
-        for begin, stop in zip(turns[::2], turns[1::2], strict=True)
-    ]
+    size = bucket_steps(len(values), max_points=max_points)
+    if size == 1:
+        return list(enumerate(values.tolist()))
+    points: list[tuple[int, float]] = []
+    for at in range(0, len(values), size):
+        bucket = np.where(np.isfinite(values[at : at + size]), values[at : at + size], np.nan)
+        if np.isnan(bucket).all():
+            points.append((at, math.nan))
+        else:
+            places = sorted({int(np.nanargmin(bucket)), int(np.nanargmax(bucket))})
+            points += [(at + place, float(bucket[place])) for place in places]
+    return points
 
 
 def step_shares(step_ns: Sequence[NDArray[np.int64]]) -> StepShares | None:

@@ -1,9 +1,14 @@
-"""Statistics over step times and over launches. Medians and intervals, never trimmed means."""
+"""Steps of ranks as one series, and statistics over step times and launches, never trimmed.
+
+Series are whole arrays, so that a million steps on eight ranks fit in memory.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from array import array
+from dataclasses import dataclass, field
+from math import nan
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -12,10 +17,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.rank.events import Window
+
 STEADY_DRIFT = 0.05
 _STEADY_MIN_STEPS = 12
 DRAWS = 10_000  # of a bootstrap
 INTERVAL_MIN_LAUNCHES = 5
+MOST_CELLS = 1 << 23  # steps of all ranks whose times are kept: 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +106,91 @@ def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
         descriptive=len(data) < INTERVAL_MIN_LAUNCHES,
         is_range=bool(low == data.min() and high == data.max()),
     )
+
+
+@dataclass(slots=True)
+class RankSteps:
+    """The steps of one rank, collected while its file is read."""
+
+    step_ns: array[int] = field(default_factory=lambda: array("q"))
+    loss: array[float] = field(default_factory=lambda: array("d"))
+    samples: array[int] = field(default_factory=lambda: array("q"))
+    step_samples: array[int] = field(default_factory=lambda: array("q"))
+    windows: list[tuple[int, int]] = field(default_factory=list)  # start and number of steps
+
+    def add(self, window: Window) -> None:
+        """Take the steps of a window."""
+        self.windows.append((window.start_ns, len(window.step_ns)))
+        self.step_ns.fromlist(window.step_ns)
+        self.samples.fromlist(window.samples)
+        self.step_samples.fromlist(window.step_samples)
+        if None in window.loss:
+            self.loss.extend(nan if value is None else value for value in window.loss)
+        else:
+            self.loss.fromlist(cast("list[float]", window.loss))
+
+    def median_ns(self, last: int) -> float | None:
+        """Return the median time of the ``last`` steps; None for 0."""
+        return float(np.median(self.step_ns[-last:])) if last else None
+
+    def edges_ns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when each step began and ended; in a window they follow each other."""
+        times = _whole(self.step_ns)
+        ends, at = times.copy(), 0
+        for start_ns, steps in self.windows:
+            ends[at : at + steps] = start_ns + times[at : at + steps].cumsum()
+            at += steps
+        return ends - times, ends
+
+
+@dataclass(slots=True)
+class Series:
+    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples."""
+
+    step_ns: NDArray[np.int64]
+    loss_sum: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    announced: NDArray[np.int64]  # samples over all ranks, as the batches declare
+    disagreed: int | None = None  # the first step for which ranks give different counts
+
+    @classmethod
+    def empty(cls) -> Series:
+        """Return a series without steps."""
+        whole, real = np.empty(0, np.int64), np.empty(0, np.float64)
+        return cls(whole, real, whole.copy(), whole.copy())
+
+    @classmethod
+    def of_rank(cls, rank: RankSteps) -> Series:
+        """Return the series of one rank's steps."""
+        samples, loss = _whole(rank.samples), np.array(rank.loss)
+        weighted = np.where(samples > 0, loss * samples, 0.0)
+        return cls(_whole(rank.step_ns), weighted, samples, _whole(rank.step_samples))
+
+    def add(self, other: Series) -> None:
+        """Merge the steps of other ranks; of ranks that stopped early the later steps are absent.
+
+        The last bits of the losses' sums depend on the order: add ranks in that of their numbers.
+        """
+        known, taken = len(self.step_ns), len(other.step_ns)
+        if taken > known:
+            for name in ("step_ns", "loss_sum", "samples", "announced"):
+                mine = getattr(self, name)
+                setattr(self, name, np.concatenate([mine, np.zeros(taken - known, mine.dtype)]))
+        steps = slice(0, taken)
+        np.maximum(self.step_ns[steps], other.step_ns, out=self.step_ns[steps])
+        self.loss_sum[steps] += other.loss_sum
+        self.samples[steps] += other.samples
+        both = min(known, taken)
+        differs = np.flatnonzero(self.announced[:both] != other.announced[:both])
+        first = [*differs[:1].tolist(), self.disagreed, other.disagreed]
+        self.disagreed = min((step for step in first if step is not None), default=None)
+        np.maximum(self.announced[steps], other.announced, out=self.announced[steps])
+
+    @property
+    def loss(self) -> NDArray[np.float64]:
+        """Return the mean loss of each step's samples."""
+        return self.loss_sum / np.maximum(self.samples, 1)
+
+
+def _whole(numbers: array[int]) -> NDArray[np.int64]:
+    return np.array(numbers, np.int64)

@@ -13,52 +13,28 @@ from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainmark.record.record import FigureEntry, Grade, Record, Verification
-
-    Args = Mapping[str, str | int | float | bool | None]
 
 MOST_CV = 0.1
 MOST_SWING = 0.1
 
-# The short reason for each note or finding.
-_IN_SHORT: dict[str, Callable[[Args], Message]] = {
-    "flops_above_preflight": lambda args: message("trust_impossible_rate", share=args["share"]),
-    "loss_never_changes": lambda _: message("trust_constant_loss"),
-    "steps_beside_windows": lambda _: message("trust_clock"),
-    "partial_batch": lambda _: message("trust_partial_batch"),
-    "few_updates": lambda _: message("trust_few_updates"),
-    "evaluation_far_longer": lambda _: message("trust_long_evaluation"),
-    "quality_above_best": lambda args: message("trust_above_best", metric=args["metric"]),
-    "malformed_event_lines": lambda _: message("trust_malformed_events"),
-    "oversubscribed": lambda _: message("trust_oversubscribed"),
-    "device_shared": lambda _: message("trust_device_shared"),
-    "device_shared_unknown": lambda _: message("trust_device_shared"),
-    "not_steady": lambda args: message("trust_drift", drift=args["drift"]),
-    "compiled_while_measured": lambda args: message("trust_compiled", graphs=args["graphs"]),
-    "steadiness_unknown": lambda _: message("trust_steadiness_unknown"),
-    "read_before_measured": lambda args: message("trust_read_before", ahead=args["ahead"]),
-    "throttled_while_measured": lambda args: message("trust_throttled", share=args["share"]),
-    "machine_busy": lambda args: message("trust_busy", share=args["share"]),
-    "more_threads_than_cores": lambda args: message(
-        "trust_threads", threads=args["threads"], cores=args["cores"]
-    ),
-    "slow_device": lambda args: message("trust_slow_device", rank=args["rank"]),
-    "slow_rank": lambda args: message("trust_slow_rank", rank=args["rank"]),
-    "slow_data": lambda args: message("trust_slow_rank", rank=args["rank"]),
-}
-_NOISY = (
-    "trust_drift", "trust_steadiness_unknown", "trust_cv", "trust_busy", "trust_swing",
-    "trust_long_evaluation", "trust_launch_cv", "trust_few_launches", "trust_compiled",
-    "trust_read_before", "trust_slow_device", "trust_slow_rank", "trust_throttled", "trust_threads",
-)  # fmt: skip
-
-
+_NOISY = {
+    "not_steady", "steadiness_unknown", "machine_busy", "evaluation_far_longer",
+    "compiled_while_measured", "read_before_measured", "slow_device", "slow_rank", "slow_data",
+    "throttled_while_measured", "more_threads_than_cores",
+    "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
+}  # fmt: skip
+_GRAVE = {
+    "flops_above_preflight", "loss_never_changes", "steps_beside_windows", "partial_batch",
+    "few_updates", "quality_above_best", "malformed_event_lines", "oversubscribed",
+    "device_shared", "device_shared_unknown",
+}  # fmt: skip
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
-_UNPROVEN = (
+_UNPROVEN = {
     "evidence_absent", "evidence_case_absent", "evidence_other_version", "evidence_unchecked",
-)  # fmt: skip
+}  # fmt: skip
 
 
 def refuted(trust: Trust) -> bool:
@@ -99,7 +75,7 @@ def of_launch(
         reasons.append(message("trust_simulated_device"))
     if "generated-data" in labels:
         reasons.append(message("trust_generated_data"))
-    reasons += [_IN_SHORT[note.code](note.args) for note in notes if note.code in _IN_SHORT]
+    reasons += [note for note in notes if note.code in _NOISY | _GRAVE]
     cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
     if cv is not None and cv > 100 * MOST_CV:
         reasons.append(message("trust_cv", cv=cv / 100))

@@ -44,7 +44,8 @@ def checked(record: Record, folder: Path, *, most_bytes: int | None = None) -> R
     found = [message("evidence_unchecked")] if large else verify(record, folder)
     if not any(refutes(one.code) for one in found):
         found = [*check_itself(record), *found]
-    return with_findings(record, found).with_verification("unverified" if found else "verified")
+    word = "unverified" if found else "verified"
+    return with_findings(record, found).model_copy(update={"verification": word})
 
 
 def check_itself(record: Record) -> list[Message]:
@@ -111,7 +112,7 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     # Equal fields are not converted to dicts: a million steps would be in memory four times.
     unlike = {
         name
-        for name in set(type(record).model_fields) - {"suite", "evidence"}
+        for name in set(type(record).model_fields) - {"suite", "evidence", "verification"}
         if getattr(record, name) != getattr(anew, name)
     }
     ours, theirs = (item.model_dump(mode="json", include=unlike) for item in (anew, record))

@@ -10,7 +10,7 @@ from typing import Any
 from trainmark.cases import load
 from trainmark.pages.page import html_page, markdown_page
 from trainmark.plan.plan import PlannedCase
-from trainmark.record.index_of_run import index_records
+from trainmark.record.index_record import index_records
 from trainmark.record.record import FigureEntry, Record
 from trainmark.spec import message
 

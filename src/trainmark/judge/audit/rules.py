@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.judge.audit import between
-from trainmark.record import sampling
+from trainmark.record.run import usage
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.spec import message
 
@@ -166,7 +166,7 @@ def target(one: Subject) -> Hits:
 
 def throttling(one: Subject) -> Hits:
     """Yield records whose telemetry shows lowered clocks."""
-    for found in sampling.throttled(one.record.telemetry) if one.record else ():
+    for found in usage.throttled(one.record.telemetry) if one.record else ():
         yield one, found
 
 

@@ -39,7 +39,8 @@ Verdict = Literal["passed", "improved", "regressed", "failed", "missing", "outda
 _EXITS = {"passed": EXIT_PASSED, "improved": EXIT_PASSED, "noisy": EXIT_NOISY,
           "other_work": EXIT_USAGE, "outdated": EXIT_USAGE}  # fmt: skip
 _WORST_FIRST = (EXIT_FAILED, EXIT_USAGE, EXIT_NOISY, EXIT_PASSED)
-_DISTURBED = {"trust_busy", "trust_device_shared"}  # by what is not the program that is measured
+# By what is not the program that is measured.
+_DISTURBED = {"machine_busy", "device_shared", "device_shared_unknown"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from trainmark.pages import cells
 from trainmark.pages.charts import over_time, ranks, spans, steps
 from trainmark.pages.document import Block, Paragraph, Section
 from trainmark.pages.texts import t
-from trainmark.record.thinning import bucket_steps
+from trainmark.record.series import bucket_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

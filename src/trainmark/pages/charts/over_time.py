@@ -8,14 +8,14 @@ from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Chart, table
 from trainmark.pages.texts import Phrase, t
-from trainmark.record.thinning import TOGETHER
+from trainmark.record.series import TOGETHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.pages.charts.vega import Spec
     from trainmark.record.record import Record
-    from trainmark.record.series import Extremes, Line
+    from trainmark.record.series import Line
 
 # In the order of the page: name of the chart, unit, how much of the record's unit that is, scale.
 _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
@@ -34,31 +34,23 @@ def charts(record: Record) -> Iterator[Chart]:
         for quantity in _QUANTITIES:
             about = quantity, of_host
             lines = [x for x in record.series.lines if (x.quantity, x.of_host) == about]
-            found = [x for x in record.series.extremes if (x.quantity, x.of_host) == about]
-            if lines and max((one.readings for one in found), default=0) > 1:
-                found.sort(key=lambda one: -one.highest)
-                yield _chart(record, quantity, lines, found)
+            if max((len(one.points) for one in lines), default=0) > 1:
+                yield _chart(record, quantity, lines)
 
 
-def _chart(
-    record: Record, quantity: str, lines: Sequence[Line], found: Sequence[Extremes]
-) -> Chart:
+def _chart(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
     """Return the chart of a quantity, the steps that figures are over shaded."""
     short, unit, factor, scale = _QUANTITIES[quantity]
-    kind, together = "host" if found[0].of_host else "device", lines[0].of in TOGETHER
+    kind, together = "host" if lines[0].of_host else "device", lines[0].of in TOGETHER
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
-    lowered = [
-        {"s": s, "v": _rounded(value / factor), "of": one.of, "why": why}
-        for one in found for s, value, why in one.lowered
-    ]  # fmt: skip
-    count, top = sum(one.lowered_readings for one in found), found[0]
+    told = [(value, s, one.of) for one in lines for s, value in one.points]
+    highest, at_s, of = max(told, key=lambda point: point[0])
+    lowest = min(point[0] for point in told)
     said: list[Phrase] = [t(
-        f"time.{kind}", n=len(found), quantity=t(f"time.{short}"), of=top.of, unit=unit,
-        lowest=_number(min(one.lowest for one in found) / factor),
-        highest=_number(top.highest / factor), at=_moment(top.highest_s),
+        f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), of=of, unit=unit,
+        lowest=_number(lowest / factor), highest=_number(highest / factor), at=_moment(at_s),
     )]  # fmt: skip
     said += [(" ", t("time.together"))] if together else []
-    said += [(" ", t("time.lowered", n=cells.count(count)))] if count else []
     rows = [
         {"s": round(s, 3), "v": _rounded(value / factor), "of": one.of}
         for one in lines for s, value in one.points
@@ -68,14 +60,13 @@ def _chart(
     drawn = vega.spec(
         "over_time", unit=unit, scale=scale, band=together, alone=not (together or several),
         names=names if several else [], colours=_COLOURS[: len(names)],
-        dashes=_DASHES[: len(names)], member=t(f"time.{kind}-of"), lowered=lowered,
+        dashes=_DASHES[: len(names)], member=t(f"time.{kind}-of"),
     )  # fmt: skip
     return Chart(
         f"time-{kind}-{short}", t(f"time.{kind}-title", quantity=t(f"time.{short}")), (*said,),
         drawn,
-        {"measured": [{"from": measured[0], "to": measured[1]}] if measured else [],
-         "lowered": lowered, "lines": rows},
-        _table(found, kind, factor),
+        {"measured": [{"from": measured[0], "to": measured[1]}] if measured else [], "lines": rows},
+        _table(lines, kind, factor),
     )  # fmt: skip
 
 
@@ -92,12 +83,15 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _table(found: Sequence[Extremes], kind: str, factor: int) -> Any:
+def _table(lines: Sequence[Line], kind: str, factor: int) -> Any:
     """Return what each device or host had over the run, that with the highest reading first."""
+    found = []
+    for one in lines:
+        at_s, highest = max(one.points, key=lambda point: point[1])
+        found.append((highest, at_s, min(value for _, value in one.points), one.of))
     rows = (
-        (one.of, _number(one.lowest / factor), _number(one.highest / factor),
-         _moment(one.highest_s), cells.count(one.lowered_readings), cells.count(one.readings))
-        for one in found
-    )  # fmt: skip
-    names = (f"time.{kind}-of", "time.lowest", "time.highest", "time.at", "time.marked")
-    return table((*map(t, names), t("use.readings")), rows, short=True)
+        (of, _number(lowest / factor), _number(highest / factor), _moment(at_s))
+        for highest, at_s, lowest, of in sorted(found, key=lambda row: -row[0])
+    )
+    names = (f"time.{kind}-of", "time.lowest", "time.highest", "time.at")
+    return table(map(t, names), rows, short=True)

@@ -9,20 +9,19 @@ import numpy as np
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Chart, table
-from trainmark.pages.texts import Phrase, join, t
-from trainmark.record.thinning import thin
+from trainmark.pages.texts import t
+from trainmark.record.series import thin
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
-_SHADES = {"warmup": "var(--setup)", "throttled": "var(--wait)"}
 _MOST_RULES, _MOST_POINTS = 200, 400  # evaluations; more would hide the curve
 
 
 def step_time(record: Record) -> Chart | None:
-    """Return the step time in ms, warm-up and lowered clocks shaded; None without steps."""
+    """Return the step time in ms, the warm-up shaded; None without steps."""
     values = np.asarray(record.steps.time_ns, np.float64) / 1e6
     values[values <= 0] = np.nan
     known = values[np.isfinite(values)]
@@ -31,23 +30,17 @@ def step_time(record: Record) -> Chart | None:
     count, title, scale = len(values), t("chart.step_time"), dict[str, object](zero=False)
     if known.max() > _LOG_RATIO * known.min():
         title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
-    warmup, lowered = min(record.steps.warmup, count), record.series.lowered
-    said: list[Phrase] = [t("chart.step_time.desc", n=cells.count(count), warmup=warmup)]
-    said += [t("chart.throttled.desc", n=len(lowered))] if lowered else []
-    shaded = [("warmup", 1, warmup)] if warmup else []
-    shaded += [("throttled", *ends) for ends in lowered]
-    kinds = list(dict.fromkeys(kind for kind, *_ in shaded))
+    warmup, kind = min(record.steps.warmup, count), t("chart.warmup")
     drawn = vega.spec(
-        "step_time", scale=scale, steps=[1, max(count, 2)], kinds=[t(f"chart.{x}") for x in kinds],
-        colours=[_SHADES[kind] for kind in kinds],
+        "step_time", scale=scale, steps=[1, max(count, 2)], kinds=[kind] if warmup else [],
+        colours=["var(--setup)"] if warmup else [],
     )  # fmt: skip
-    stretches = [
-        {"kind": t(f"chart.{x}"), "step": max(first - 0.5, 1), "to": min(last + 0.5, count)}
-        for x, first, last in shaded
-    ]
+    end = min(warmup + 0.5, count)
+    stretches = [{"kind": kind, "step": 1, "to": end}] if warmup else []
     data = {"steps": vega.rows(thin(values)), "shaded": stretches}
     behind = vega.stretches(values, "ms")
-    return Chart("step-time", title, join(said, "semicolon"), drawn, data, behind)
+    said = t("chart.step_time.desc", n=cells.count(count), warmup=warmup)
+    return Chart("step-time", title, said, drawn, data, behind)
 
 
 def loss(record: Record) -> Chart | None:

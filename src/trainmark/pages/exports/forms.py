@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.exports import openmetrics, run_log, tables, trackers
 from trainmark.pages.summary import summary
-from trainmark.record.index_of_run import index_records
+from trainmark.record.index_record import index_records
 from trainmark.record.trust import verification_of
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 def to_json(records: Sequence[Record]) -> str:
     """Return the whole records as a JSON array, one record a line."""
-    lines = ",\n".join(
-        to_json_text(record.model_dump() | {"verification": record.verification}).decode()
-        for record in records
-    )
+    lines = ",\n".join(to_json_text(record).decode() for record in records)
     return f"[\n{lines}\n]\n" if lines else "[]\n"
 
 

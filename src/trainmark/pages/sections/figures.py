@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trainmark.judge.audit.finding import Finding, Severity
     from trainmark.record.record import Record
-    from trainmark.record.telemetry.summary import Use
+    from trainmark.record.run.telemetry import Use
 
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "warn", "note": "plain"}

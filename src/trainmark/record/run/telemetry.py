@@ -22,8 +22,7 @@ from trainmark.data.json_documents import Frozen
 from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, SamplerStart, Source, read_sample, telemetry_file
-from trainmark.record.shapes import Amount, Count, Number  # noqa: TC001 - read at run time
-from trainmark.record.telemetry.over_time import (
+from trainmark.record.run.over_time import (
     Energy,
     Interval,
     Quantity,
@@ -31,14 +30,15 @@ from trainmark.record.telemetry.over_time import (
     nearest_s,
     quantity,
 )
-from trainmark.record.timeline import PHASES
+from trainmark.record.run.timeline import PHASES
+from trainmark.record.shapes import Amount, Count, Number  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from trainmark.record.telemetry.over_time import Array
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.record.run.over_time import Array
+    from trainmark.record.run.timeline import RunTimeline
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.rank.events import Stop
+    from trainmark.record.run.timeline import RunTimeline
     from trainmark.record.shapes import HangGroup
-    from trainmark.record.timeline import RunTimeline
 
 _LONGEST = 160  # characters of ranks or places in a sentence
 

@@ -15,8 +15,8 @@ import numpy as np
 from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
-from trainmark.record.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
-from trainmark.record.step_series import MOST_CELLS, RankSteps, Series
+from trainmark.record.run.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
+from trainmark.record.stats import MOST_CELLS, RankSteps, Series
 
 if TYPE_CHECKING:
     from pathlib import Path

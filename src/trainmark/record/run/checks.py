@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.rank.parameters import NAMED
-from trainmark.record.cause import Ending
 from trainmark.record.record import Cause
+from trainmark.record.run.cause import Ending
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.rank.events import Parameters
     from trainmark.record.record import FigureEntry
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.record.run.timeline import RunTimeline
 
 # An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
 _UPDATES_TO_REACH_ALL = 2

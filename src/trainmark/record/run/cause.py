@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices.cores import compact
 from trainmark.rank.failure import DISK_FULL_EXIT
-from trainmark.record import hang
 from trainmark.record.record import Cause
+from trainmark.record.run import hang
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from trainmark.rank.events import Error, FailedRank
-    from trainmark.record.nodes import Account
     from trainmark.record.record import Status
-    from trainmark.record.timeline import RankTimeline, RunTimeline
+    from trainmark.record.run.nodes import Account
+    from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
 _STATUS_OF_KIND: dict[str, Status] = {"oom": "oom", "diverged": "diverged"}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainmark.devices.cores import cores_of_rank
-from trainmark.record import sampling
-from trainmark.record.checks import samples_per_epoch
 from trainmark.record.compilation import graphs_while_measured
-from trainmark.record.skew import nodes, slow_ranks, unlike_nodes
+from trainmark.record.run import usage
+from trainmark.record.run.checks import samples_per_epoch
+from trainmark.record.run.nodes import node_facts, slow_ranks, unlike_nodes
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from trainmark.plan.plan import Plan
     from trainmark.record.record import FigureEntry, Quality, Steps
-    from trainmark.record.telemetry.summary import Telemetry
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.run.timeline import RunTimeline
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
 # The forward pass of a row is a third of its training step. Evaluations may have longer rows,
@@ -64,8 +64,8 @@ def find(run: Inputs) -> list[Message]:
         _clocks, _partial_batch, _slow_devices,
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(run)]
-    doubts += [*slow_ranks(run.timeline, run.plan.nproc), *unlike_nodes(nodes(run.timeline))]
-    return _few([*doubts, *sampling.throttled(run.telemetry)])
+    doubts += [*slow_ranks(run.timeline, run.plan.nproc), *unlike_nodes(node_facts(run.timeline))]
+    return _few([*doubts, *usage.throttled(run.telemetry)])
 
 
 def _few(found: Iterable[Message]) -> list[Message]:
@@ -215,7 +215,7 @@ def notes(run: Inputs, steps: Steps, quality: Quality) -> list[Message]:
         *_on_steps(steps, quality),
         *_on_quality(run.plan, quality),
         *_on_conditions(run),
-        *sampling.notes(run.telemetry),
+        *usage.notes(run.telemetry),
     ]
     return _few(found)
 

@@ -1,1 +1,0 @@
-"""Samples of devices and host during a run: taken, summarised over time, and their figures."""
