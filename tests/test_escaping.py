@@ -158,7 +158,7 @@ def test_no_line_of_a_log_moves_a_cursor(call):
     assert _CONTROL.findall(out + err) == []
     assert json.loads(out.splitlines()[1])["model_name"] == f"m{ATTACK}"
     _, out, err = call("analyze", "train.log", "keyword=ipz:", "model_mode=-1")
-    assert "nearest is line" in err
+    assert "no line with" in err
     assert _CONTROL.findall(out + err) == []
 
 

@@ -127,11 +127,6 @@ def test_each_run_in_a_log_is_a_row(imported):
     assert values(second) == {"p_train": 32.0, "last_loss": -1.0}
     assert (first.line, second.line) == (9, 10)
 
-    twice = (STEPS + perflog("FINISHED", 0, {"e2e_time": 5.0})) * 2
-    assert [values(row) for row in imported(twice).rows] == [
-        {"e2e_time": 5.0, "p_train": 32.0, "last_loss": 0.0}
-    ] * 2
-
     def run(start_ms, speed):
         return (
             mllog("run_start", time_ms=start_ms)

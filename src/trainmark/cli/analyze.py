@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from trainmark.cli.options import command_of
 from trainmark.cli.output import say, say_json
 
 EXAMPLES = """\
   trainmark analyze train.log preset=auto
   trainmark analyze megatron.log preset=megatron skip_steps=20
-  trainmark analyze train.log keyword=ips: model_mode=-1 ips_unit=tokens/s gpu_num=8
-  trainmark analyze train.log "keyword=(ms):" time_unit=ms base_batch_size=8192 model_mode=-2 \\
-      ips_unit=tokens/s mission_name=语义表示 direction_id=1
-  zcat old.log.gz | trainmark analyze - preset=megatron "keyword_loss=lm loss:"
+  trainmark analyze --filename train.log --keyword ips: --model_mode -1 --ips_unit tokens/s
+  trainmark analyze train.log "keyword=(ms):" time_unit=ms base_batch_size=8192 model_mode=-2
+  kubectl logs job/train | trainmark analyze - preset=megatron
 """
+
+
+def build() -> Any:
+    """Return the command, which leaves the public tool's ``--KEY VALUE`` among its words."""
+    made = command_of("analyze", EXAMPLES, command)
+    made.context_settings = made.context_settings | {"ignore_unknown_options": True}
+    return made
 
 
 def command(
@@ -24,7 +31,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="LOG... [KEY=VALUE]...",
-            help="Logs, plain or gzip, - is stdin; keys: see docs/analyze.md.",
+            help="Logs, plain or gzip, - is stdin; keys, also as --KEY VALUE: see docs/analyze.md.",
         ),
     ],
     as_json: Annotated[
@@ -34,16 +41,24 @@ def command(
 ) -> None:
     """Read the figures of a training log of another program."""
     from trainmark.errors import EXIT_FAILED, UsageError
-    from trainmark.library.analysis.engine import analyze
-    from trainmark.library.analysis.options import read
-    from trainmark.library.analysis.summary import text
+    from trainmark.library.analysis.engine import analyze, options, text
     from trainmark.plan.overrides import parse_assignments
 
-    logs = [word for word in words if "=" not in word or Path(word).exists()]
+    logs, keys, left = [], [], iter(words)
+    for word in left:
+        if word.startswith("--"):
+            key = word[2:] if "=" in word else f"{word[2:]}={next(left, '')}"
+            name, _, value = key.partition("=")
+            logs += [value] if name == "filename" else []
+            keys += [] if name == "filename" else [key]
+        elif "=" in word and not Path(word).exists():
+            keys.append(word)
+        else:
+            logs.append(word)
     if not logs:
         raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
-    options = read(parse_assignments([word for word in words if word not in logs]))
-    analyses = [analyze(log, options) for log in logs]
+    said = options(parse_assignments(keys))
+    analyses = [analyze(log, said) for log in logs]
     for analysis in analyses:
         if not quiet:
             say(text(analysis), err=True)

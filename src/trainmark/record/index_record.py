@@ -54,7 +54,9 @@ class IndexRecord:
         FINAL_RESULT: the figure, of the whole job, in UNIT.
         JOB_FAIL_FLAG: 0 or 1; 1 whenever FINAL_RESULT is zero.
         UNIT: ``tokens/s``, ``samples/s``, ``MB``.
-        LOSS_RESULT: the loss at the end; None: the key is omitted.
+        LOSS_RESULT: the loss at the end; like the next ones, None: the key is omitted.
+        log_with_profiler: path of the log of a run under a profiler.
+        profiler_path: path of what that profiler wrote.
 
     Raises:
         UsageError: for a code or name that is not in the tables, a number that is not
@@ -72,6 +74,8 @@ class IndexRecord:
     JOB_FAIL_FLAG: int
     UNIT: str
     LOSS_RESULT: float | None = None
+    log_with_profiler: str | None = None
+    profiler_path: str | None = None
 
     def __post_init__(self) -> None:
         if self.mission_name:
@@ -92,9 +96,8 @@ class IndexRecord:
     def to_json(self) -> str:
         """Return the record as one line of JSON without a newline, keys in their order."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        if self.LOSS_RESULT is None:
-            del values["LOSS_RESULT"]
-        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+        given = {key: value for key, value in values.items() if value is not None}
+        return json.dumps(given, ensure_ascii=False, allow_nan=False)
 
 
 def rounded(result: float) -> float:

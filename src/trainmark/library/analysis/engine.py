@@ -1,36 +1,91 @@
 """Compute the figures and the record of one case from a log and options.
 
-Owns which mode, batch and unit follow from options, preset and log.
+Owns the public tool's modes, and which mode, batch and unit follow from options, preset and log.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from trainmark.errors import DataError, UsageError
-from trainmark.library.analysis import modes
-from trainmark.library.analysis.events import READERS
-from trainmark.library.analysis.lines import closest, read
-from trainmark.library.analysis.options import LARGEST, SPEED, Options, check, check_events, record
-from trainmark.library.analysis.presets import choose
-from trainmark.library.analysis.readers import KeywordReader
-from trainmark.record.index_record import rounded
+import numpy as np
+from annotated_types import Ge, Le
+from pydantic import TypeAdapter, ValidationError
+
+from trainmark.errors import UsageError, nearest
+from trainmark.library.analysis import log as logs
+from trainmark.library.analysis.events import MARKS, EventValues
+from trainmark.library.analysis.presets import AUTO, PRESETS, choose
+from trainmark.record.index_record import MISSIONS, IndexRecord, fail_flag, rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping
 
-    from trainmark.library.analysis.distribution import Distribution
-    from trainmark.library.analysis.lines import Line
-    from trainmark.library.analysis.readers import Reader
-    from trainmark.record.index_record import IndexRecord
+    from trainmark.library.analysis.log import Values
 
-HEAD = 100_000  # lines in which a preset is recognised
-MOVED = 1.02  # mean over median, or median over mean, that is worth a note
-_SHARES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+_HEAD_BLOCKS = 8  # in which a preset is recognised
+_MODES: dict[int, tuple[str, str, Callable[[float, float, int], float]]] = {
+    -2: ("batch x devices / mean", "", lambda mean, batch, devices: batch * devices / mean),
+    -1: ("devices x mean", "", lambda mean, _, devices: devices * mean),
+    0: ("batch x devices / mean", "samples/s", lambda mean, batch, devices: batch * devices / mean),
+    1: ("mean", "steps/s", lambda mean, *_: mean),
+    2: ("1 / mean", "steps/s", lambda mean, *_: 1 / mean),
+    3: ("batch x devices x mean", "samples/s", lambda mean, batch, devices: batch * devices * mean),
+    4: ("mean", "s/epoch", lambda mean, *_: mean),
+}  # by number: formula, unit of the result (empty: the log's), and the formula as a function
 _MODE_OF = {"step_time": (2, -2), "steps": (1, 3), "speed": (-1, -1)}  # without, with a batch
+_LARGEST = {2, 6}  # an index of memory or batch: the result is the largest value
+_SHARES = {"min": 0, "p50": 50, "p90": 90, "p99": 99, "max": 100}
+Count = Annotated[int, Ge(1), Le(10**15)]  # below it floats count exactly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user says, by the public tool's names; None: the log or the preset says it."""
+
+    keyword: str = ""
+    separator: str = ""
+    position: int | None = None
+    range: str = ""
+    base_batch_size: Count | None = None
+    skip_steps: Annotated[int, Ge(0)] = 0
+    model_mode: Annotated[int, Ge(-2), Le(4)] | None = None
+    ips_unit: str | None = None
+    time_unit: Literal["s", "ms"] | None = None
+    gpu_num: Count | None = None
+    run_mode: Literal["sp", "mp"] | None = None
+    model_name: str | None = None
+    mission_name: str = ""
+    direction_id: int | None = None
+    index: int = 1
+    keyword_loss: str = ""
+    log_with_profiler: str | None = None
+    profiler_path: str | None = None
+    preset: str | None = None
+    failed: bool = False
+
+
+def options(values: Mapping[str, str]) -> Options:
+    """Return the options that words say.
+
+    Raises:
+        UsageError: an unknown key, or a value outside its type or bounds.
+    """
+    known = Options.__dataclass_fields__
+    for name in values:
+        if name not in known:
+            raise UsageError(f"unknown key {name!r}", remedy=nearest(name, known))
+    kind: Any = Options  # mypy takes a dataclass's hash for that of its class
+    try:
+        found: Options = TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what, key = f"{first['input']!r} does not fit", str(first["loc"][0])
+        raise UsageError(what, where=key, rule=first["msg"]) from None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,175 +96,181 @@ class Analysis:
     figures: dict[str, Any]
 
 
-def analyze(log: str, options: Options) -> Analysis:
-    """Read ``log``, a path or ``-``, once and return its figures.
+def analyze(log: str, said: Options) -> Analysis:
+    """Read ``log``, a path or ``-``, once and return its figures; without values it has failed.
 
     Raises:
         UsageError: for options that do not fit together.
-        DataError: for a log that cannot be read or has no values.
+        DataError: for a log that cannot be read.
     """
-    check(options)
-    notes = []
-    try:
-        lines = read(log)
-        head = list(islice(lines, HEAD))
-        choice = choose(options.preset, head) if options.preset is not None else None
-        if choice is not None:
-            notes.append(choice.why)
-            if options.gpu_num is None and choice.devices:
-                notes.append(f"gpu_num {choice.devices}, as the log says")
-                options = replace(options, gpu_num=choice.devices)
-            elif choice.devices not in {None, options.gpu_num}:
-                used = f"gpu_num={options.gpu_num} is used"
-                notes.append(f"the log says {choice.devices} devices; {used}")
-        if choice is not None and choice.form is None:
-            check_events(options, choice.preset)  # the preset may have been recognised only now
-            reader: Reader = READERS[choice.preset](options.skip_steps)
-        else:
-            reader = KeywordReader(options, choice.form if choice else None)
-        for line in chain(head, lines):
-            reader.feed(line)
-        _require(reader, head, options)
-        return _computed(log, reader, notes + reader.notes, options)
-    except DataError as error:
-        if error.where != log:
-            error.where = f"{log}: {error.where}" if error.where else log
-        raise
+    if said.preset not in {None, AUTO, *PRESETS}:
+        remedy = nearest(str(said.preset), [*PRESETS, AUTO])
+        raise UsageError(f"no preset {said.preset!r}", where="preset", remedy=remedy)
+    _record(said, log, 0.0, "", None, failed=True)  # refuses names and codes that are unknown
+    if not said.preset:
+        logs.Rule(said.keyword, said.separator, said.position, said.range)
+        _batch_needed(said.model_mode, said)
+    found = _read(log, said)
+    if len(found.values) > said.skip_steps:
+        return _computed(log, found, said)
+    count, lines = len(found.values), len(found.values) + found.malformed
+    if count:
+        why = f"skip_steps={said.skip_steps} leaves none of {count} values"
+    elif lines:
+        why = f"{lines} lines with {found.keyword!r}, none with a value"
+    else:
+        presets = "".join(f"\n    {one.name}: {one.sample}" for one in PRESETS.values())
+        why = f"no line with {found.keyword!r}" if found.keyword else f"no known line:{presets}"
+    record = _record(said, log, 0.0, said.ips_unit or "", None, failed=True)
+    return Analysis(record, _figures(record, found, {"notes": [why, *found.notes]}))
 
 
-def _require(found: Reader, head: Sequence[Line], options: Options) -> None:
-    """Refuse a log without the values that are asked for, with the line that explains it."""
-    seen, count, keyword = found.values.seen, found.values.count, found.keyword
-    remedy = "check the log, or position, separator and range"
-    if seen and not count:
-        what = f"skip_steps={options.skip_steps} leaves none of {seen} value{'s' * (seen > 1)}"
-        rule, remedy = "the result is the mean of what is left", "leave skip_steps out"
-    elif found.matched and not count:
-        what, shown = f"{found.matched} lines with {keyword!r}, none with a value", _shown(found)[1]
-        rule = f"first is {shown}" if shown else "an interval needs a beginning and an end"
-    elif not count:
-        what, near = f"no line with {keyword!r}", closest(keyword, head)
-        rule = f"nearest is {near}" if near else "no line comes near it"
-        remedy = "give keyword as in the log"
-    elif options.keyword_loss and found.loss is None:
-        what, rule = f"no number after {options.keyword_loss!r} in any line", None
-        remedy = "check keyword_loss, or leave it out"
-    elif found.batches.count not in {0, count}:
-        what, rule = f"{count} step times but {found.batches.count} global batch sizes", None
+def _read(log: str, said: Options) -> Values:
+    """Return the values of a log, and what its preset says of them."""
+    source = logs.blocks(log)
+    head = list(islice(source, _HEAD_BLOCKS)) if said.preset else []
+    chosen = choose(said.preset, b"".join(head).decode("utf-8", "replace")) if said.preset else None
+    preset, form = chosen or (None, None)
+    notes = [f"preset {preset.name}"] if preset else []
+    if preset and form is None:
+        events = EventValues(keyword=MARKS[preset.name], skip=said.skip_steps, notes=notes)
+        for number, line in logs.lines(chain(head, source), events.keyword):
+            events.feed(number, line)
+        return events
+    found = logs.Values(
+        keyword=said.keyword or (form.keyword if form else ""), skip=said.skip_steps, notes=notes
+    )
+    batch, loss = "", said.keyword_loss
+    if form is not None:
+        found.reads, found.time_unit = form.reads, form.time_unit
+        found.whole_job, loss = not form.per_device, loss or form.loss
+        if not said.keyword:
+            batch, found.unit = form.batch * (said.base_batch_size is None), form.unit
+    if found.keyword:
+        rule = logs.Rule(found.keyword, said.separator, said.position, said.range, batch)
+        logs.read(chain(head, source), found, rule, loss)
+    return found
+
+
+def _batch_needed(mode: int | None, said: Options) -> None:
+    if said.index == 1 and mode in {-2, 0, 3} and said.base_batch_size is None:
+        rule = f"mode {mode} is {_MODES[mode][0]}"
         remedy = "give base_batch_size=N, what one device takes in a step"
-    else:
-        return
-    raise DataError(what, rule=rule, remedy=remedy)
+        raise UsageError("no batch size", where="base_batch_size", rule=rule, remedy=remedy)
 
 
-def _shown(found: Reader) -> list[str | None]:
-    """Return the first line with a value and the first malformed one, as they are shown."""
-    lines = (found.first, found.first_malformed)
-    return [line.shown(line.text.find(found.keyword)) if line else None for line in lines]
-
-
-def _computed(log: str, found: Reader, notes: list[str], options: Options) -> Analysis:
+def _computed(log: str, found: Values, said: Options) -> Analysis:
     """Choose mode, batch and units: what is said first, then what preset and log know."""
-    values, (first, first_malformed) = found.values, _shown(found)
-    batch: float | None = options.base_batch_size
-    of_log = batch is None and found.batches.count > 0
-    if of_log:
-        batch = _global_batch(found.batches, options, notes)
-    own = _MODE_OF[found.reads][batch is not None] if found.reads else 0
-    mode = own if options.model_mode is None else options.model_mode
-    of_speed = found.reads == "speed" and found.whole_job and options.model_mode is None
-    whole_job = of_log or of_speed
-    if of_speed and (options.gpu_num or 1) > 1:
-        notes.append("the log's speed is the whole job's: not multiplied by gpu_num")
-    devices = 1 if whole_job else options.gpu_num or 1
-    time_unit = options.time_unit or found.time_unit
-    statistic = "median" if options.robust else "mean"
-    middle = values.percentiles(0.5)[0] if options.robust else values.mean
-    if options.index == SPEED:
-        formula = modes.check_mode(mode, batch)
-        counted = modes.DEFAULT_UNIT if of_log else found.unit if mode == -1 else None
-        unit = _unit(log, formula, counted, options, notes)
-        result = modes.final_result(mode, middle, batch=batch, devices=devices, time_unit=time_unit)
-        if formula.reads_speed and time_unit != "s":
-            speed = f"mode {mode} reads a speed"
-            notes.append(f"{speed}; time_unit=ms divides it by 1000 all the same")
-        how = f"mode {mode}: {formula.formula.replace('mean', statistic)}"
+    values = np.frombuffer(found.values)[said.skip_steps :]
+    mean, largest, notes = float(values.mean()), float(values.max()), found.notes
+    batch: float | None = said.base_batch_size
+    of_log = batch is None and len(found.batches) == len(found.values)
+    if of_log:  # all samples over all seconds stays exact
+        batch = float(np.mean(found.batches[said.skip_steps :]))
+        notes.append(f"global batch size {batch:g}, the mean in the log")
+    own = _MODE_OF[found.reads][batch is not None] if found.reads else -1
+    mode = own if said.model_mode is None else said.model_mode
+    of_speed = found.reads == "speed" and found.whole_job and said.model_mode is None
+    devices = 1 if of_log or of_speed else said.gpu_num or 1
+    time_unit = said.time_unit or found.time_unit
+    if said.index == 1:
+        if not of_log:
+            _batch_needed(mode, said)
+        formula, unit, compute = _MODES[mode]
+        unit = unit or _unit(found.unit if mode == -1 else "samples/s" * of_log, mode, said)
+        base = mean / 1000 if time_unit == "ms" else mean
+        result = compute(base, batch or 0.0, devices) if base else 0.0
+        how = f"mode {mode}: {formula}"
     else:
-        largest = options.index in LARGEST
-        result, unit = rounded(values.maximum if largest else middle), options.ips_unit or ""
-        how = f"the {'largest' if largest else statistic} of the log's values, as it is"
-    if options.gpu_num is None:
-        one = "; the result is of one device" if "devices" in how and not whole_job else ""
-        notes.append(f"gpu_num 1 assumed: give gpu_num=N{one}")
-    if options.index not in LARGEST:
-        _note_outliers(values, options, notes)
-    failed, loss = options.failed or found.failed, found.loss
+        statistic, result = ("largest", largest) if said.index in _LARGEST else ("mean", mean)
+        how, unit = f"the {statistic} of the log's values, as it is", said.ips_unit or ""
+    result = rounded(result)
+    if said.gpu_num is None:
+        notes.append("gpu_num 1 assumed: give gpu_num=N")
+    failed, loss = said.failed or found.failed, found.loss
     if loss is not None and not math.isfinite(loss):
         notes.append(f"the last loss is {loss}: the run diverged, no LOSS_RESULT")
         loss, failed = None, True
     if failed:
         notes.append(f"the run failed: FINAL_RESULT is 0, measured was {result:g} {unit}")
-    final = record(options, log, 0.0 if failed else result, unit, loss, failed=failed)
-    figures = {
-        "log_file": final.log_file, "lines_matched": found.matched,
-        "lines_malformed": found.malformed, "first_malformed": first_malformed,
-        "first_value": first, "values": values.count,
-        "values_skipped": values.seen - values.count, "mean": values.mean, "min": values.minimum,
-        **dict(zip(_SHARES, values.percentiles(*_SHARES.values()), strict=True)),
-        "max": values.maximum, "percentiles_exact": values.exact, "statistic": statistic,
+    record = _record(said, log, 0.0 if failed else result, unit, loss, failed=failed)
+    shares = np.percentile(values, [*_SHARES.values()], overwrite_input=True)  # in place: many
+    own_figures = {
+        "mean": mean, **dict(zip(_SHARES, shares.tolist(), strict=True)),
         "model_mode": mode, "time_unit": time_unit, "batch": batch, "devices_in_formula": devices,
         "how": how, "result": result, "unit": unit, "loss": loss, "notes": notes,
     }  # fmt: skip
-    return Analysis(final, figures)
+    return Analysis(record, _figures(record, found, own_figures))
 
 
-def _global_batch(batches: Distribution, options: Options, notes: list[str]) -> float:
-    """Return the mean global batch: sum of samples over sum of seconds stays exact."""
-    least, most = batches.minimum, batches.maximum
-    if least == most:
-        notes.append(f"global batch size {least:g}, from the log")
-        return least
-    if options.robust:
-        raise UsageError(
-            "the median of the times is of no one number of samples",
-            where="robust",
-            rule=f"each time in the log is of {least:g} to {most:g} samples",
-            remedy="leave robust out, or skip the part where it changes with skip_steps=N",
-        )
-    all_ = f"its mean {batches.mean:g} is used, so that the result is all samples over all seconds"
-    notes.append(f"global batch size from {least:g} to {most:g}, from the log; {all_}")
-    return batches.mean
+def _figures(record: IndexRecord, found: Values, own: dict[str, Any]) -> dict[str, Any]:
+    skipped = min(found.skip, len(found.values))
+    return {
+        "log_file": record.log_file, "values": len(found.values) - skipped,
+        "values_skipped": skipped, "lines_malformed": found.malformed,
+        "first_malformed": f"line {found.malformed_at}: {found.first_malformed[:300]}"
+        if found.malformed else None, "first_value": found.first or None, **own,
+    }  # fmt: skip
 
 
-def _unit(
-    log: str, mode: modes.Mode, counted: str | None, options: Options, notes: list[str]
-) -> str:
+def _unit(counted: str | None, mode: int, said: Options) -> str:
     """Return the unit of the result; refuse one that would only rename what the log counts."""
-    wanted = options.ips_unit
+    wanted = said.ips_unit
     if wanted and counted and wanted.removesuffix("ec") != counted:
-        what = wanted.partition("/")[0]
-        steps = "read step times with keyword and model_mode=-2, and " * mode.reads_speed
-        batch = f"base_batch_size=N, in {what} that one device takes in a step"
+        rule = f"the log counts {counted}, and a unit does not convert them"
+        remedy = "leave ips_unit out, or read step times with model_mode=-2 and base_batch_size=N"
         raise UsageError(
-            f"{wanted} is not what {log} counts",
-            where="ips_unit",
-            rule=f"its numbers are {counted}, and a unit does not convert them",
-            remedy=f"leave ips_unit out; or {steps}give {batch}",
+            f"{wanted} would rename the result", where="ips_unit", rule=rule, remedy=remedy
         )
-    if mode.unit is not None:
-        if wanted not in {None, mode.unit}:
-            notes.append(f"the mode's result is in {mode.unit}; ips_unit is not used")
-        return mode.unit
-    if not (wanted or counted) and mode.reads_speed:
-        notes.append("the log names no unit of its speed: give ips_unit; UNIT is empty")
-        return ""
-    return wanted or counted or modes.DEFAULT_UNIT
+    return wanted or counted or ("samples/s" if mode == -2 else "")
 
 
-def _note_outliers(values: Distribution, options: Options, notes: list[str]) -> None:
-    """Note mean and median if outliers moved the mean."""
-    mean, median = values.mean, values.percentiles(0.5)[0]
-    if values.minimum >= 0 < median and not 1 / MOVED <= mean / median <= MOVED:
-        robust = "" if options.robust else ", robust takes the median"
-        ways = f"skip_steps=N leaves out the first values{robust}"
-        notes.append(f"outliers: mean {mean:g} but median {median:g}. {ways}")
+def _record(
+    said: Options, log: str, result: float, unit: str, loss: float | None, *, failed: bool
+) -> IndexRecord:
+    """Return the record of ``log`` with a result in ``unit``.
+
+    Raises:
+        UsageError: for a name or code that the record does not know.
+    """
+    log = log.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    stem = "stdin" if log == logs.STDIN else Path(log).name.removesuffix(".gz").removesuffix(".log")
+    direction, mission = said.direction_id, said.mission_name
+    if direction is None and mission in MISSIONS:
+        vision = MISSIONS.index(mission) <= MISSIONS.index("视频分类")
+        direction = 2 if "推荐" in mission else 0 if vision else 1
+    return IndexRecord(
+        log_file=log,
+        model_name=said.model_name or stem or log,
+        mission_name=mission,
+        direction_id=direction or 0,
+        run_mode=said.run_mode or ("sp" if (said.gpu_num or 1) == 1 else "mp"),
+        index=said.index,
+        gpu_num=said.gpu_num or 1,
+        FINAL_RESULT=result,
+        JOB_FAIL_FLAG=fail_flag(result, failed=failed),
+        UNIT=unit,
+        LOSS_RESULT=loss,
+        log_with_profiler=said.log_with_profiler,
+        profiler_path=said.profiler_path,
+    )
+
+
+def text(analysis: Analysis) -> str:
+    """Return the summary that a person reads."""
+    record, all_ = analysis.record, analysis.figures
+    lines = [
+        f"{record.log_file}: {all_['values']} values, {all_['values_skipped']} skipped, "
+        f"{all_['lines_malformed']} malformed lines"
+    ]
+    if "mean" in all_:
+        lines.append(f"  first value in {all_['first_value']}")
+        lines.append("  " + "  ".join(f"{name} {all_[name]:.6g}" for name in ("mean", *_SHARES)))
+    if all_["first_malformed"]:
+        lines.append(f"  first malformed is {all_['first_malformed']}")
+    lines += [f"  note: {note}" for note in all_["notes"]]
+    if "how" in all_:
+        loss = "" if record.LOSS_RESULT is None else f", loss {record.LOSS_RESULT:g}"
+        unit = record.UNIT or "(no unit: give ips_unit)"
+        lines.append(f"  result {all_['result']:.12g} {unit} ({all_['how']}){loss}")
+    return "\n".join(lines) + (", FAILED" if record.JOB_FAIL_FLAG else "")

@@ -7,90 +7,79 @@ from __future__ import annotations
 
 import json
 import math
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
 
-from trainmark.library.analysis.distribution import Distribution
-from trainmark.library.analysis.readers import Reader
+from trainmark.library.analysis.log import Values
 
-if TYPE_CHECKING:
-    from trainmark.library.analysis.lines import Line
-
+MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}
 _DECODER = json.JSONDecoder()
+_Moment = tuple[float, float | None]  # seconds, and samples trained until then
 
 
-def parse(line: Line, marker: str) -> Any:
-    """Return the JSON value behind ``marker`` in a line; None: there is none."""
-    try:
-        return _DECODER.raw_decode(line.text.partition(marker)[2].lstrip())[0]
-    except (ValueError, RecursionError):
-        return None
+@dataclass(kw_only=True)
+class EventValues(Values):
+    """Speeds of the whole job as logged, else seconds of intervals and the samples done in them.
 
+    MLPerf logging has the speeds of ``tracked_stats``, else blocks, else epochs. PerfLog has what
+    lies between one STEP_END and the next of one rank, evaluations left out: data loading and
+    every step whose events were not printed, so that time and samples cover the same work.
 
-class EventReader(Reader):
-    """Speeds of the whole job as logged, else seconds of intervals and the samples done in them."""
+    Args:
+        events: that were read.
+        rank: whose events count; None: of the first event.
+    """
 
-    reads = "step_time"
-    _counts_samples = True
+    reads: str = "step_time"
+    whole_job: bool = True
+    events: int = 0
+    rank: object = None
+    _open: dict[str, _Moment] = field(default_factory=dict)
+    _measured: str = ""  # what ends first: blocks or epochs
+    _train_samples: float | None = None
+    _trained: float | None = 0.0
 
-    def feed(self, line: Line) -> None:
-        """Take the event of a line, if it has one."""
-        if self.keyword in line.text:
-            self.take(line, parse(line, self.keyword))
-
-    def take(self, line: Line, event: Any) -> None:
-        """Take the event of a line; what is none is counted as malformed."""
+    def feed(self, number: int, line: str) -> dict[str, Any] | None:
+        """Take the event of a line and return it; None: malformed, or of another rank."""
+        text = line.partition(self.keyword)[2].lstrip()
         try:
-            self._take(event)
-        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
-            self.count(line, malformed=True)
-        else:
-            self.count(line, malformed=False)
+            event: dict[str, Any] = _DECODER.raw_decode(text)[0]
+            rank = (event.get("metadata") or {}).get("rank", 0)
+            self.rank = rank if self.rank is None else self.rank
+            if rank != self.rank:
+                return None
+            value = self._perflog(event) if "event" in event else self._mllog(event)
+        except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
+            self.take(None, number, line)
+            return None
+        self.events += 1
+        if value is not None:
+            self.take([value], number, line)
+        return event
 
-    @abstractmethod
-    def _take(self, event: dict[str, Any]) -> None:
-        """Take one event; raise one of the errors that ``take`` counts if it is malformed."""
-
-    def _speed(self, value: Any) -> None:
-        speed = _finite(value)
-        if self.reads != "speed":  # intervals before it are left out
-            self.reads, self.whole_job, self.first = "speed", True, None
-            self.values, self.batches = Distribution(self.skip), Distribution()
-        self.values.add(speed)
-
-    def _interval(self, seconds: float, samples: float | None) -> None:
+    def _interval(self, start: _Moment, end: _Moment) -> float | None:
+        seconds = end[0] - start[0]
         if seconds < 0:
             raise ValueError
         if self.reads == "speed":
-            return
-        self.values.add(seconds)
-        self._counts_samples = self._counts_samples and samples is not None
-        if self._counts_samples and samples is not None:
-            self.batches.add(samples)
-        else:
-            self.batches = Distribution()
+            return None
+        if start[1] is not None and end[1] is not None:
+            self.batches.append(end[1] - start[1])
+        return seconds
 
-
-class MLLogReader(EventReader):
-    """MLPerf logging: ``tracked_stats`` speeds, else blocks, else epochs."""
-
-    keyword = ":::MLLOG"
-
-    def __init__(self, skip: int = 0) -> None:
-        super().__init__(skip)
-        self._open: dict[str, tuple[float, float | None]] = {}
-        self._train_samples: float | None = None
-        self._unit_of_time = ""
-
-    def _take(self, event: dict[str, Any]) -> None:
+    def _mllog(self, event: dict[str, Any]) -> float | None:
         key, value, time_s = event["key"], event.get("value"), _finite(event["time_ms"]) / 1000
         metadata = event.get("metadata") or {}
         what, _, edge = key.partition("_")
         if key == "tracked_stats" and isinstance(value, dict):
-            if "throughput" in value:
-                self._speed(value["throughput"])
             if value.get("loss") is not None:
                 self.loss = float(value["loss"])
+            if "throughput" in value:
+                speed = _finite(value["throughput"])
+                if self.reads != "speed":  # intervals before it are left out
+                    self.reads, self.values, self.batches = "speed", array("d"), array("d")
+                return speed
         elif key == "train_loss" and value is not None:
             self.loss = float(value)
         elif key == "train_samples":
@@ -103,57 +92,31 @@ class MLLogReader(EventReader):
             self._open[what] = time_s, _optional(metadata.get("samples_count"))
         elif edge == "stop" and what in self._open:
             start_s, first = self._open.pop(what)
-            self._unit_of_time = self._unit_of_time or what  # what ends first is measured
-            if what == self._unit_of_time:
-                last = _optional(metadata.get("samples_count"))
-                samples = self._train_samples if what == "epoch" else None
-                if last is not None and first is not None:
-                    samples = last - first
-                self._interval(time_s - start_s, samples)
+            last = _optional(metadata.get("samples_count"))
+            if what == "epoch" and None in {first, last}:
+                first, last = 0.0, self._train_samples
+            self._measured = self._measured or what
+            if what == self._measured:
+                return self._interval((start_s, first), (time_s, last))
+        return None
 
-
-class PerfLogReader(EventReader):
-    """PerfLog: from one STEP_END to the next, of one rank, evaluations left out.
-
-    Between two ends lie data loading and every step whose events were not printed, so time
-    and ``num_trained_samples`` always cover the same work.
-    """
-
-    keyword = "[PerfLog]"
-
-    def __init__(self, skip: int = 0) -> None:
-        super().__init__(skip)
-        self._rank: object = None
-        self._trained: float | None = 0.0
-        self._last: tuple[float, float | None] | None = None
-
-    def _take(self, event: dict[str, Any]) -> None:
-        name, value = event["event"], event.get("value") or {}
+    def _perflog(self, event: dict[str, Any]) -> float | None:
+        name, value, seconds = event["event"], event.get("value") or {}, None
         if name not in {"STEP_BEGIN", "STEP_END", "EVALUATE"}:
-            return
-        rank = event["metadata"].get("rank", 0)
-        self._rank = rank if self._rank is None else self._rank
-        if rank != self._rank:
-            note = f"steps of rank {self._rank} only; other ranks print theirs too"
-            self.notes += [note] if note not in self.notes else []
-            return
+            return None
         time_s = _finite(event["metadata"]["time_ms"]) / 1000
         if name == "EVALUATE":
-            self._last = None
+            self._open.clear()
         elif name == "STEP_BEGIN":  # the first step, or the first after an evaluation
-            self._last = self._last or (time_s, self._trained)
+            self._open.setdefault("step", (time_s, self._trained))
         else:
-            trained = _optional(value.get("num_trained_samples"))
-            if self._last is not None:
-                start_s, before = self._last
-                known = trained is not None and before is not None
-                self._interval(time_s - start_s, trained - before if known else None)  # type: ignore[operator]
-            self._last, self._trained = (time_s, trained), trained
+            end = time_s, _optional(value.get("num_trained_samples"))
+            if "step" in self._open:
+                seconds = self._interval(self._open["step"], end)
+            self._open["step"], self._trained = end, end[1]
             if value.get("loss") is not None:
                 self.loss = float(value["loss"])
-
-
-READERS: dict[str, type[EventReader]] = {"mllog": MLLogReader, "perflog": PerfLogReader}
+        return seconds
 
 
 def _finite(value: Any) -> float:

@@ -1,0 +1,216 @@
+"""Logs as they are found: which number is the value, formulas, units, failures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from trainmark.errors import DataError, UsageError
+from trainmark.library.analysis import log as logs
+from trainmark.library.analysis.engine import Options, analyze, text
+
+LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
+
+
+def value(line, keyword="ips", **options):
+    found = logs.Values(keyword=keyword)
+    logs.read([line.encode()], found, logs.Rule(keyword, **options))
+    return found.values[0] if found.values else None
+
+
+@pytest.mark.parametrize(
+    ("keyword", "line", "expected"),
+    [
+        ("ips:", "ips:12.5", 12.5),
+        ("ips:", "ips: 1,234,567.5, next", 1234567.5),
+        ("ips:", "ips: 12.3samples/s,", 12.3),
+        ("ips:", "ips: .5", 0.5),
+        ("ips:", "ips: -3 ", -3.0),
+        ("ips:", "ips: 6.8E+00 |", 6.8),
+        ("'loss':", "{'loss': '0.1328', 'epoch': 1}", 0.1328),
+        ("(ms):", "per iteration (ms): 99.5 |", 99.5),
+        ("时间：", "耗时间：3.5秒", 3.5),
+        ("ips:", "avg_ips: 5 ips: 7", 7.0),
+        ("ips:", "avg_ips: 5", None),
+        ("loss", "loss scale: 3, loss: 2.5", 2.5),
+        ("loss", "loss2: 5", None),
+        *(("t:", f"t: {text}", None) for text in (
+            "0:39:29", "2024-01-02", "1.2.3", "1,23", "1,234,5", "12_000", "0x1F", "n/a", "info",
+            "", "| 5", "--5", "nan", "1e999",
+        )),
+    ],
+)  # fmt: skip
+def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expected):
+    assert value(f"{line}\n", keyword) == expected
+    # Behind the first value, a block is read at once.
+    found = logs.Values(keyword=keyword)
+    logs.read([f"{keyword} 1\n".encode(), f"{line}\n".encode()], found, logs.Rule(keyword))
+    assert list(found.values) == [1.0] + [expected] * (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "expected"),
+    [
+        ({"position": 0}, "3.5 steps ips", 3.5),
+        ({"position": -1}, "ips 7", 7.0),
+        ({"position": 2}, "ips 7", None),
+        ({"position": 1, "separator": ","}, "ips,8,9", 8.0),
+        ({"position": 1, "separator": " | "}, "ips | 8.5ms | 9", 8.5),
+        ({"position": 1, "cut": "5:"}, "ips time=12.5", 12.5),
+        ({"cut": "3"}, "ips 12345", 123.0),
+        ({"cut": "1:3"}, "ips 12345", 23.0),
+        ({"separator": ","}, "ips,12,13", 12.0),
+    ],
+)
+def test_position_separator_and_range(options, line, expected):
+    assert value(f"{line}\n", **options) == expected
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Write a log of ``data``; return its path."""
+
+    def write(data, name="train.log"):
+        path = tmp_path / name
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        return str(path)
+
+    return write
+
+
+def speed(path, **options):
+    """Analyze with ``ips:`` as keyword in mode 1, the mean as it is."""
+    return analyze(path, Options(**{"keyword": "ips:", "model_mode": 1} | options))
+
+
+def test_a_plain_log(log):
+    found = speed(log(LINES), skip_steps=2)
+    all_ = found.figures
+    assert found.record.FINAL_RESULT == 6.0
+    assert (all_["values"], all_["values_skipped"], all_["p50"]) == (6, 2, 6.0)
+    assert all_["p90"] == pytest.approx(np.percentile(np.arange(3.5, 9), 90))
+    assert all_["first_value"] == "line 6: step 3, ips: 3.5 samples/s"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: data.replace(b"noise\n", b"\r 10%|#  |\r 20%|## |\n"),
+        lambda data: data.replace(b"ips:", b"\x1b[1;32mips\x1b[0m:\x1b[K"),
+        lambda data: data.replace(b" samples", b"\0 samples"),
+        lambda data: data.replace(b"noise", b"\xff\xfe\xc3"),
+        lambda data: data.replace(b"noise", b"x" * 3_000_000),
+        lambda data: data[:-1],
+        lambda data: data + b"step 9, ip",
+        gzip.compress,
+    ],
+)
+def test_what_terminals_and_crashes_leave_changes_no_value(log, spoil):
+    found = speed(log(spoil(LINES.encode())))
+    assert found.record.FINAL_RESULT == 5.0
+    assert (found.figures["values"], found.figures["lines_malformed"]) == (8, 0)
+
+
+def test_malformed_lines_are_counted_and_the_first_is_shown(log):
+    found = speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))  # the last may have been cut
+    assert (found.record.FINAL_RESULT, found.figures["lines_malformed"]) == (2.0, 3)
+    assert "first malformed is line 2: ips: -" in text(found)
+
+
+def test_lines_keep_their_numbers_over_blocks(log, monkeypatch):
+    monkeypatch.setattr(logs, "_BLOCK_BYTES", 64)
+    found = speed(log(LINES + "ips: x\n"), skip_steps=5)
+    assert found.figures["first_value"].startswith("line 12: step 6")
+    assert found.figures["first_malformed"] == "line 17: ips: x"
+    assert found.record.FINAL_RESULT == 7.5
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "why"),
+    [
+        ("Traceback\n", {}, "no line with 'ips:'"),
+        ("ips: x\n", {}, "1 lines with 'ips:', none with a value"),
+        ("ips: 1\nips: 2\n", {"skip_steps": 2}, "leaves none of 2 values"),
+        ("Traceback\n", {"keyword": "", "preset": "auto"}, "megatron: iteration"),
+        ("ips: 1\n", {"failed": True}, "measured was 1 steps/s"),
+    ],
+)
+def test_a_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
+    found = speed(log(data), ips_unit="steps/s", **options)
+    assert (found.record.FINAL_RESULT, found.record.JOB_FAIL_FLAG) == (0.0, 1)
+    assert why in text(found)
+    assert text(found).endswith("FAILED")
+
+
+def test_the_names_of_profiles_are_in_the_record(log):
+    named = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
+    record = json.loads(speed(log(LINES), **named).record.to_json())
+    assert {key: record[key] for key in named} == named
+    assert named.keys().isdisjoint(json.loads(speed(log(LINES)).record.to_json()))
+
+
+def test_a_damaged_or_missing_log_is_refused(log):
+    with pytest.raises(DataError, match="damaged gzip"):
+        speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
+    with pytest.raises(DataError, match="cannot read"):
+        speed("no/such/log")
+
+
+def test_a_loss_that_is_not_finite_fails_the_record(log):
+    found = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
+    assert found.record.JOB_FAIL_FLAG == 1
+    assert "LOSS_RESULT" not in json.loads(found.record.to_json())
+    assert "diverged" in text(found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "result"),
+    [(-2, 128.0), (-1, 1.0), (0, 128.0), (1, 0.25), (2, 4.0), (3, 8.0), (4, 0.25)],
+)
+def test_every_mode_is_its_formula(log, mode, result):
+    options = {"model_mode": mode, "base_batch_size": 8, "gpu_num": 4}
+    assert result == speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
+    assert result == speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT
+    assert speed(log("ips: 0\n"), **options).record.JOB_FAIL_FLAG == 1
+
+
+@pytest.mark.parametrize(("index", "result"), [(2, 8.5), (6, 8.5), (3, 5.0)])
+def test_other_indexes_print_the_figure_of_the_log(log, index, result):
+    record = speed(log(LINES), index=index, ips_unit="MB", model_mode=None).record
+    assert (record.FINAL_RESULT, record.UNIT, record.index) == (result, "MB", index)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model_mode": 0}, "base_batch_size"),
+        ({"index": 4}, "index 4"),
+        ({"mission_name": "语义"}, "语义表示"),
+        ({"preset": "megatronn"}, "did you mean megatron"),
+        ({"keyword": ""}, "keyword"),
+        ({"range": "1:2:3"}, "range"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_log_is_opened(options, told):
+    with pytest.raises(UsageError, match=told):
+        speed("no/such/log", **options)
+
+
+@pytest.mark.parametrize(
+    ("mission", "direction"), [("图像分类", 0), ("语义表示", 1), ("推荐排序", 2), ("", 0)]
+)
+def test_the_direction_follows_from_the_mission(log, mission, direction):
+    assert speed(log(LINES), mission_name=mission).record.direction_id == direction
+
+
+def test_a_unit_does_not_rename_what_the_log_counts(log):
+    with pytest.raises(UsageError, match="counts samples/s"):
+        speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
+    assert speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT == "tokens/s"
+    found = speed(log("ips: 5\n"), model_mode=-1)
+    assert found.record.UNIT == ""
+    assert "result 5 (no unit: give ips_unit)" in text(found)
