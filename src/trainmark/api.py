@@ -18,10 +18,9 @@ from trainmark.judge.audit.subject import of_record, of_row
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.comparison.comparing import THRESHOLD
 from trainmark.judge.compliance import check as check_rules
-from trainmark.launch import launchers, series, submission
-from trainmark.launch.launchers.names import CONTAINER, LOCAL
-from trainmark.launch.progress import Progress, end_line
-from trainmark.launch.repeats import launch_shown, launches, shown
+from trainmark.launch import launchers, local, series, submission
+from trainmark.launch.launchers import CONTAINER, LOCAL
+from trainmark.launch.progress import Progress, end_line, job_line, progress_line
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
@@ -34,7 +33,7 @@ from trainmark.pages.page import html_page, markdown_page
 from trainmark.pages.summary import summary
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import PASSED_OVER, resolve
+from trainmark.plan.resolving import PASSED_OVER, launches, resolve
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:
@@ -152,8 +151,23 @@ def launch_one(
     for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
-    record = launch_shown(single, stop, site=site, label=label, quiet=quiet)
+    record = _shown(single, site, label, stop, quiet=quiet)
     write_pages([record], Path(single.run_dir), against=[*published([single.case])])
+    return record
+
+
+def _shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool) -> Record:
+    """Launch here or through the plan's launcher, with a progress line; return the record."""
+    progress, count = Progress(single), single.repeat_count
+    label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
+    if single.launcher == LOCAL:
+        line = progress_line(label, progress.poll)
+        record = local.launch(single, stop, (lambda: None) if quiet else line)
+    else:
+        said = (lambda _: None) if quiet else job_line(progress, label)
+        record = submission.launch(single, site, stop, said)
+    if not quiet:
+        end_line(f"{label}: {record.status}")
     return record
 
 
@@ -221,7 +235,8 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
     """
     plan, running = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
-    record = submission.follow(plan, running, stop, shown(Progress(plan), plan.case, quiet=quiet))
+    said = (lambda _: None) if quiet else job_line(Progress(plan), plan.case)
+    record = submission.follow(plan, running, stop, said)
     write_pages([record], folder, against=[*published([plan.case])])
     return Records([record], [folder])
 

@@ -164,22 +164,18 @@ def test_all_is_done_once_and_kept_the_next_time(
     assert exit_code(second) == 0
 
 
-@pytest.mark.parametrize(
-    "status", ["failed", "target_missed", "timed_out", "oom", "diverged", "interrupted"]
-)
 def test_what_did_not_pass_is_tried_again_beside_it(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, status: str
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    launcher.endings = {"a": status}
+    launcher.endings = {"a": "oom"}
     first = go(TWO)
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
     assert first[0].state == "failed"
-    assert first[0].reason == f"{status}: upside down"
+    assert first[0].reason == "oom: upside down"
     assert exit_code(first) == 1
 
     second = go(TWO)
     assert launcher.launched[0] == "a-2"
-    assert f"1/2 a: a did not pass: {status}; this attempt goes to a-2" in launcher.said
     assert second[0].state == "failed"
     assert (tmp_path / "runs/plan/a/record.json").read_bytes() == failed
 
@@ -188,15 +184,6 @@ def test_what_did_not_pass_is_tried_again_beside_it(
     assert (third[0].state, third[0].run_dir) == ("passed", tmp_path / "runs/plan/a-3")
     fourth = go(TWO)
     assert (fourth[0].state, fourth[0].run_dir) == ("kept", tmp_path / "runs/plan/a-3")
-
-
-def test_a_launch_that_cannot_begin_is_a_failure_of_its_own(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    launcher.endings = {"a": "disk"}
-    outcomes = go(TWO)
-    assert states(outcomes) == {"a": "failed", "b": "passed"}
-    assert "less than 8 MiB are free" in str(outcomes[0].reason)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +229,6 @@ def test_a_run_that_left_no_record_is_tried_again(
     launcher.endings = {}
     assert states(go(TWO)) == {"a": "passed", "b": "passed"}
     assert launcher.launched == ["a-2", "b"]
-    assert "1/2 a: a has no record; this attempt goes to a-2" in launcher.said
 
 
 def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
@@ -252,7 +238,6 @@ def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
     changed = TWO.replace("bs: 32", "bs: 16")
     assert states(go(changed)) == {"a": "kept", "b": "passed"}
     assert launcher.launched == ["b-2"]
-    assert "b is other work: micro_batch_size was 32, is now 16" in launcher.said[1]
     assert states(go(changed)) == {"a": "kept", "b": "kept"}
     back = go(TWO)
     assert (back[1].state, back[1].run_dir) == ("kept", tmp_path / "runs/plan/b")
@@ -264,7 +249,7 @@ REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set
 def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    launcher.endings = {"a r2": "timed_out"}
+    launcher.endings = {"a r2": "failed"}
     first = go(REPEATED)
     assert states(first) == {"a": "failed", "b": "passed"}
     kept = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
@@ -273,8 +258,6 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     launcher.endings = {}
     (again, _) = go(REPEATED)
     assert launcher.launched == ["a-2/r2", "a-2/r3"]
-    assert "1/2 a: a/r2 did not pass: timed_out; this attempt goes to a-2" in launcher.said
-    assert "1/2 a: a/r3 has no record; this attempt goes to a-2" in launcher.said
     assert (again.state, again.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
     assert [record.plan.repeat_index for record in again.records] == [1, 2, 3]
     runs = tmp_path / "runs/plan"
@@ -287,17 +270,6 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     assert third == replace(again, state="kept")
 
 
-def test_more_launches_join_those_that_are_there(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    go(REPEATED)
-    assert states(go(REPEATED.replace("repeat: 3", "repeat: 5"))) == {"a": "passed", "b": "kept"}
-    assert launcher.launched == ["a-2/r4", "a-2/r5"]
-    assert states(go(REPEATED.replace("repeat: 3", "repeat: 2"))) == {"a": "kept", "b": "kept"}
-    go(REPEATED.replace(", repeat: 3", ""))  # a folder is one launch or a series
-    assert launcher.launched == ["a-3"]
-
-
 def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
     go: Callable[..., list[Outcome]], launcher: Launcher
 ) -> None:
@@ -306,6 +278,23 @@ def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", "a/r2", "a/r3"]
     go("order: runs\n" + text, device="cpu")
     assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3", "b-2", "c-2/r1", "c-2/r2"]
+
+
+def test_after_a_launch_that_came_to_its_limit_the_others_are_left(
+    go: Callable[..., list[Outcome]], launcher: Launcher
+) -> None:
+    launcher.endings = {"a": "timed_out"}
+    assert states(go(REPEATED)) == {"a": "failed", "b": "passed"}
+    assert launcher.launched == ["a/r1", "b"]
+
+
+def test_a_launch_that_cannot_begin_is_a_failure_of_its_own(
+    go: Callable[..., list[Outcome]], launcher: Launcher
+) -> None:
+    launcher.endings = {"a": "disk"}
+    outcomes = go(TWO)
+    assert states(outcomes) == {"a": "failed", "b": "passed"}
+    assert "less than 8 MiB are free" in str(outcomes[0].reason)
 
 
 def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
@@ -317,19 +306,13 @@ def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
 runs:
 - {case: toy, name: sp}
 - {case: toy, name: mp, nproc: 8}
-- {case: toy, name: nodes, nnodes: 2}
 - {case: toy, name: cores, device: cpu, nproc: 5}
-- {case: "toy:pytorch:hopper:1:1:1", name: product}
-- {case: "toy:pytorch_1.0:cpu:1:1:1", name: version}
 """
     outcomes = go(text)
     assert states(outcomes)["sp"] == "passed"
     assert {outcome.name: outcome.reason for outcome in outcomes[1:]} == {
         "mp": "8 fake devices needed, 2 here",
-        "nodes": "2 machines needed, the local launcher has 1",
         "cores": "5 cores needed, 4 here",
-        "product": "the key asks for hopper, which is not here",
-        "version": "the key asks for pytorch_1.0, and torch 2.13.0 is installed",
     }
     assert exit_code(outcomes) == 0
     vendors["fake"].devices = 0
@@ -342,88 +325,12 @@ runs:
     assert states(go(text, device="cpu"))["sp"] == "passed"
 
 
-@dataclass
-class Engine:
-    """A launcher that notes what it was asked to look at, and refuses a world."""
-
-    looked_at: list[str] = field(default_factory=list)
-    refused: str = ""
-
-    def check(self, plan: Plan, site: Site) -> None:
-        world = f"{plan.nnodes}x{plan.nproc}"
-        self.looked_at.append(f"{plan.launcher} {world} {site.nodes}")
-        if world == self.refused:
-            raise EnvironmentFault("host b does not answer", where="hosts.txt, line 2")
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    found = Engine()
-    monkeypatch.setattr(submission, "launcher_of", lambda site, name: found)
-    return found
-
-
-MANY = """\
-launcher: slurm
-site: two.yaml
-runs:
-- {case: toy, name: a, device: cpu, world: [1x2, 2x2, 4x1], repeat: 2}
-- {case: toy, name: b, device: cpu, launcher: ssh, site: four.yaml, world: 4x1}
-- {case: toy, name: c, device: cpu, launcher: local}
-"""
-
-
-@pytest.fixture
-def sites(tmp_path: Path) -> None:
-    (tmp_path / "two.yaml").write_text("nodes: 2\n")
-    (tmp_path / "four.yaml").write_text("nodes: 4\n")
-
-
-@pytest.mark.usefixtures("sites")
-def test_each_run_has_its_launcher_and_site(tmp_path: Path, launcher: Launcher) -> None:
-    entries = checked(tmp_path, MANY)
-    found = {entry.name: (entry.plan.launcher, entry.site.nodes) for entry in entries if entry.plan}
-    assert found == {
-        "a-1x2": ("slurm", 2), "a-2x2": ("slurm", 2), "b": ("ssh", 4), "c": ("local", 2),
-    }  # fmt: skip
-    assert entries[2].skipped == "4 nodes needed, the site has 2"
-
-    places: list[tuple[str, int | None]] = []
-
-    def launch(plan: Plan, site: Site, label: str) -> Record:
-        places.append((plan.launcher, site.nodes))
-        return launcher(plan, site, label)
-
-    outcomes = do(entries, launcher, launch=launch)
-    assert places == [
-        ("slurm", 2), ("slurm", 2), ("ssh", 4), ("local", 2), ("slurm", 2), ("slurm", 2),
-    ]  # fmt: skip
-    assert [outcome.state for outcome in outcomes if outcome.name == "a-4x1"] == ["skipped"]
-    elsewhere = checked(tmp_path, MANY, launcher="kubernetes", site=tmp_path / "four.yaml")
-    assert {entry.plan.launcher for entry in elsewhere if entry.plan} == {"kubernetes"}
-    assert {entry.site.nodes for entry in elsewhere} == {4}
-
-
-@pytest.mark.usefixtures("sites")
-def test_engines_look_once_at_each_world_before_anything_starts(
-    tmp_path: Path, engine: Engine
-) -> None:
-    checked(tmp_path, MANY)
-    assert engine.looked_at == []  # in a dry run
-    checked(tmp_path, MANY + "- {case: toy, name: d, device: cpu, world: 1x2}\n", engines=True)
-    assert engine.looked_at == ["slurm 1x2 2", "slurm 2x2 2", "ssh 4x1 4"]
-    engine.refused = "2x2"
-    with pytest.raises(EnvironmentFault, match="host b does not answer") as caught:
-        checked(tmp_path, MANY, engines=True)
-    assert caught.value.where == f"{tmp_path}/plan.yaml, runs[1], run a-2x2: hosts.txt, line 2"
-
-
 def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after SIGKILL of the launcher, which an engine's job outlives."""
     text = "launcher: slurm\nruns:\n- {case: toy, name: a, device: cpu, repeat: 2}\n"
-    plan = checked(tmp_path, text)[0].found.missing[0]
+    plan = checked(tmp_path, text)[0].missing[0]
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
@@ -444,23 +351,17 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     (outcome,) = do(checked(tmp_path, text), launcher)
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
-    assert launcher.said[0] == "a: a/r1 is a submitted job: waiting"
+    assert launcher.said[0] == f"a: {folder} is a submitted job: waiting"
     assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, ())
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{case: tyo}", ["unknown case 'tyo'", "did you mean toy"]),
-        ("{case: toy, recipe: tny}", ["no recipe 'tny'", "--recipe"]),
-        ("{case: toy, set: {bss: 1}}", ["unknown recipe field 'bss'"]),
+        ("{case: tyo}", ["unknown case 'tyo'"]),
         ("{case: toy, set: {bs: 0}}", ["micro_batch_size", "greater than 0"]),
-        ("{case: toy, device: fkae}", ["unknown device 'fkae'", "fake"]),
-        ("{case: toy, nproc: 0}", ["nproc", "greater than or equal to 1"]),
-        ("{case: toy, seed: -1}", ["seed"]),
         ("{case: toy, nproc: 64, set: {bss: 1}}", ["'bss'"]),
         ("{case: toy, data: nowhere}", ["nowhere", "No such file"]),
-        ("{case: distilbert, recipe: standard-1x1}", ["trains on real data"]),
     ],
 )
 def test_every_entry_is_checked_before_the_first_starts(
@@ -473,24 +374,6 @@ def test_every_entry_is_checked_before_the_first_starts(
     assert [part for part in said if part not in message] == []
     assert launcher.launched == []
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_command_line_goes_before_the_file(
-    go: Callable[..., list[Outcome]], tmp_path: Path
-) -> None:
-    text = "out: there\nruns:\n- {case: toy, device: fake, timeout: 5, seed: 3, sample_every: 2}\n"
-    (by_file,) = go(text)
-    assert by_file.run_dir == tmp_path / "there" / "toy"
-    recipe = by_file.records[0].plan.recipe
-    assert (recipe["timeout_s"], recipe["seed"]) == (5.0, 3)
-    assert by_file.records[0].plan.sample_every_s == 2.0
-    (by_words,) = go(text, out=tmp_path / "here", device="cpu", timeout=7.0, seed=4,
-                     sample_every=0.0)  # fmt: skip
-    assert by_words.run_dir == tmp_path / "here" / "toy"
-    plan = by_words.records[0].plan
-    assert (plan.recipe["timeout_s"], plan.recipe["seed"]) == (7.0, 4)
-    assert plan.sample_every_s == 0.0
-    assert plan.device.vendor == "cpu"
 
 
 def test_a_single_runs_folder_takes_no_plan(
@@ -523,22 +406,6 @@ def test_two_calls_never_work_in_one_folder(
     assert "another `trainmark run` of this plan is running there" in endings[0][2]
     assert sorted(path.name for path in (tmp_path / "runs/plan").glob("[!.]*")) == ["a", "b"]
     assert states(go(TWO)) == {"a": "kept", "b": "kept"}
-
-
-@pytest.mark.parametrize(
-    ("kinds", "code"),
-    [
-        (["passed", "skipped"], 0),
-        (["kept"], 0),
-        (["to run", "skipped"], 0),
-        (["passed", "failed"], 1),
-        (["kept", "left"], 1),
-        (["failed", "skipped"], 1),
-        (["skipped", "skipped"], 2),
-    ],
-)
-def test_the_exit_code_says_how_it_went(kinds: list[Any], code: int) -> None:
-    assert exit_code(Outcome(name=kind, state=kind) for kind in kinds) == code
 
 
 def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
@@ -633,34 +500,3 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: 
     lines = out.splitlines()
     assert "b: to run in runs/plan/b: toy:pytorch_2.13:fake:1:1:1" in lines
     assert len([line for line in lines if line.startswith("b")]) == 2  # its row and this line
-
-
-def test_nothing_that_could_run_is_exit_code_2_with_the_reasons(cli: Any, tmp_path: Path) -> None:
-    (tmp_path / "plan.yaml").write_text("runs:\n- {case: toy, nproc: 8}\n")
-    code, out, err = cli("run", "plan.yaml")
-    assert code == 2
-    assert "toy: skipped: 8 fake devices needed, 2 here" in out.splitlines()
-    assert out.splitlines()[-1] == "nothing could run here: every run of the plan was skipped"
-    assert err == "1/1 toy: skipped\n"
-    assert not (tmp_path / "runs").exists()
-    code, _, err = cli("run", "plan.yaml", "--quiet", "--json")
-    assert (code, err) == (2, "")
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["--recipe", "tiny"], "--recipe"),
-        (["--nproc", "2"], "--nproc"),
-        (["--repeat", "2"], "--repeat"),
-        (["bs=8"], "KEY=VALUE"),
-    ],
-)
-def test_options_that_belong_to_one_run_are_refused(
-    cli: Any, tmp_path: Path, words: list[str], name: str
-) -> None:
-    (tmp_path / "plan.yaml").write_text(TWO)
-    code, out, err = cli("run", "plan.yaml", *words)
-    assert (code, out) == (2, "")
-    assert f"{name} does not go with a plan file" in err
-    assert "way out" in err

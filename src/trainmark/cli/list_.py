@@ -103,7 +103,7 @@ def _devices(_: Sequence[Case]) -> Rows:
 
 def _launchers(chosen: Path | None) -> Rows:
     from trainmark.launch import launchers
-    from trainmark.launch.launchers.names import LOCAL, NAMES
+    from trainmark.launch.launchers import LOCAL, NAMES
     from trainmark.launch.site import default_file, read_site
 
     site, file = read_site(chosen), chosen or default_file()

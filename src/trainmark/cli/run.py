@@ -86,8 +86,8 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     """Print the plan, or the text that submits it; start nothing."""
     from trainmark.launch import launchers
     from trainmark.launch.node import rank_command
-    from trainmark.launch.repeats import launches
     from trainmark.launch.submission import whole
+    from trainmark.plan.resolving import launches
 
     if plan.node_processes == 0:
         argv = rank_command("python", plan.run_dir)

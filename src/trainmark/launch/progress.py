@@ -129,6 +129,24 @@ def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
     return show
 
 
+def job_line(progress: Progress, label: str) -> Callable[[str], None]:
+    """Return what shows an engine's words of a job, and the progress of its first rank."""
+    words = ""
+
+    def text() -> str:
+        steps = progress.poll()
+        return words if progress.unstarted else f"{words}  {steps}"
+
+    line = progress_line(label, text)
+
+    def show(said: str) -> None:
+        nonlocal words
+        words = said
+        line()
+
+    return show
+
+
 def end_line(text: str) -> None:
     """Replace the updated line by ``text``."""
     _write(text, moving=False)

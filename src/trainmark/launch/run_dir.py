@@ -1,4 +1,4 @@
-"""The run directory, from its creation to the record in it."""
+"""The run directory, from its creation to the record in it, also after its launcher was killed."""
 
 from __future__ import annotations
 
@@ -11,45 +11,37 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EnvironmentFault, LostRunError, TrainmarkError, escaped
-from trainmark.rank.events import LAUNCHER_FILE, EventWriter
+import psutil
+
+from trainmark.errors import EnvironmentFault, LostRunError, RecordError, TrainmarkError, escaped
+from trainmark.launch import processes
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.record import index_record, record, reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 
 LOCK_FILE = ".lock"  # held by the launcher, and by whoever makes the record later
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # from such file systems
-_LOCK_POLL_S = 1.0
+_END_PATIENCE_S = 2.0  # for a sampler whose launcher died
 
 
 @contextmanager
-def locked(folder: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which the kernel takes from a process that dies.
 
-    Args:
-        wait: called about once a second while another process holds it; None: do not wait.
-
     Raises:
-        BlockingIOError: another process holds it, and there is no ``wait``.
+        BlockingIOError: another process holds it.
     """
     with (folder / LOCK_FILE).open("wb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if wait is None:
-                    raise
-                wait()
-                time.sleep(_LOCK_POLL_S)
-            except OSError as error:
-                if error.errno not in _WITHOUT_LOCKS:
-                    raise
-                break
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
         yield
 
 
@@ -143,3 +135,59 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
         print(escaped(f"trainmark: {run_dir / index_record.INDEX_DIR}: {error}"), file=sys.stderr)
     # It was computed from its events just now.
     return built.model_copy(update={"verification": "verified"})
+
+
+def complete(folder: Path) -> None:
+    """Make the missing records in the folder of a run, of its launches or of several runs.
+
+    Launches that still run, or never began, are left alone.
+
+    Raises:
+        RecordError: ``folder`` is a run itself and can get no record.
+    """
+    for below in ("", "*/", "*/*/", "*/*/*/"):
+        for plan in sorted(folder.glob(f"{below}{PLAN_FILE}")):
+            try:
+                make_record(plan.parent)
+            except RecordError:
+                if plan.parent == folder:
+                    raise
+
+
+def make_record(folder: Path) -> None:
+    """End what is left of a launch and make its record, if its launcher did not.
+
+    Raises:
+        RecordError: it is still running, is an engine's job, never began, or cannot be read.
+    """
+    if (folder / record.RECORD_FILE).exists():
+        return
+    what, remedy = "the run is still running", "wait for its end, or stop it with Ctrl-C"
+    try:
+        plan = Plan.read(folder)
+        with locked(folder):
+            if plan.node_processes:
+                what = f"a run of launcher {plan.launcher}, whose job may still be running"
+                remedy = f"`trainmark run --attach {folder}` waits for it and makes the record"
+                raise BlockingIOError
+            if not (folder / record.RECORD_FILE).exists():
+                _make(plan, folder)
+    except BlockingIOError:
+        raise RecordError(what, where=str(folder), remedy=remedy) from None
+    except (OSError, ValueError) as error:
+        what = f"cannot be read: {str(error).splitlines()[0]}"
+        raise RecordError(what, where=str(folder)) from None
+
+
+def _make(plan: Plan, folder: Path) -> None:
+    path = folder / LAUNCHER_FILE
+    names = {event["event"] for event in EventFile(path)} if path.exists() else set()
+    if "launch" not in names:
+        remedy = "delete the folder and run it again"
+        raise RecordError("the run never began", where=str(folder), remedy=remedy)
+    psutil.wait_procs(processes.of_run(plan.run_id), timeout=_END_PATIENCE_S)
+    processes.kill_run(plan.run_id)
+    events = EventWriter(path, time.perf_counter_ns)
+    if not names & {"stop", "agent_exit"}:
+        events.emit("stop", reason="launcher_killed")
+    finish(folder, events)

@@ -3,56 +3,95 @@
 Every entry is checked before the first starts. Entries that this machine cannot run are skipped
 with a reason. A failure does not stop the others; Ctrl-C does. Only one call at a time can work in
 a folder.
+
+A launch is finished if it has a record that passed, of the same work as planned now. Whatever did
+not pass stays in its folder. Launches that are missing go into a new one, the run's next attempt:
+``toy-2`` after ``toy``. So the finished launches of an entry may lie in several attempts.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EnvironmentFault, TrainmarkError
+from pydantic_core import to_jsonable_python
+
+from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import submission
 from trainmark.launch.contract import SITE_FILE
-from trainmark.launch.earlier import Found, look_up, unusable
-from trainmark.launch.late_record import complete
-from trainmark.launch.run_dir import locked
+from trainmark.launch.run_dir import complete, locked
 from trainmark.launch.site import Site, read_site
 from trainmark.plan.capabilities import capable_vendor
 from trainmark.plan.choosing import choose
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.plan.plan_file import ROUNDS
-from trainmark.plan.resolving import resolve
+from trainmark.plan.plan_file import ROUNDS, attempt_name, attempt_number
+from trainmark.plan.resolving import launches, resolve
 from trainmark.record.entries import Outcome, State
 from trainmark.record.messages import render
-from trainmark.record.record import RECORD_FILE
+from trainmark.record.record import RECORD_FILE, Record, read
+from trainmark.record.work import differing, planned_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
-    from trainmark.record.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CheckedEntry:
-    """One entry, checked.
+    """One entry, checked, and what there is of it.
 
     Args:
         plan: as resolved, in the folder of a first attempt.
         site: settings of its launcher.
-        found: what there is of it, and what is missing; nothing if it is skipped.
         skipped: why this machine cannot run it.
+        run_dir: folder of its newest attempt, or of the next if anything is missing.
+        ended: folder and record by number, of the launches that are finished.
+        missing: plans of the launches to do.
+        fallen: folders of launches of the same work that did not pass or left no record.
     """
 
     name: str
     plan: Plan | None = None
     site: Site = field(default_factory=Site)
-    found: Found = field(default_factory=Found)
     skipped: str | None = None
+    run_dir: Path = Path()
+    ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
+    missing: list[Plan] = field(default_factory=list)
+    fallen: list[Path] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Find what the folders of its attempts hold, and what is missing.
+
+        Raises:
+            EnvironmentFault: the folder of the runs cannot be used.
+        """
+        assert self.plan is not None, "a skipped entry has no folders"
+        base, wanted = Path(self.plan.run_dir).parent, _work(self.plan)
+        attempts = _attempts(base, self.name)
+        self.run_dir = base / attempt_name(self.name, max(attempts, default=0) + 1)
+        self.ended, self.missing, self.fallen = {}, [], []
+        newest = 0
+        for single in launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
+            within = Path(single.run_dir).relative_to(self.run_dir)  # r2, or nothing
+            for number in sorted(attempts, reverse=True):
+                folder = attempts[number] / within
+                same_work, record = _found(folder, wanted)
+                if not same_work:
+                    continue
+                if record is None or not record.passed:
+                    self.fallen.append(folder)
+                elif single.repeat_index not in self.ended:
+                    self.ended[single.repeat_index] = folder, record
+                    newest = max(newest, number)
+            if single.repeat_index not in self.ended:
+                self.missing.append(single)
+        if not self.missing:
+            self.run_dir = attempts[newest]
 
     def outcome(self, *, over: bool = False, fault: str | None = None) -> Outcome:
         """Return its outcome.
@@ -63,25 +102,55 @@ class CheckedEntry:
         """
         if self.plan is None:
             return Outcome(name=self.name, state="skipped", reason=self.skipped)
-        ended = [self.found.ended[number] for number in sorted(self.found.ended)]
+        ended = [self.ended[number] for number in sorted(self.ended)]
         done, wanted = len(ended), self.plan.repeat_count
         fault = next((_why(record) for _, record in ended if not record.passed), fault)
         state: State = "passed"
-        if not self.found.missing:
+        if not self.missing:
             state = "kept"
         elif not over:
-            state, fault = "to run", "; ".join([self.plan.case_key, *self.found.why_again])
+            state, fault = "to run", self.plan.case_key
         elif fault is not None:
             state = "failed"
         elif done < wanted:
             state, fault = "left", f"stopped after {done} of {wanted} launches"
-        anew = any(plan.repeat_index in self.found.ended for plan in self.found.missing)
+        anew = any(plan.repeat_index in self.ended for plan in self.missing)
         return Outcome(
             name=self.name, state=state, reason=fault, planned=wanted,
-            run_dir=self.found.run_dir if anew or state != "left" else None,
+            run_dir=self.run_dir if anew or state != "left" else None,
             records=tuple(record for _, record in ended),
-            folders=tuple(folder for folder, _ in ended), fallen=tuple(self.found.fallen),
+            folders=tuple(folder for folder, _ in ended), fallen=tuple(self.fallen),
         )  # fmt: skip
+
+
+def _attempts(base: Path, name: str) -> dict[int, Path]:
+    """Return the folders of earlier attempts by number, without empty folders."""
+    try:
+        there = base.iterdir() if base.exists() else ()
+        found = {attempt_number(name, path.name): path for path in there}
+        return {n: x for n, x in found.items() if n and not (x.is_dir() and not any(x.iterdir()))}
+    except OSError as error:
+        raise _unusable(base, error) from error
+
+
+def _unusable(base: Path, error: OSError) -> EnvironmentFault:
+    what, rule = f"cannot be used as a folder: {error.strerror}", "each run gets a folder in it"
+    return EnvironmentFault(what, where=str(base), rule=rule, remedy="choose another --out")
+
+
+def _work(plan: Plan) -> dict[str, Any]:
+    """Return what launches of the same work have in common, as a file holds it."""
+    return dict(to_jsonable_python(planned_work(plan)))
+
+
+def _found(folder: Path, wanted: dict[str, Any]) -> tuple[bool, Record | None]:
+    """Tell whether a folder holds a launch of the same work, with its record if it has one."""
+    try:
+        record = read(folder) if (folder / RECORD_FILE).exists() else None
+        there = _work(record.plan if record else Plan.read(folder))
+    except (RecordError, OSError, ValueError):  # no run at all, or one that cannot be read
+        return False, None
+    return not differing(wanted, there), record
 
 
 def _why(record: Record) -> str:
@@ -113,7 +182,7 @@ def check(
             site = read_once(entry.site).with_hosts(entry.hosts)
             checked = _checked(entry, site, generated_root)
             plan = checked.plan
-            if engines and plan and plan.node_processes and checked.found.missing:
+            if engines and plan and plan.node_processes and checked.missing:
                 asked = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(site)
                 if asked not in seen:
                     submission.launcher_of(site, plan.launcher).check(plan, site)
@@ -136,8 +205,9 @@ def _checked(entry: Entry, site: Site, generated_root: Path | None) -> CheckedEn
         return CheckedEntry(name=entry.name, site=site, skipped=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
     plan = resolve(request, elsewhere=elsewhere, generated_root=generated_root)
-    found = look_up(entry.name, plan, Path(plan.run_dir).parent)
-    return CheckedEntry(name=entry.name, plan=plan, site=site, found=found)
+    checked = CheckedEntry(name=entry.name, plan=plan, site=site)
+    checked.look()
+    return checked
 
 
 def expected(entries: Sequence[CheckedEntry], order: str) -> list[tuple[str, Plan]]:
@@ -148,7 +218,7 @@ def expected(entries: Sequence[CheckedEntry], order: str) -> list[tuple[str, Pla
             backwards, so that a drift of the machine affects all alike. Else one entry goes after
             another.
     """
-    left = [(entry.name, plan) for entry in entries for plan in entry.found.missing]
+    left = [(entry.name, plan) for entry in entries for plan in entry.missing]
     if order == ROUNDS:
         places = {entry.name: number for number, entry in enumerate(entries)}
 
@@ -170,78 +240,75 @@ def run(
 ) -> list[Outcome]:
     """Do all launches that are left and return every entry's outcome.
 
+    After a launch that came to its time limit, its entry's others are left out: they would too.
+
     Args:
         request: nothing further is launched once it holds a signal.
         order: see ``expected``.
         launch: does one launch at a site under a label and returns its record.
-        said: called with a line for each entry that is not launched (the reason is in the
-            outcome), and with the reason why a launch is done again.
+        said: called with a line for each entry that is not launched.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
             there; nothing was started.
-        RecordError: processes of a killed launch still run there; nothing was started.
     """
+    known = {entry.name: entry for entry in entries}
+    labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
+    ended_early: dict[str, str | None] = {}
     with ExitStack() as stack:
-        if any(entry.found.missing for entry in entries):
-            stack.enter_context(_alone(_base(entries)))
-            entries = [_under_lock(entry, _base(entries), request, said) for entry in entries]
-        known = {entry.name: entry for entry in entries}
-        labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
+        if any(entry.missing for entry in entries):
+            stack.enter_context(_alone(entries))
+            for entry in entries:
+                _take_over(entry, request, said)
         for name, entry in known.items():
-            for why in entry.found.why_again:
-                said(f"{labels[name]}: {why}")
-            if not entry.found.missing:
+            if not entry.missing:
                 said(f"{labels[name]}: {entry.outcome().state}")
-        left = expected(entries, order)
-        faults: dict[str, str] = {}
-        while left and request.signal_name is None:
-            name, plan = left.pop(0)
-            entry = known[name]
+        for name, plan in expected(entries, order):
+            if request.signal_name is not None:
+                break
+            if name in ended_early:
+                continue
             try:
-                record = launch(plan, entry.site, labels[name])
+                record = launch(plan, known[name].site, labels[name])
             except (TrainmarkError, OSError) as fault:
                 said(f"{labels[name]}: failed: {fault}")
-                faults[name] = " ".join(str(fault).split())
-                left = [turn for turn in left if turn[0] != name]
+                ended_early[name] = " ".join(str(fault).split())
             else:
-                entry.found.ended[plan.repeat_index] = Path(plan.run_dir), record
-    outcomes = [entry.outcome(over=True, fault=faults.get(name)) for name, entry in known.items()]
+                known[name].ended[plan.repeat_index] = Path(plan.run_dir), record
+                if record.status == "timed_out":
+                    ended_early[name] = None
+    outcomes = [
+        entry.outcome(over=True, fault=ended_early.get(name)) for name, entry in known.items()
+    ]
     for outcome in outcomes:
         if outcome.state == "left":
             said(f"{labels[outcome.name]}: left")
     return outcomes
 
 
-def _base(entries: Sequence[CheckedEntry]) -> Path:
-    """Return the folder of the runs, which all entries share."""
-    return next(Path(entry.plan.run_dir).parent for entry in entries if entry.plan)
+def _take_over(entry: CheckedEntry, request: StopRequest, said: Callable[[str], None]) -> None:
+    """Finish what earlier calls left of an entry, now that no other call is at work.
 
-
-def _under_lock(
-    entry: CheckedEntry, base: Path, request: StopRequest, said: Callable[[str], None]
-) -> CheckedEntry:
-    """Return an entry as it is now that no other call is at work.
-
-    Another call may have finished some launches since the check, or have been killed at one. A
-    job that it submitted goes on without it and is waited for.
+    One may have been killed at a launch. A job that it submitted goes on without it and is waited
+    for.
     """
     if entry.plan is None:
-        return entry
-    for folder in entry.found.fallen:
+        return
+    for folder in entry.fallen:
         try:
             if (folder / SITE_FILE).exists() and not (folder / RECORD_FILE).exists():
-                said(f"{entry.name}: {folder.relative_to(base)} is a submitted job: waiting")
+                said(f"{entry.name}: {folder} is a submitted job: waiting")
                 submission.follow(*submission.attach(folder), request)
             complete(folder)
         except TrainmarkError as fault:  # as of a launch that was killed before it began
             said(f"{entry.name}: {fault}")
-    return replace(entry, found=look_up(entry.name, entry.plan, base))
+    entry.look()
 
 
 @contextmanager
-def _alone(base: Path) -> Iterator[None]:
+def _alone(entries: Sequence[CheckedEntry]) -> Iterator[None]:
     """Lock the folder of the runs, which is created if it is missing."""
+    base = next(Path(entry.plan.run_dir).parent for entry in entries if entry.plan)
     with ExitStack() as stack:
         try:
             base.mkdir(parents=True, exist_ok=True)
@@ -251,5 +318,5 @@ def _alone(base: Path) -> Iterator[None]:
             remedy = "wait for it, or choose another --out"
             raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
         except OSError as error:
-            raise unusable(base, error) from error
+            raise _unusable(base, error) from error
         yield

@@ -214,3 +214,9 @@ def of_repeat(plan: Plan, index: int) -> Plan:
             "run_dir": str(base / f"r{index}"),
         }
     )
+
+
+def launches(plan: Plan) -> list[Plan]:
+    """Return the plan of each launch, in order."""
+    count = plan.repeat_count
+    return [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]

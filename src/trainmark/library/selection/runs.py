@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
-from trainmark.launch.late_record import complete
+from trainmark.launch.run_dir import complete
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from trainmark.data import json_documents
 from trainmark.errors import RecordError
-from trainmark.launch.late_record import make_record
+from trainmark.launch.run_dir import make_record
 from trainmark.library.store import entries
 from trainmark.library.store.tables import ENVIRONMENTS, FIGURE_NAMES, FORM, RUNS, SOURCES
 from trainmark.plan.plan import PLAN_FILE
