@@ -448,7 +448,7 @@ class PrepareOption:
     """An option of ``trainmark prepare`` that a case takes.
 
     Args:
-        name: the keyword argument of ``prepare.prepare``; ``log_offset`` is ``--log-offset``.
+        name: the keyword argument of ``prepare.prepare``.
         type: type to which the text on the command line is converted.
         help: one line, with the default.
         choices: the allowed values, as a range or a list; empty: all.
@@ -458,11 +458,6 @@ class PrepareOption:
     type: type[int | str | Path]
     help: str
     choices: Sequence[int | str] = ()
-
-    @property
-    def flag(self) -> str:
-        """The option as it is written on the command line."""
-        return "--" + self.name.replace("_", "-")
 
     @property
     def rule(self) -> str:
@@ -485,8 +480,8 @@ class PrepareOption:
             value = None
         if value is None or (self.choices and value not in self.choices):
             raise UsageError(
-                f"{self.flag} is {text}",
-                where=self.flag,
+                f"{self.name} is {text}",
+                where=f"{self.name}={text}",
                 rule=self.rule,
                 remedy="leave it out for the default",
             )

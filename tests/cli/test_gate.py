@@ -27,11 +27,6 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
 
 
-@pytest.fixture(autouse=True)
-def _no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-
-
 def run(folder: str, rate: float, **changes: Any) -> Path:
     path = Path("runs") / folder
     path.mkdir(parents=True)
@@ -69,29 +64,16 @@ def test_a_tolerance_that_hides_regressions_is_told(cli: Call) -> None:
     assert "wide tolerance of p_train: " in err
 
 
-def test_reports_for_a_pipeline(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_for_a_pipeline(cli: Call) -> None:
     run("good", 100.0)
     run("slow", 90.0)
     cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
-    Path("summary.md").write_text("# Before\n", encoding="utf-8")
     words = ("gate", "runs/slow", "--baseline", "b.yaml", "--junit", "gate.xml")
-    code, out, err = cli(*words, "--github")
+    code, _, err = cli(*words)
     assert (code, err) == (1, "trainmark: slow: unverified\n")
-    assert out.splitlines()[-1].startswith("::error file=b.yaml,title=regressed%3A p_train%2C ")
-    summary = Path("summary.md").read_text(encoding="utf-8")
-    assert summary.startswith("# Before\n| verdict |")
-    assert "| regressed | p_train |" in summary
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
-    code, out, err = cli(*words, "--github", "--json")
-    assert json.loads(out)["exit_code"] == 1
-    assert "\n::error " in err
-    cli(*words)
-    assert Path("summary.md").read_text(encoding="utf-8").count("regressed") == 2
-    _, out, _ = cli(*words, "--github", "--lang", "zh")
+    _, out, _ = cli(*words, "--lang", "zh")
     assert "结论" in out.splitlines()[0]
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "absent/summary.md")
-    assert cli(*words, "--github")[0] == 2
 
 
 def test_a_figure_is_named_for_a_history_only(cli: Call) -> None:
@@ -119,12 +101,8 @@ def test_runs_against_their_own_history(cli: Call) -> None:
     [
         (["gate", "runs/good"], "--baseline FILE or --history WORD"),
         (["gate", "runs/good", "--baseline", "none.yaml"], "cannot be read"),
-        (["gate", "runs/good", "runs/good", "--baseline", "b.yaml"], "given twice"),
-        (["gate", "page.md", "--baseline", "b.yaml"], "page.md: "),
-        (["gate", "runs/nothing", "--baseline", "b.yaml"], "no record there"),
         (["gate", "runs/good", "--baseline", "b.yaml", "--junit", "no/where.xml"], "no/where.xml"),
         (["gate", "runs/good", "--write", "-", "--figure", "p_trian"], "did you mean p_train"),
-        (["gate", "runs/good", "--write", "page.md"], "page.md"),
         (["gate", "runs/good", "--write", "-", "--baseline", "b.yaml"], "makes the baseline"),
     ],
 )

@@ -37,8 +37,8 @@ def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "corpus.jsonl").write_text(lines)
     write_two_files(tmp_path / "bpe")
-    done = trainmark("prepare", "gpt_megatron", "--from", "corpus.jsonl", "--tokenizer", "bpe",
-                     "--data", "data", "--workers", "2")  # fmt: skip
+    done = trainmark("prepare", "gpt_megatron", "tokenizer=bpe", "workers=2",
+                     "--from", "corpus.jsonl", "--data", "data")  # fmt: skip
     assert done.returncode == 0, done.stderr
     reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
     assert reader.num_documents == 400

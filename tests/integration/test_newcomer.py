@@ -103,9 +103,9 @@ def test_a_newcomers_case_and_vendor_need_nothing_of_the_core(
 
     (tmp_path / "seed.txt").write_text("7")
     words = ("prepare", "line", "--from", "seed.txt", "--data", "points")
-    refused = trainmark(*words, "--rows", "0")
-    assert (refused.returncode, "--rows is 0; 1 to 512" in refused.stderr) == (2, True)
-    prepared = trainmark(*words, "--rows", "96")
+    refused = trainmark(*words, "rows=0")
+    assert (refused.returncode, "rows is 0; 1 to 512" in refused.stderr) == (2, True)
+    prepared = trainmark(*words, "rows=96")
     assert (prepared.returncode, prepared.stderr) == (0, "96 rows, seed 7\n"), prepared.stderr
 
     ended = trainmark(

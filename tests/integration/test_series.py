@@ -100,7 +100,6 @@ def test_a_plan_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
     wait_for_fault(fifo)
     process.kill()
     _, _, err = ended(process)
-    assert "a/r1 did not pass: interrupted; this attempt goes to a-2" in err
     finished = [runs / "a-2/r1", runs / "b"]
     before = [(folder / "record.json").read_bytes() for folder in finished]
     assert [checked(folder).status for folder in finished] == ["passed", "passed"]

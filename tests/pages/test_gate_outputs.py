@@ -13,8 +13,6 @@ from trainmark.pages.judgements import (
     documents,
     gate_table,
     junit,
-    markdown,
-    workflow_commands,
 )
 from trainmark.pages.terminal import Screen, show
 from trainmark.spec import message
@@ -72,39 +70,12 @@ def test_a_failing_improvement_is_a_failure() -> None:
     assert cases([found])[1] == [("f", ["failure"])]
 
 
-def test_annotations_are_one_command_each() -> None:
-    lines = workflow_commands(judgements(), "ci/base,line:1%.yaml")
-    assert [line.split(" ")[0] for line in lines] == [
-        "::error",
-        "::warning",
-        "::warning",
-        "::error",
-    ]
-    assert lines[0].startswith(
-        "::error file=ci/base%2Cline%3A1%25.yaml,title=regressed%3A p_train%2C p_train::p_train is"
-    )
-    assert "-10.0%25" in lines[0]
-    assert workflow_commands(judgements(), "")[0].startswith("::error title=")
-
-
 def test_no_name_is_a_command_or_leaves_its_line() -> None:
     found = judgements(HOSTILE)
-    for line in workflow_commands(found, HOSTILE):
-        assert line.isprintable()
-        kind, properties, said = re.fullmatch("::([a-z]+) (.*?)::(.*)", line).groups()  # type: ignore[union-attr]
-        assert kind in ("error", "warning")
-        assert [part.partition("=")[0] for part in properties.split(",")] == ["file", "title"]
-        assert "::" not in properties + said
-        assert not re.search("%(?!25|3A|2C)", properties + said)
     for width in (60, 61, 75, 200):
         shown = show([gate_table(found)], Screen(width=width))
         assert "::" not in shown
         assert "##[" not in shown
-    text = markdown(found)
-    assert len(text.splitlines()) == 2 + len(found)
-    assert "<" not in text.replace("&lt;", "")
-    assert r"\[x\](y)" in text
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()} == {5}
 
 
 def test_documents_have_code_numbers_and_sentence() -> None:

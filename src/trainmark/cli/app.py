@@ -59,15 +59,24 @@ VERBS = {
     },
 }
 _NAMES = [name for group in VERBS.values() for name in group]
+_MODULES = {
+    "doctor": "machine", "ceilings": "machine", "check": "machine", "list": "list_",
+    "results": "report", "site": "serve", "gate": "judge", "audit": "judge",
+    "bundle": "exchange", "verify": "exchange", "export": "exchange", "import": "exchange",
+    "analyze": "exchange",
+}  # fmt: skip
 
 
 def command(name: str) -> Any:
     """Return the command of a verb."""
-    keyword = name in ("list", "import")
-    module = import_module(f"trainmark.cli.{name}{'_' if keyword else ''}")
-    if hasattr(module, "build"):
-        return module.build()
-    return command_of(name, module.EXAMPLES, module.command)
+    module = import_module(f"trainmark.cli.{_MODULES.get(name, name)}")
+    if name == "serve":
+        return module.build(name)
+    verb = getattr(module, f"{name}_" if name in ("list", "import") else name)
+    made = command_of(name, module.EXAMPLES[name], verb)
+    if name == "analyze":  # the public tool's --KEY VALUE stays among its words
+        made.context_settings = made.context_settings | {"ignore_unknown_options": True}
+    return made
 
 
 class _Program(TyperGroup):

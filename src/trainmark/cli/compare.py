@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.options import words_of
+from trainmark.cli.options import Json, Lang, Quiet, words_of
 from trainmark.cli.output import say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.sides import Result
     from trainmark.launch.series import CheckedEntry
 
-EXAMPLES = """\
+EXAMPLES = {
+    "compare": """\
   trainmark compare runs/A runs/B                   is B slower than A?
   trainmark compare "runs/A1 runs/A2" runs/B        several words for one side
   trainmark compare runs/A runs/B --figure step_time_p50 --threshold 5%
   trainmark compare reference:distilbert_sst2 runs/B
   trainmark compare --run "toy bs=16 --nproc 2" "toy bs=32 --nproc 2" --allow bs --launches 7
-"""
+""",
+}
 
 
 def _share(word: str) -> float:
@@ -36,7 +38,7 @@ def _share(word: str) -> float:
         raise typer.BadParameter(f"{word!r} is no share, as 3% or 0.03") from None
 
 
-def command(
+def compare(
     a: Annotated[str, typer.Argument(help="Runs, folders, references …; quote several.")],
     b: Annotated[str, typer.Argument(help="The same; with --run: the words of a `run`.")],
     figure: Annotated[
@@ -53,16 +55,17 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="With --run: folder of the runs; again: what is left.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
-    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")] = "en",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: Json = False,
+    lang: Lang = "en",
+    quiet: Quiet = False,
 ) -> None:
     """Tell whether B is slower or worse than A, with an interval.
 
     Ends with 0: it is not, 1: it is, 2: other work, 3: too noisy or too little data to tell.
     """
     from trainmark.api import run_entries
-    from trainmark.judge.comparison.comparing import compare, known_figures
+    from trainmark.judge.comparison.comparing import compare as compared
+    from trainmark.judge.comparison.comparing import known_figures
     from trainmark.judge.comparison.sides import refuse_other_work
     from trainmark.pages.comparison import blocks
     from trainmark.pages.terminal import show
@@ -84,7 +87,7 @@ def command(
         sides: list[Sequence[Result]] = [outcome.records for outcome in outcomes]
     else:
         sides = [_selected(a), _selected(b)]
-    found = compare(sides[0], sides[1], figures=figure, threshold=share, allow=allowed)
+    found = compared(sides[0], sides[1], figures=figure, threshold=share, allow=allowed)
     if as_json:
         say_json(found.as_dict())
     else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from inspect import Parameter, signature
+from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
     Verb = Callable[..., None]
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
+# What several verbs take.
+Assignments = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe fields to change.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no remarks.")]
+Store = Annotated[
+    str | None, typer.Option(help="Folder of runs, or URL of a database; default: ./runs.")
+]
+
+
+def _not_stdout(output: Path | None) -> Path | None:
+    return None if str(output) == "-" else output
+
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", callback=_not_stdout, help="File or folder; default for a text: stdout."
+    ),
+]
 
 
 def with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
@@ -76,10 +99,10 @@ def _option(model: type[BaseModel], name: str) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def command_of(name: str, examples: str, verb: Verb, base: type[Any] = TyperCommand) -> Any:
+def command_of(name: str, examples: str, verb: Verb) -> Any:
     """Return the command of one verb."""
     made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    made.command(name, cls=with_examples(examples, base), context_settings=SETTINGS)(verb)
+    made.command(name, cls=with_examples(examples), context_settings=SETTINGS)(verb)
     return typer.main.get_command(made)
 
 
@@ -89,4 +112,7 @@ def words_of(verb: Any, words: Sequence[str]) -> dict[str, Any]:
         return dict(context.params)
 
 
-__all__ = ["SETTINGS", "TyperGroup", "command_of", "takes", "with_examples", "words_of"]
+__all__ = [
+    "SETTINGS", "Assignments", "Json", "Lang", "Output", "Quiet", "Store", "TyperGroup",
+    "command_of", "takes", "with_examples", "words_of",
+]  # fmt: skip

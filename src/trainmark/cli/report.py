@@ -1,14 +1,23 @@
-"""``trainmark report``: the result of runs, as a table or as a page."""
+"""``report``: the result of runs, as a table or a page; ``results``: many runs in an index."""
 
 from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.output import print_tables, say, say_refuted, write_text, writing
+from trainmark.cli.options import Json, Lang, Output, Store
+from trainmark.cli.output import (
+    print_tables,
+    say,
+    say_json,
+    say_refuted,
+    say_remark,
+    write_text,
+    writing,
+)
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +27,8 @@ if TYPE_CHECKING:
     from trainmark.library.selection.words import Selection
     from trainmark.record.record import Record
 
-EXAMPLES = """\
+EXAMPLES = {
+    "report": """\
   trainmark report                                      the newest run, as a table
   trainmark report runs/demo                            every run of a plan
   trainmark report runs/RUN --format md --lang zh
@@ -26,10 +36,22 @@ EXAMPLES = """\
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
   trainmark report runs/A --format png -o charts        each chart as a picture; or svg
   trainmark report runs/PLAN --scaling -o scaling.html  1x1 -> 1xN -> MxN of the same work
-"""
+""",
+    "results": """\
+  trainmark results                                       the newest runs under ./runs
+  trainmark results case=distilbert_sst2 device~H100 since=2026-11-01
+  trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
+  trainmark results env.torch~2.13 --columns path,p_core,MFU
+  trainmark results history p_core case=toy               over time, for each piece of work
+  trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
+  trainmark results rebuild                               the index anew from the records
+""",
+}
+_VERBS = ("history", "add", "rebuild")
+_COLUMNS = "path,device,world,precision,status,trust,verification,p_core"
 
 
-def command(
+def report(
     runs: Annotated[
         list[str] | None, typer.Argument(help="Runs, records, folders of runs, bundles.")
     ] = None,
@@ -37,11 +59,8 @@ def command(
         Literal["terminal", "md", "html", "png", "svg"] | None,
         typer.Option("--format", help="Default: by -o's ending, else terminal."),
     ] = None,
-    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of a page.")] = "en",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File; of pictures, a folder; default or -: stdout."),
-    ] = None,
+    lang: Lang = "en",
+    output: Output = None,
     against: Annotated[
         list[str] | None,
         typer.Option(help="Of HTML: runs or published rows to compare with; default: the case's."),
@@ -61,13 +80,11 @@ def command(
     ending = output.suffix[1:] if output else ""
     page = "md" if output or scaling else "terminal"
     wanted = form or ("html" if ending == "html" else page)
-    output = None if str(output) == "-" else output
     found = select(runs or [], rows=False)
     drawn = wanted in ("html", "png", "svg") and not scaling
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
     beside = _beside(found.records, against) if drawn else []
-    more: Any = {"against": beside}
     text = ""
     if scaling:
         text = scaling_text(found.records, wanted, lang)
@@ -76,12 +93,12 @@ def command(
     elif wanted == "md":
         text = markdown_page(found.records, lang)
     elif wanted == "html":
-        text = html_page(found.records, lang, **more)
+        text = html_page(found.records, lang, against=beside)
     elif output is None:
         raise UsageError("writes charts into a folder", where="--format", remedy="-o FOLDER")
     else:
         with writing(output):
-            write_charts(documents(found.records, **more), output, wanted, lang)
+            write_charts(documents(found.records, against=beside), output, wanted, lang)
     if text and output:
         write_text(output, text)
     elif text:
@@ -117,3 +134,55 @@ def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result
             raise UsageError(f"{word} holds no result", where="--against", remedy=remedy)
         results += [*found.records, *found.rows]
     return results
+
+
+def results(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Filters KEY OPERATOR VALUE, after history FIGURE or nothing; add PATH…, rebuild."
+        ),
+    ] = None,
+    store: Store = None,
+    sort: Annotated[str, typer.Option(help="Key to sort by; -KEY: greatest first.")] = "-started",
+    limit: Annotated[int | None, typer.Option(min=0, help="Runs; default: 50, 0: all.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find runs among many: list, filter, history of a figure."""
+    from trainmark.library.selection.indexing import add, opened
+    from trainmark.library.store.query import listing, unread
+    from trainmark.pages import results as display
+
+    verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
+    if (verb == "rebuild" and rest) or (verb in ("add", "history") and not rest):
+        raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, history FIGURE")
+    index, unreached = opened(store, rebuild=verb == "rebuild")
+    database = index.database
+    for source in unreached:
+        say_remark(f"{source}: not here; `trainmark results` reads it when it is")
+    if verb == "add":
+        add(index, rest)
+    if verb == "history":
+        pieces = display.history(database, rest[0], rest[1:])
+        say_json(pieces) if as_json else typer.echo(display.history_text(pieces))
+        if not pieces:
+            say_remark(f"no run has a value of {rest[0]}")
+        return
+    usual = None if as_json else _COLUMNS.split(",")
+    most = 50 if limit is None else limit or None
+    found = listing(
+        database,
+        rest if verb == "" else [],
+        columns=columns.split(",") if columns else usual,
+        sort=sort,
+        limit=most,
+    )
+    if as_json:
+        say_json(display.document(found, unread(database)))
+    else:
+        typer.echo(display.table(found))
+        for line in display.remarks(found, unread(database)):
+            say(line, err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.options import takes
+from trainmark.cli.options import Assignments, Json, Quiet, takes
 from trainmark.cli.output import from_here, print_records, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
 
-EXAMPLES = """\
+EXAMPLES = {
+    "run": """\
   trainmark run distilbert_sst2                      tiny recipe, generated data
   trainmark run distilbert_sst2 --nproc 2            two ranks
   trainmark run distilbert_sst2 --repeat 5           five launches, median and interval
@@ -28,15 +29,14 @@ EXAMPLES = """\
   trainmark run plans/demo.yaml                      several runs; again: what is left
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --site site.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
-"""
+""",
+}
 
 
 @takes(RunRequest)
-def command(
+def run(
     case: Annotated[str, typer.Argument(help="A case, an alias, a case key, or a plan file.")] = "",
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe fields to change.")
-    ] = None,
+    overrides: Assignments = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit and return; `--attach RUN` goes on.")
     ] = False,
@@ -48,8 +48,8 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print plan and command; start nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
     **fields: Any,
 ) -> None:
     """Run a case, measure it, and leave a record whatever happens."""

@@ -1,40 +1,53 @@
-"""``trainmark serve``: the results in a browser."""
+"""Results in a browser: ``serve``, ``serve token``, and ``site``, which writes plain files."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from trainmark.cli import token
-from trainmark.cli.output import say, say_remark
+from trainmark.cli.options import SETTINGS, Quiet, Store, TyperGroup, with_examples
+from trainmark.cli.output import say, say_remark, writing
+from trainmark.errors import EnvironmentFault, UsageError
 
-EXAMPLES = """\
+EXAMPLES = {
+    "serve": """\
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
   trainmark serve --store postgresql://team@host/results --data /var/lib/trainmark
   trainmark serve --host 10.0.0.7 --read token     a proxy with TLS is better: docs/site.md
-"""
+  trainmark serve token make ci --expires 2027-01-01
+""",
+    "token": """\
+  trainmark serve token make ci --scope upload --expires 2027-01-01
+  trainmark serve token make team --scope read --scope upload --data /var/lib/trainmark
+  trainmark serve token list
+  trainmark serve token revoke ci
+""",
+    "site": """\
+  trainmark site runs -o public                    pages for any web host
+  trainmark site postgresql://team@host/results -o public
+""",
+}
+Data = Annotated[
+    Path | None, typer.Option(help="Folder of tokens and uploads; default: the store's folder.")
+]
 
 
-def command(
+def serve(
     ctx: typer.Context,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="Folder of runs, or URL of a database; default: ./runs."),
-    ] = None,
+    store: Store = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder of tokens and uploads; default: the store's folder."),
-    ] = None,
+    data: Data = None,
     read: Annotated[
         Literal["public", "token"], typer.Option(help="Who may read: all, or those with a token.")
     ] = "public",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No log of requests.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Serve the results of a store: pages, JSON, uploads."""
     if ctx.invoked_subcommand is not None:
@@ -53,6 +66,63 @@ def command(
     run(app, listening, quiet=quiet)
 
 
-def build() -> Any:
-    """Return the command, with the verbs of tokens below it."""
-    return typer.main.get_command(token.below("serve", EXAMPLES, command))
+def build(name: str) -> Any:
+    """Return the command ``serve``, with the verbs of tokens below it."""
+    made = typer.Typer(
+        name=name, cls=with_examples(EXAMPLES[name], TyperGroup), callback=serve,
+        invoke_without_command=True, add_completion=False, rich_markup_mode=None,
+        context_settings=SETTINGS,
+    )  # fmt: skip
+    made.command("token", cls=with_examples(EXAMPLES["token"]))(token)
+    return typer.main.get_command(made)
+
+
+def token(
+    verb: Annotated[Literal["make", "list", "revoke"], typer.Argument()],
+    name: Annotated[str, typer.Argument(help="Of a token.")] = "",
+    scope: Annotated[
+        list[str] | None, typer.Option(help="upload (default) or read; twice for both.")
+    ] = None,
+    expires: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day it is invalid (UTC).")
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Make a token and print it, this once; list tokens; revoke one."""
+    from trainmark.library.store.database import VARIABLE
+    from trainmark.plan.plan import RUNS_DIR
+    from trainmark.server.tokens import Tokens
+
+    folder = data or Path(os.environ.get(VARIABLE) or RUNS_DIR)
+    if not folder.is_dir():
+        remedy = "name what the server has as --data, or its folder of runs: --data FOLDER"
+        raise EnvironmentFault("no such folder", where=str(folder), remedy=remedy)
+    if (verb == "list") == bool(name):
+        raise UsageError(f"token {verb} {name}", rule="make NAME, list, revoke NAME")
+    tokens = Tokens(folder)
+    with writing(folder):
+        if verb == "make":
+            say(tokens.make(name, scope or ["upload"], expires and expires.replace(tzinfo=UTC)))
+            say_remark("nothing shows it again; a server that runs admits it from now on")
+        elif verb == "revoke":
+            tokens.revoke(name)
+    for one in tokens.listed() if verb == "list" else ():
+        days = {"made": one.made, "expires": one.expires, "revoked": one.revoked}
+        dates = ", ".join(f"{word} {day:%Y-%m-%d}" for word, day in days.items() if day)
+        say(f"{one.name:24} {','.join(one.scopes):12} {dates}")
+
+
+def site(
+    store: Annotated[str, typer.Argument(help="Folder of runs, or URL of a database.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write; a site in it is replaced.")
+    ],
+) -> None:
+    """Write the results of a store as a web site of plain files."""
+    from trainmark.library.selection.indexing import opened
+    from trainmark.pages.site.writing import write_site
+
+    database = opened(store)[0].database
+    with writing(output):
+        runs, anew = write_site(database, output)
+    say(f"{output}: {runs} runs, {anew} of them written anew", err=True)

@@ -1,4 +1,4 @@
-"""What a gate and the rules say: a table, Markdown, JUnit XML, annotations of GitHub's workflows.
+"""What a gate and the rules say: a table, JUnit XML.
 
 Names in judgements come from records of others: each output escapes them for itself.
 """
@@ -54,14 +54,6 @@ def documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[st
     ]
 
 
-def markdown(judgements: Sequence[Judgement], lang: str = "en") -> str:
-    """Return a table in Markdown, as a summary of a workflow has it."""
-    found = gate_table(judgements, lang)
-    names = [say(head, lang) for head in found.headers]
-    rows = (names, ["---"] * len(names), *found.rows)
-    return "".join(f"| {' | '.join(map(cells.markdown, row))} |\n" for row in rows)
-
-
 def _with_texts(
     judgements: Sequence[Judgement], lang: str
 ) -> Iterator[tuple[Judgement, list[str]]]:
@@ -81,31 +73,6 @@ def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
             case.result = [kinds[one.exit_code](row[3], one.verdict)]
         suite.add_testcase(case)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + str(suite.tostring(), "utf-8")
-
-
-def workflow_commands(judgements: Sequence[Judgement], file: str, lang: str = "en") -> list[str]:
-    """Return a command of GitHub's workflows for each judgement that is not passed.
-
-    Escaped as its toolkit does:
-    https://github.com/actions/toolkit/blob/main/packages/core/src/command.ts (2026-11-22).
-
-    Args:
-        file: where a pull request shows them: the baseline; empty: nowhere in particular.
-    """
-    lines = []
-    for one, row in _with_texts(judgements, lang):
-        kind = "error" if one.exit_code in (EXIT_FAILED, EXIT_USAGE) else "warning"
-        title = _escaped(f"{row[0]}: {row[1]}, {row[2]}")
-        place = f"file={_escaped(file)}," if file else ""
-        if one.verdict != "passed":
-            lines.append(f"::{kind} {place}title={title}::{row[3].replace('%', '%25')}")
-    return lines
-
-
-def _escaped(value: str) -> str:
-    """Return the value of a property of a command."""
-    line = cells.clean(value).replace("%", "%25")
-    return line.replace(":", "%3A").replace(",", "%2C")
 
 
 def compliance_lines(found: Compliance, lang: str) -> Iterator[str]:

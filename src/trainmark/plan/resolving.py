@@ -140,8 +140,7 @@ def resolve(
             f"recipe {choice.recipe_name} trains on real data",
             where="--data",
             rule="a real recipe needs the folder that holds it",
-            remedy=f"add --data DIR (see `trainmark prepare {case.name} --help`), "
-            "or use --recipe tiny",
+            remedy="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
         )
     facts: DataFacts = data.check(folder, recipe)
     _check_work(case, recipe, facts, folder)

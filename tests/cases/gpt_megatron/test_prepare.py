@@ -168,7 +168,7 @@ def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
-    assert "--text-key" in caught.value.remedy
+    assert "text_key=" in caught.value.remedy
 
 
 def block_of(lines, path=None):
@@ -207,9 +207,9 @@ def test_what_is_missing_is_named(tmp_path, tokenizer, corpus):
     (tmp_path / "empty").mkdir()
     assert "no file of JSON lines" in fault(DataError, tmp_path / "empty", data, tokenizer)
     assert "no tokenizer" in fault(DataError, corpus, data, tmp_path / "empty")
-    assert "--tokenizer: no tokenizer" in fault(UsageError, corpus, data, None)
+    assert "tokenizer=: no tokenizer" in fault(UsageError, corpus, data, None)
     for workers in ("0", "513"):
-        with pytest.raises(UsageError, match=f"--workers is {workers}; 1 to 512"):
+        with pytest.raises(UsageError, match=f"workers is {workers}; 1 to 512"):
             next(x for x in CASE.prepare_options if x.name == "workers").read(workers)
 
 
@@ -299,7 +299,7 @@ def test_killed_workers_end_the_call_with_a_way_on(corpus, tokenizer, tmp_path, 
     monkeypatch.setattr(shards, "_write_shard", kill)
     message = fault(EnvironmentFault, corpus, tmp_path / "data", tokenizer, workers=2)
     assert "one of 2 workers: a worker process was killed, or crashed" in message
-    assert "fewer --workers" in message
+    assert "fewer workers=" in message
     assert workers_of_this_process() == []
     monkeypatch.undo()
     run(corpus, tmp_path / "data", tokenizer)

@@ -66,7 +66,7 @@ def fault(folder):
         open_tokenizer(folder)
     assert caught.value.where
     assert caught.value.rule
-    assert "--tokenizer" in caught.value.remedy or "token" in caught.value.remedy
+    assert "tokenizer=" in caught.value.remedy or "token" in caught.value.remedy
     return str(caught.value)
 
 

@@ -90,7 +90,7 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     except (duckdb.OperationalError, duckdb.FatalException) as error:
         what = f"duckdb: {str(error).splitlines()[0]}"
         rule = f"it works within {limit >> 20} MiB of memory and spills to this disk"
-        remedy = "free memory or disk space, or use fewer --workers; else remove the folder"
+        remedy = "free memory or disk space, or use fewer workers=; else remove the folder"
         raise EnvironmentFault(what, where=str(folder), rule=rule, remedy=remedy) from error
 
 

@@ -39,7 +39,7 @@ PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
 INDICES = "indices"  # subfolder of a data folder for what was computed from it
 CONTENT = "tokens"  # what the findings of a scan are called
-PREPARE = "run `trainmark prepare gpt_megatron --from RAW --tokenizer DIR --data DIR`"
+PREPARE = "run `trainmark prepare gpt_megatron tokenizer=DIR --from RAW --data DIR`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,9 @@ def prepare(
     if tokenizer is None:
         raise UsageError(
             "no tokenizer",
-            where="--tokenizer",
+            where="tokenizer=",
             rule="gpt_megatron trains on tokens: a corpus needs the tokenizer that makes them",
-            remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
+            remedy="add tokenizer=DIR, with tokenizer.json, or vocab.json and merges.txt",
         )
     count = workers or len(os.sched_getaffinity(0))
     files, opened = source_files(raw), open_tokenizer(tokenizer)
@@ -90,7 +90,7 @@ def prepare(
             raise DataError(
                 f"no document in the corpus, {counts['empty_texts']} empty texts", where=str(raw),
                 rule="a corpus has at least one text that is not empty",
-                remedy="name the texts' key with --text-key, or give another file with --from",
+                remedy="name the texts' key with text_key=, or give another file with --from",
             )  # fmt: skip
         say(
             f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "

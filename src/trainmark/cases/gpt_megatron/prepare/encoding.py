@@ -104,7 +104,7 @@ def texts_of(block: Block, text_key: str) -> list[str]:
                 f"{what}: {shown:.{SHOWN_CHARACTERS}}",
                 where=f"{block.path}, line {number}",
                 rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
-                remedy="mend or remove the line, or name the text's key with --text-key",
+                remedy="mend or remove the line, or name the text's key with text_key=",
             ) from None
     return texts
 
@@ -135,8 +135,7 @@ def encode_in_order(
             "a worker process was killed, or crashed",
             where=f"one of {workers} workers",
             rule="workers live as long as the call",
-            remedy="call again: finished parts are kept; where memory ran out, "
-            "give fewer --workers",
+            remedy="call again: finished parts are kept; where memory ran out, set fewer workers=",
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -26,7 +26,7 @@ TOLD_EOD = ("tokenizer_config.json", "special_tokens_map.json")
 FILES = (ONE_FILE, VOCAB, MERGES, *TOLD_EOD)
 END_OF_DOCUMENT = "<|endoftext|>"
 AS_WRITTEN = "the files are as the tokenizer's library wrote them"
-REMEDY = "give --tokenizer the folder of a GPT-2 tokenizer, as the model hub has it under gpt2"
+REMEDY = "name with tokenizer= the folder of a GPT-2 tokenizer, as the model hub has it under gpt2"
 
 
 @dataclass(frozen=True, slots=True)

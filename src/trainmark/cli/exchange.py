@@ -1,0 +1,272 @@
+"""Results to and from others: ``bundle``, ``verify``, ``export``, ``import``, ``analyze``."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from trainmark.cli.options import Json, Output, Quiet
+from trainmark.cli.output import (
+    say,
+    say_faults,
+    say_json,
+    say_refuted,
+    say_remark,
+    write_text,
+    writing,
+)
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, RecordError, TrainmarkError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+EXAMPLES = {
+    "bundle": """\
+  trainmark bundle runs/RUN -o run.trainmark.zip
+  trainmark bundle runs/PLAN -o all.trainmark.zip --sign ~/.ssh/id_ed25519
+  trainmark verify run.trainmark.zip
+  trainmark bundle runs/RUN other.trainmark.zip --push https://results.example.org
+""",
+    "verify": """\
+  trainmark verify run.trainmark.zip
+  trainmark verify runs/RUN runs/OTHER
+  trainmark verify run.trainmark.zip --allowed-signers signers --signer lab@example.org
+""",
+    "export": """\
+  trainmark export runs/* --to csv -o results.csv
+  trainmark export 'store:case=toy since=2026-11-01' --to parquet -o toy.parquet
+  trainmark export runs/RUN --to index                         one JSON line each: speed, memory
+  trainmark export runs/RUN --to perflog                       for one run; also mlperf
+  trainmark export runs/* --to openmetrics -o trainmark.prom   replaced as a whole
+  trainmark export runs/* --to tensorboard -o boards           a folder; also wandb, mlflow
+""",
+    "import": """\
+  trainmark import pages/README.md                what it prints, row by row
+  trainmark import results.csv logs/ --json > rows.json
+  trainmark audit rows.json                       rows that were written are read again
+""",
+    "analyze": """\
+  trainmark analyze train.log preset=auto
+  trainmark analyze megatron.log preset=megatron skip_steps=20
+  trainmark analyze --filename train.log --keyword ips: --model_mode -1 --ips_unit tokens/s
+  trainmark analyze train.log "keyword=(ms):" time_unit=ms base_batch_size=8192 model_mode=-2
+  kubectl logs job/train | trainmark analyze - preset=megatron
+""",
+}
+_SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": "FAULT"}
+Form = Literal[
+    "csv", "json", "index", "perflog", "mlperf", "openmetrics", "parquet", "tensorboard",
+    "wandb", "mlflow",
+]  # fmt: skip
+
+
+def bundle(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Runs, folders of runs; for --push also bundles; default: newest."),
+    ] = None,
+    output: Output = None,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="ssh key that signs the manifest.")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send each run to this server.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="With --push; default: TRAINMARK_TOKEN.")
+    ] = None,
+    insecure_http: Annotated[
+        bool, typer.Option("--insecure-http", help="Send the token without TLS.")
+    ] = False,
+) -> None:
+    """Put runs with their evidence into one file, redacted, signed; or send them.
+
+    With --push it prints the runs' pages. What the server has already is not stored again. Ends
+    with 1 if a run cannot be packed or the server refuses it.
+    """
+    from trainmark.library.bundle import pack
+    from trainmark.library.selection.runs import find_runs, newest_run
+
+    if (output is None) == (push is None):
+        raise UsageError("give -o FILE, or --push URL")
+    words = runs or [newest_run()]
+    if push is not None:
+        _push(words, push, token_file, sign, insecure_http=insecure_http)
+        return
+    assert output is not None
+    found = [launches for run in words for launches in find_runs(run)]
+    made = pack(found, output, key=sign, replace=True)
+    say(str(output))
+    size, signed = output.stat().st_size / 1e6, "signed" if sign else "not signed"
+    say_remark(f"{len(made.files)} files, {size:,.1f} MB, {signed}")
+
+
+def _push(
+    words: Sequence[Path], url: str, token_file: Path | None, key: Path | None, *,
+    insecure_http: bool,
+) -> None:  # fmt: skip
+    """Send a bundle of each run, so that each is small and sent once; print their pages."""
+    from trainmark.library.bundle import BundleError, pack
+    from trainmark.library.bundle.archive import ENDING
+    from trainmark.server.client import Client, RefusedBundleError, token_of
+
+    failed, secret = False, token_of(token_file)
+    client = Client(url, secret, insecure_http=insecure_http, waiting=say_remark)
+    with closing(client), tempfile.TemporaryDirectory() as place:
+        for path, launches in (found for word in words for found in _found(word)):
+            try:
+                file = path
+                if launches:
+                    file = Path(place) / f"run{ENDING}"
+                    pack([launches], file, key=key, replace=True)
+                for run in client.send(file).runs:
+                    say(run.page)
+            except (BundleError, RefusedBundleError) as error:
+                error.where = f"{path}: {error.where}" if error.where else str(path)
+                say_faults([error])
+                failed = True
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
+    """Yield what a word names: each run with its launches; a bundle without any."""
+    from trainmark.library.bundle.archive import ENDING
+    from trainmark.library.selection.runs import find_runs
+
+    if word.name.endswith(ENDING):
+        if not word.is_file():
+            raise RecordError("no such bundle", where=str(word))
+        yield word, ()
+        return
+    for launches in find_runs(word):
+        yield launches[0] if len(launches) == 1 else launches[0].parent, launches
+
+
+def verify(
+    paths: Annotated[list[Path], typer.Argument(help="Bundles, run directories, records.")],
+    allowed_signers: Annotated[
+        Path | None, typer.Option(help="File of allowed signers, as ssh-keygen reads it.")
+    ] = None,
+    signer: Annotated[str | None, typer.Option(help="Who of them must have signed.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check bytes and signature; compute every figure from events.
+
+    Ends with 0: verified, 1: contradicted, 2: not a result of ours, or not all of it is there.
+    """
+    from trainmark.library.bundle import verify as verified
+    from trainmark.library.selection.runs import find_runs
+    from trainmark.record.messages import render
+
+    found, codes = [], {EXIT_PASSED}
+    for path in paths:
+        try:
+            for launches in find_runs(path):
+                found.append(verified(launches, allowed=allowed_signers, signer=signer))
+                codes.add(found[-1].exit_code)
+        except TrainmarkError as error:
+            say_faults([error])
+            codes.add(error.exit_code)
+    if as_json:
+        say_json([item.as_dict() for item in found])
+    for item in () if as_json else found:
+        say(item.path)
+        for check in item.checks:
+            name = f"{check.name} {check.place}".strip()
+            for finding in check.said:
+                say(f"  {_SIGNS[check.state]} {name}: {render(finding, 'en')}")
+    raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))
+
+
+def export(
+    form: Annotated[Form, typer.Option("--to", help="Form to write.")],
+    runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
+    output: Output = None,
+) -> None:
+    """Write records in a form that another program reads."""
+    from trainmark.library.selection.words import select
+    from trainmark.pages.exports.forms import WRITERS, to_text
+
+    if output is None and form in WRITERS:
+        raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
+    found = select(runs or [])
+    if not found.records:
+        raise RecordError("no record there", rule="rows of pages are not exported")
+    if output is None:
+        say(to_text(form, found.records, found.places), newline=False)
+    else:
+        if form in WRITERS:
+            with writing(output):
+                WRITERS[form](found.records, output)
+        else:
+            write_text(output, to_text(form, found.records, found.places))
+        say(str(output), err=True)
+    say_refuted(found.refuted)
+
+
+def import_(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, JSON, or folders.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Read the figures of result pages, logs and tables of others."""
+    from trainmark.library.importers import files, written
+    from trainmark.pages import imported
+    from trainmark.pages.terminal import show
+
+    found = files.read(paths)
+    if as_json:
+        say_json(written.document(found.rows, found.unread))
+    elif found.rows:
+        typer.echo(show([imported.table(found.rows)]))
+    for line in imported.summary(found.rows, found.unread):
+        say(line, err=True)
+    if not found.rows:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def analyze(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG... [KEY=VALUE]...",
+            help="Logs, plain or gzip, - is stdin; keys, also as --KEY VALUE: see docs/analyze.md.",
+        ),
+    ],
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read the figures of a training log of another program; --json prints them all."""
+    from trainmark.library.analysis.engine import analyze as analysed
+    from trainmark.library.analysis.engine import options, text
+    from trainmark.plan.overrides import parse_assignments
+
+    logs, keys, left = [], [], iter(words)
+    for word in left:
+        if word.startswith("--"):  # as the public tool takes them
+            key = word[2:] if "=" in word else f"{word[2:]}={next(left, '')}"
+            name, _, value = key.partition("=")
+            logs += [value] if name == "filename" else []
+            keys += [] if name == "filename" else [key]
+        elif "=" in word and not Path(word).exists():
+            keys.append(word)
+        else:
+            logs.append(word)
+    if not logs:
+        raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
+    said = options(parse_assignments(keys))
+    analyses = [analysed(log, said) for log in logs]
+    for analysis in analyses:
+        if not quiet:
+            say(text(analysis), err=True)
+        if as_json:
+            say_json(analysis.figures)
+        say(analysis.record.to_json())
+    if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
+        raise typer.Exit(EXIT_FAILED)

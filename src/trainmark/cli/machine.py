@@ -1,0 +1,153 @@
+"""What a machine and a case can do: ``doctor``, ``ceilings``, ``check``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmark.cli.options import Assignments, Json, Quiet, takes
+from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
+from trainmark.errors import EXIT_FAILED
+from trainmark.plan.plan import RUNS_DIR
+from trainmark.plan.request import RunRequest
+
+if TYPE_CHECKING:
+    from trainmark.check.doctor import Examination
+
+EXAMPLES = {
+    "doctor": """\
+  trainmark doctor                                this machine, all its devices
+  trainmark doctor dlrm_criteo --data data/criteo --nproc 8
+  trainmark doctor --quick --quiet                in a scheduler's prolog: findings only
+""",
+    "ceilings": """\
+  trainmark ceilings                          the first device here, half a minute
+  trainmark ceilings --full --nproc 8         all eight, larger sizes, a few minutes
+  trainmark ceilings --budget-s 1             faster, and less exact
+  trainmark ceilings --json > ceilings.json   every size, rank and repetition
+""",
+    "check": """\
+  trainmark check toy                     counts, gradients, losses over worlds, FLOPs
+  trainmark check my_case bs=8 --steps 40
+  trainmark check my_case --json
+""",
+}
+_HEADINGS = {
+    "stops": "STOPS A RUN", "spoils": "SPOILS FIGURES", "unknown": "UNKNOWN", "fine": "FINE",
+}  # fmt: skip
+_QUICK_S, _FULL_S = 3.0, 15.0  # of one measurement
+_STARTING_S = 120.0  # of ranks that import torch on a busy machine
+_MOST_KINDS = 12
+
+
+@takes(RunRequest, "recipe", "data", "device", "nproc")
+def doctor(
+    case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = RUNS_DIR,
+    quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    **fields: Any,
+) -> None:
+    """Find what stops a run here or spoils its figures; --quiet prints nothing else.
+
+    Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
+    """
+    from trainmark.check.doctor import examine, subject_of
+
+    with others_to_stderr():
+        found = examine(subject_of(case, out=out, quick=quick, **fields))
+    if as_json:
+        say_json(asdict(found), indent=2)
+    else:
+        _print_table(found, quiet=quiet)
+    raise typer.Exit(found.exit_code)
+
+
+def _print_table(found: Examination, *, quiet: bool) -> None:
+    """Print what needs attention first, each with its remedy."""
+    width = max((len(one.code) for one in found.checks), default=0)
+    for severity, heading in list(_HEADINGS.items())[: 2 if quiet else None]:
+        rows = [one for one in found.checks if one.severity == severity]
+        if rows:
+            say(heading)
+        for one in rows:
+            say(f"  {one.code:<{width}}  {one.what}")
+            if one.remedy:
+                say(f"  {'':<{width}}  way out: {one.remedy}")
+    if not quiet:
+        left_out = ", ".join(found.left_out) or "nothing"
+        say(f"device {found.device}, {found.nproc} rank(s); left out: {left_out}")
+
+
+@takes(RunRequest, "device", "nproc")
+def ceilings(
+    full: Annotated[bool, typer.Option("--full", help="Larger sizes, more time for each.")] = False,
+    budget_s: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=3600, help="Seconds of one measurement; default: 3, full 15."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, max=1e6, help="Seconds for everything; default: by the budget."),
+    ] = None,
+    as_json: Json = False,
+    **fields: Any,
+) -> None:
+    """Measure rates of matmul, memory, transfers and collectives."""
+    from trainmark.check.ceilings import measure_ceilings
+    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.library.redaction import Redactor
+    from trainmark.pages.ceilings import blocks, wrong_results
+    from trainmark.pages.terminal import show
+
+    request = RunRequest.of(case="-", **fields)
+    budget = budget_s or (_FULL_S if full else _QUICK_S)
+    with stop_signals_noted() as stop, others_to_stderr():
+        found = measure_ceilings(
+            stop, device=request.device, nproc=request.nproc or 1, budget_s=budget, full=full,
+            timeout_s=timeout or _STARTING_S + 3 * _MOST_KINDS * budget,
+        )  # fmt: skip
+    if as_json:
+        say_json(Redactor().document(found))  # it is passed on
+    else:
+        typer.echo(show(blocks(found)))
+    if wrong := wrong_results(found):
+        say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
+        raise typer.Exit(EXIT_FAILED)
+
+
+@takes(RunRequest, "recipe", "data", "device")
+def check(
+    case: Annotated[str, typer.Argument(help="A case or an alias; your own too.")],
+    overrides: Assignments = None,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
+    as_json: Json = False,
+    **fields: Any,
+) -> None:
+    """Run a case with one rank and with two; say what is wrong."""
+    from trainmark.check.case_check import check_case
+    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.plan.overrides import parse_assignments
+    from trainmark.record.messages import render
+
+    request = RunRequest.of(
+        case=case, overrides=parse_assignments(overrides or []) or None, **fields
+    )
+    with stop_signals_noted() as stop:
+        found = check_case(request, steps=steps, stop=stop, say=say_remark)
+    if as_json:
+        say_json([one.as_dict() for one in found.checks])
+    for one in () if as_json else found.checks:
+        sign, said = ("FAULT", one.faults) if one.faults else ("-    ", filter(None, [one.skipped]))
+        for message in said:
+            say(f"{sign} {one.name}: {render(message, 'en', found.messages)}")
+        if not one.faults and one.skipped is None:
+            say(f"ok    {one.name}")
+    if stop.signal_name is not None:
+        say(f"trainmark: stopped by {stop.signal_name}: nothing was judged", err=True)
+    if stop.signal_name is not None or not found.passed:
+        raise typer.Exit(EXIT_FAILED)
