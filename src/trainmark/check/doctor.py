@@ -217,7 +217,7 @@ def data(subject: Subject) -> Conditions:
         plan = resolve(request)
     except TrainmarkError as fault:
         what = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
-        remedy = fault.remedy or f"see `trainmark prepare --help`"
+        remedy = fault.remedy or "see `trainmark prepare --help`"
         code = "data" if isinstance(fault, DataError) else "recipe"
         yield judged(what, remedy, stops=True, code=code)
         return

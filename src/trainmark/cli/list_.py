@@ -34,6 +34,7 @@ EXAMPLES = {
 }
 
 Rows = list[dict[str, Any]]
+_IN_JSON = ("world", "accumulation", "data")  # alone: the names of recipes tell them
 What = Literal[
     "cases", "recipes", "fields", "options", "devices", "launchers", "divisions", "audit-rules",
     "schema",
@@ -50,7 +51,7 @@ def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
             return [
                 {
                     "name": case.name, "task": case.task.en, "model": case.model,
-                    "data": case.dataset, "quality": case.metric,
+                    "dataset": case.dataset, "quality": case.metric,
                     "aliases": ", ".join(case.aliases),
                 }
                 for case in loaded
@@ -60,7 +61,7 @@ def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
                 {
                     "case": case.name, "recipe": name, "data": recipe.data,
                     "world": recipe.world or "any", "batch": recipe.micro_batch_size,
-                    "gas": recipe.grad_accum_steps, "lr": recipe.learning_rate,
+                    "accumulation": recipe.grad_accum_steps, "lr": recipe.learning_rate,
                     "precision": recipe.precision, "target": recipe.target_value,
                 }
                 for case in loaded
@@ -164,8 +165,9 @@ def _audit_rules() -> Rows:
 def _print_table(title: str, rows: Rows) -> None:
     """Print rows in columns; the widest ones are folded until all fit the terminal."""
     say(title.upper())
-    cells = [list(rows[0])] if rows else [["none"]]
-    cells += [["-" if value is None else escaped(value) for value in row.values()] for row in rows]
+    heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
+    cells = [heads]
+    cells += [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     words = [max(map(len, " ".join(column).split())) for column in zip(*cells, strict=True)]
     while sum(widths) + 2 * len(widths) > max(get_terminal_size().columns, 80):
