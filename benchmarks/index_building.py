@@ -33,15 +33,15 @@ def document_sizes() -> NDArray[np.int64]:
 
 
 def _write(prefix: Path, sizes: NDArray[np.int64]) -> None:
-    from trainmark.cases.gpt_megatron.data.indexed import write_pair
+    from trainmark.data.indexed import write_pair
 
     write_pair(prefix, np.zeros(TOKENS, np.uint16), sizes.astype(np.int32), np.dtype(np.uint16))
 
 
 def measured(prefix: Path) -> None:
     """Build one epoch as a rank does; print seconds and peak megabytes as JSON."""
-    from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
-    from trainmark.cases.gpt_megatron.data.sampling import Samples
+    from trainmark.data.indexed import IndexedReader
+    from trainmark.data.sampling import Samples
 
     start = time.perf_counter()
     reader = IndexedReader.open(prefix)

@@ -109,7 +109,7 @@ def refuse_other_ids(folder: Path, data: Path, texts: list[str]) -> int:
     """Hold what was written to the library's ids; return the number of tokens."""
     from tokenizers import Tokenizer
 
-    from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
+    from trainmark.data.indexed import IndexedReader
 
     reader = IndexedReader.open(data / "corpus_text_document")
     library = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_tokenizers import write_two_files
-from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
+from trainmark.data.indexed import IndexedReader
 from trainmark.record.record import read
 
 pytestmark = pytest.mark.nightly

@@ -8,9 +8,9 @@ import pytest
 
 from trainmark.cases.gpt_megatron import data
 from trainmark.cases.gpt_megatron.case import CASE
-from trainmark.cases.gpt_megatron.data.indexed import write_pair
-from trainmark.cases.gpt_megatron.data.language import entropy_rate
 from trainmark.cases.gpt_megatron.recipe import GptRecipe
+from trainmark.data.indexed import write_pair
+from trainmark.data.language import entropy_rate
 from trainmark.errors import DataError, UsageError
 
 NAME = "corpus_text_document"

@@ -233,7 +233,6 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
         ({"tensor_parallel": 2}, 3, "tensor_parallel=2 does not divide the number of ranks 3"),
         ({"tensor_parallel": 5}, 6, "tensor_parallel=5 does not divide num_heads 12"),
         ({"min_learning_rate": 1.0}, 1, "is above learning_rate"),
-        ({"vocab_size": 10, "data": "generated"}, 1, "too small for generated data"),
     ],
 )
 def test_shapes_that_do_not_divide_are_refused(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from gpt_tokenizers import ids_of, write_one_file, write_two_files
 from gpt_tokens import document_of
 from trainmark.cases.gpt_megatron.case import CASE
-from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
 from trainmark.cases.gpt_megatron.prepare import prepare, shards, sources
 from trainmark.cases.gpt_megatron.prepare.encoding import (
     Encoding,
@@ -25,6 +24,7 @@ from trainmark.cases.gpt_megatron.prepare.encoding import (
     texts_of,
 )
 from trainmark.cases.gpt_megatron.prepare.sources import Block, Position, read_blocks, source_files
+from trainmark.data.indexed import IndexedReader
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 
 TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainmark.spec import Case, Mission, PrepareOption, Text
 
-from .recipe import SYMBOLS, GptRecipe
+from .recipe import GptRecipe
 
 
 def _reproduction(micro_batch_size: int, precision: str, world: str) -> GptRecipe:
@@ -46,7 +46,7 @@ CASE = Case(
             hidden_size=64,
             num_heads=2,
             seq_length=64,
-            vocab_size=SYMBOLS,
+            vocab_size=64,  # symbols of the generated language
             dropout=0.0,
             micro_batch_size=32,
             learning_rate=1e-2,

@@ -11,8 +11,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from trainmark.errors import UsageError
 from trainmark.spec import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
 
-SYMBOLS = 64  # of the generated language; each is one token
-
 
 @dataclass(frozen=True, kw_only=True)
 class GptRecipe(Recipe):
@@ -88,13 +86,6 @@ class GptRecipe(Recipe):
                     "every replica the same ranks",
                     remedy=f"use one of {fitting}",
                 )
-        if self.data == "generated" and self.vocab_size < SYMBOLS:
-            raise UsageError(
-                f"vocab_size={self.vocab_size} is too small for generated data",
-                where="recipe field vocab_size",
-                rule=f"the generated language has {SYMBOLS} symbols",
-                remedy=f"use {SYMBOLS} or more",
-            )
         if self.min_learning_rate > self.learning_rate:
             raise UsageError(
                 f"min_learning_rate={self.min_learning_rate:g} is above "

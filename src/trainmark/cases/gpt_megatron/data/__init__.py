@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainmark.data import language
 from trainmark.data.cache import Extremes, cached_scan, extremes
+from trainmark.data.indexed import IndexedReader, bin_file, idx_file, readable
+from trainmark.data.language import entropy_rate
 from trainmark.data.model_config import refuse_short
+from trainmark.data.sampling import Samples, sample_count, split_documents
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
 from ..memory import predict
-from .indexed import IndexedReader, bin_file, idx_file, readable
-from .language import entropy_rate, generate
-from .sampling import Samples, sample_count, split_documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,11 @@ class Loaded:
 
     train: Samples
     validation: Samples
+
+
+def generate(folder: Path, recipe: GptRecipe) -> None:
+    """Write a pair in a language whose entropy is known; see ``trainmark.data.language``."""
+    language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed)
 
 
 def find_pair(folder: Path) -> Path:

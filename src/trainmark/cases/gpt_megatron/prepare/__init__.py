@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
+from trainmark.data.indexed import dtype_for
 from trainmark.errors import DataError, UsageError
 
-from ..data.indexed import dtype_for
 from . import shards
 from .encoding import Encoding, encode_in_order
 from .sources import read_blocks, source_files

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..data.indexed import write_index
+from trainmark.data.indexed import write_index
+
 from .sources import Position
 
 if TYPE_CHECKING:

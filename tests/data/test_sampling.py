@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.cases.gpt_megatron.data import sampling
-from trainmark.cases.gpt_megatron.data.indexed import IndexedReader, write_pair
-from trainmark.cases.gpt_megatron.data.sampling import Samples, split_documents
+from trainmark.data import sampling
+from trainmark.data.indexed import IndexedReader, write_pair
+from trainmark.data.sampling import Samples, split_documents
 from trainmark.errors import UsageError
 
 SIZES = st.lists(st.integers(0, 12), max_size=40)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_tokens import document_of
-from trainmark.cases.gpt_megatron.data.indexed import IndexedReader, dtype_for, write_pair
+from trainmark.data.indexed import IndexedReader, dtype_for, write_pair
 from trainmark.errors import DataError
 
 # Three sequences of 3, 0 and 1 tokens, each a document, put together from the layout.

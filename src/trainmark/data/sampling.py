@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .indexed import IndexedReader
+    from trainmark.data.indexed import IndexedReader
 
 FORMAT = 3  # of cached epochs; a change of what an epoch is, or of the file, must raise it
 MAX_CACHED_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk

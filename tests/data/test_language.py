@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from trainmark import cases
-from trainmark.cases.gpt_megatron.data import language
-from trainmark.cases.gpt_megatron.data.indexed import IndexedReader
-from trainmark.cases.gpt_megatron.recipe import SYMBOLS, GptRecipe
+from trainmark.data import language
+from trainmark.data.indexed import IndexedReader
+from trainmark.data.language import SYMBOLS
+from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def test_one_symbol_of_context_is_not_enough() -> None:
 
 @pytest.mark.parametrize("vocab_size", [SYMBOLS, 50257])
 def test_text_is_spread_over_the_vocabulary(tmp_path: Path, vocab_size: int) -> None:
-    language.generate(tmp_path, GptRecipe(vocab_size=vocab_size, seed=4))
+    language.generate(tmp_path, vocab_size=vocab_size, seed=4)
     reader = IndexedReader.open(tmp_path / language.PREFIX)
     assert reader.dtype == np.uint16
     assert (reader.num_documents, set(reader.sizes.tolist())) == (
@@ -54,3 +55,9 @@ def test_text_is_spread_over_the_vocabulary(tmp_path: Path, vocab_size: int) -> 
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
     wanted = language.symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
     assert (np.asarray(reader.tokens) == wanted.ravel()).all()
+
+
+def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too small for generated data"):
+        language.generate(tmp_path, vocab_size=10, seed=1)
+    assert not list(tmp_path.iterdir())

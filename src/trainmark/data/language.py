@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..recipe import SYMBOLS
-from .indexed import dtype_for, write_pair
+from trainmark.data.indexed import dtype_for, write_pair
+from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from ..recipe import GptRecipe
 
+SYMBOLS = 64  # each is one token
 CHANCES = (0.6, 0.25, 0.1, 0.05)  # of the symbols that a table's row allows
 DOCUMENTS = 1024
 DOCUMENT_TOKENS = 1024
@@ -77,9 +77,22 @@ def symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
     return text[_SETTLE:].T
 
 
-def generate(folder: Path, recipe: GptRecipe) -> None:
-    """Write one pair of files; symbols become ids at equal distances in the vocabulary."""
-    text = symbols(documents=DOCUMENTS, length=DOCUMENT_TOKENS, seed=recipe.seed)
-    ids = text * (recipe.vocab_size // SYMBOLS)
-    sizes = np.full(DOCUMENTS, DOCUMENT_TOKENS, np.int32)
-    write_pair(folder / PREFIX, ids.ravel(), sizes, dtype_for(recipe.vocab_size))
+def generate(
+    folder: Path, *, vocab_size: int, seed: int, prefix: str = PREFIX, documents: int = DOCUMENTS
+) -> None:
+    """Write one pair of files; symbols become ids at equal distances in the vocabulary.
+
+    Raises:
+        UsageError: the vocabulary is smaller than the language.
+    """
+    if vocab_size < SYMBOLS:
+        raise UsageError(
+            f"vocab_size={vocab_size} is too small for generated data",
+            where="recipe field vocab_size",
+            rule=f"the generated language has {SYMBOLS} symbols",
+            remedy=f"use {SYMBOLS} or more",
+        )
+    text = symbols(documents=documents, length=DOCUMENT_TOKENS, seed=seed)
+    ids = text * (vocab_size // SYMBOLS)
+    sizes = np.full(documents, DOCUMENT_TOKENS, np.int32)
+    write_pair(folder / prefix, ids.ravel(), sizes, dtype_for(vocab_size))
