@@ -53,22 +53,6 @@ def measured(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
     return call
 
 
-def test_a_point_has_the_distribution_of_its_repetitions(measured: Any) -> None:
-    # 700 of the budget's 1000 ns are left after the cold run; five repetitions take them.
-    (point,) = measured(candidate(8.0, 300, 100, 200, 100, 160, 140), budget_ns=1000)
-    assert point.rate == {
-        "cold": 8e9 / 300, "min": 8e9 / 200, "median": 8e9 / 140, "max": 8e9 / 100
-    }  # fmt: skip
-    assert (point.status, point.repetitions) == ("measured", 5)
-    assert point.swing == pytest.approx(0.0)  # 100 + 200 ns, 160 + 140 ns
-
-
-def test_repetitions_are_three_at_least_and_twenty_at_most(measured: Any) -> None:
-    (slow,) = measured(candidate(1.0, 900, 900), budget_ns=1000)
-    (fast,) = measured(candidate(1.0, 1, 1), budget_ns=1000)
-    assert (slow.repetitions, fast.repetitions) == (3, 20)
-
-
 def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured: Any) -> None:
     """The first one shows 1 a ns: four runs of 251 need 1004 ns, of 200 only 800."""
     points = measured(
@@ -78,17 +62,6 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
     assert points[1].reason == "1e-06 s needed, 9.9e-07 left"
     assert (points[1].rate, points[1].repetitions) == (None, 0)
-
-
-def test_a_size_for_which_there_is_no_memory_is_skipped(measured: Any) -> None:
-    def begin() -> rates.Work:
-        raise torch.OutOfMemoryError("of 80 GiB")
-
-    full = candidate(1.0, 1)._replace(work=begin)
-    points = measured(candidate(1.0, 1), full, budget_ns=1000)
-    assert [(point.status, point.reason) for point in points] == [
-        ("measured", None), ("skipped", "out of memory"),
-    ]  # fmt: skip
 
 
 def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
@@ -205,14 +178,3 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
     fault = work.fault()
     assert fault is not None
     assert fault.endswith("at most 0.0001")
-
-
-def test_ranks_agree_on_the_largest_value_and_on_faults() -> None:
-    store = torch.distributed.HashStore()
-    ranks = [Ranks(store, rank, 2) for rank in range(2)]
-    right, wrong = torch.ones(3), torch.tensor([1.0, 0.0, 1.0])
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(Ranks.most, ranks, [3.0, 5.0])) == [5.0, 5.0]
-        faults = pool.map(Ranks.fault, ranks, [right, wrong], [right, right])
-        assert list(faults) == ["wrong on another rank", "1 of 3 numbers are wrong"]
-        assert list(pool.map(Ranks.fault, ranks, [right, right], [right, right])) == [None, None]

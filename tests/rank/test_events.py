@@ -72,16 +72,6 @@ def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
         assert (file.malformed_lines, file.torn) == (6, True)
 
 
-def test_a_writer_closes_the_line_that_a_killed_one_tore(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    write_all(path, [{"a": 1}, {"b": 2}])
-    path.write_bytes(path.read_bytes()[:-5])
-    write_all(path, [{"c": 3}])
-    file = EventFile(path)
-    assert [item["values"] for item in file] == [{"a": 1}, {"c": 3}]
-    assert (file.malformed_lines, file.torn) == (1, False)
-
-
 def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,24 +98,6 @@ def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
     file = EventFile(path)
     assert [item["event"] for item in file] == ["end", "synced"]
     assert (file.malformed_lines, file.torn) == (1, False)
-
-
-def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "events.jsonl"
-    real_write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: real_write(fd, data[:3]))
-    write_all(path, [{"a": 1}])
-    assert json.loads(path.read_text()) == {"event": "thing", "t_ns": 7, "values": {"a": 1}}
-
-
-def test_an_event_has_the_fields_that_are_declared(tmp_path: Path) -> None:
-    writer = EventWriter(tmp_path / "events.jsonl", FakeClock())
-    with pytest.raises(TypeError, match="Unexpected keyword argument 'lenght_ns'"):
-        writer.emit("synced", unix_ns=1, lenght_ns=2)
-    with pytest.raises(ValueError, match="end_ns is before start_ns"):
-        writer.emit("span", name="init", start_ns=2, end_ns=1)
-    writer.close()
-    assert (tmp_path / "events.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize(

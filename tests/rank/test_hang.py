@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.launch.processes import save_stacks
-from trainmark.rank.hang import Place, frames, place, report
+from trainmark.rank.hang import Place, place, report
 from trainmark.rank.worker import STACKS_SIGNAL
 
 if TYPE_CHECKING:
@@ -91,24 +91,6 @@ def test_a_stack_tells_where_its_rank_is(calls: list, expected: tuple) -> None:
     only_library = calls[0][0].endswith("ssl.py")
     outer = [("<frozen runpy>", 88, "<module>")] if only_library else MAIN
     assert place(READER + "\n" + thread(*calls, *outer)) == Place(*expected)
-
-
-def test_the_main_thread_counts_wherever_it_is_and_the_last_one_where_stacks_are_cut() -> None:
-    assert frames(BARRIER + READER)[0][2] == "barrier"
-    cut = thread((JOB, 1, "recurse")) + "  ...\n"
-    assert frames(READER + cut)[0][2] == "recurse"
-    assert frames('Thread 0x1 (most recent call first):\n  File ???, line ??? in ???\n')[0] == (
-        "???", "???", "???",
-    )  # fmt: skip
-
-
-def test_a_wait_for_a_started_collective_is_known_by_its_source_line(tmp_path: Path) -> None:
-    code = tmp_path / "job.py"
-    code.write_text("work = start()\nwork.wait()\n")
-    assert place(thread((str(code), 2, "step"), *MAIN)) == Place(
-        "waits", "wait", f"{tmp_path.name}/job.py:2 step"
-    )
-    assert place(thread((str(code), 1, "step"), *MAIN)).state == "elsewhere"
 
 
 def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import AsyncDevice, Events, Micro, ScriptedJob, SyncDevice
-from trainmark.errors import DivergedError, RunError
+from trainmark.errors import DivergedError
 from trainmark.protocols import StepStages
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.spec import Target, message
@@ -51,18 +51,6 @@ def phases(events: Events) -> list[tuple[str, int, int, int]]:
         (item["phase"], item["epoch"], item["first_step"], len(item["step_ns"]))
         for item in events.named("window")
     ]
-
-
-def test_an_error_in_an_evaluation_is_placed_there(sync_device: SyncDevice) -> None:
-    places: list[str] = []
-    words: dict[str, Any] = {"eval_every_epochs": 1, "enter": places.append}
-    loop, _ = make_loop(sync_device, [[Micro()], [Micro()]], qualities=[0.5, 0.6], **words)
-    loop.run()
-    assert places == ["train", "evaluate", "train", "evaluate", "train"]
-    loop, _ = make_loop(sync_device, [[Micro()]], qualities=[], **words)  # no score is scripted
-    with pytest.raises(IndexError):
-        loop.run()
-    assert places[-1] == "evaluate"
 
 
 def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
@@ -156,12 +144,6 @@ def test_windows_are_cut_at_warmup_end_epoch_end_and_max_steps(sync_device: Sync
     assert loop.outcome.steps == 15
 
 
-def test_a_warmup_longer_than_the_run_leaves_no_train_window(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(sync_device, [[Micro()] * 3], warmup_steps=50)
-    loop.run()
-    assert {item["phase"] for item in events.named("window")} == {"compile", "warmup"}
-
-
 def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None:
     opens = Micro(samples=4, fetch_ns=10, work_ns=100, closes_step=False)
     closes = Micro(samples=2, fetch_ns=20, work_ns=50)
@@ -204,17 +186,6 @@ def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
     assert stages.take_ns(device) == {}
 
 
-def test_a_slow_loader_hidden_behind_device_work_costs_nothing(async_device: AsyncDevice) -> None:
-    # Loading takes 90 of the 100 ns that the device needs for a step: it is never idle.
-    loop, events = make_loop(async_device, [[Micro(fetch_ns=90, work_ns=100)] * 6])
-    loop.run()
-    (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
-    # The first fetch of a window has nothing to hide behind: the device was synchronised.
-    assert train["wait_ns"] == [90, 0, 0]
-    assert train["step_ns"] == [190, 100, 100]
-    assert train["end_ns"] - train["start_ns"] == 390
-
-
 def test_an_exposed_loader_costs_exactly_its_exposed_part(async_device: AsyncDevice) -> None:
     loop, events = make_loop(async_device, [[Micro(fetch_ns=130, work_ns=100)] * 6])
     loop.run()
@@ -222,16 +193,6 @@ def test_an_exposed_loader_costs_exactly_its_exposed_part(async_device: AsyncDev
     assert train["wait_ns"] == [130, 30, 30]
     assert train["step_ns"] == [230, 130, 130]
     assert train["end_ns"] - train["start_ns"] == sum(train["step_ns"])
-
-
-def test_a_host_slow_to_launch_is_not_called_data_wait(async_device: AsyncDevice) -> None:
-    # The device idles 50 ns a step because the host launches late, not because of data.
-    micro = Micro(fetch_ns=0, launch_ns=150, work_ns=100)
-    loop, events = make_loop(async_device, [[micro] * 6])
-    loop.run()
-    (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
-    assert train["wait_ns"] == [0, 0, 0]
-    assert train["step_ns"] == [250, 150, 150]
 
 
 def test_accumulation_on_an_async_device_adds_each_exposed_fetch(
@@ -352,19 +313,6 @@ def test_samples_of_all_ranks_call_for_an_evaluation(sync_device: SyncDevice) ->
     assert outcome.samples == 6
 
 
-def test_both_cadences_evaluate_a_step_once(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(
-        sync_device,
-        [[Micro(samples=4)] * 5] * 2,
-        qualities=[0.5] * 4,
-        eval_every_samples=20,
-        eval_from_sample=12,
-        eval_every_epochs=1,
-    )
-    loop.run()
-    assert [item["step"] for item in events.named("evaluate")] == [3, 5, 8, 10]
-
-
 def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> None:
     loop, events = make_loop(
         sync_device,
@@ -376,20 +324,6 @@ def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> Non
     outcome = loop.run()
     assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 1, 6)
     assert [item["event"] for item in events.written[-2:]] == ["evaluate", "trained"]
-
-
-def test_the_target_ends_the_run(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(
-        sync_device,
-        [[Micro()] * 2] * 9,
-        qualities=[0.5, 0.89, 0.9],
-        eval_every_epochs=1,
-        target=Target(metric="acc", value=0.9),
-    )
-    outcome = loop.run()
-    assert (outcome.target_reached, outcome.epochs, outcome.steps) == (True, 3, 6)
-    assert [item["target_reached"] for item in events.named("evaluate")] == [False, False, True]
-    assert events.written[-1]["target_reached"] is True
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -404,17 +338,6 @@ def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
     last = events.written[-1]
     assert (last["event"], last["first_step"], last["loss"]) == ("window", 2, [1.0, 1.0, None])
     assert not events.named("trained")
-
-
-def test_what_the_job_finds_wrong_stops_after_its_window_is_written(
-    sync_device: SyncDevice,
-) -> None:
-    fault = DivergedError("loss_scale_at_floor", scale=0.5)
-    loop, events = make_loop(sync_device, [[Micro()] * 4], job_fields={"fault": fault})
-    with pytest.raises(DivergedError) as caught:
-        loop.run()
-    assert caught.value is fault
-    assert [item["event"] for item in events.written] == ["window"]
 
 
 def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice) -> None:
@@ -441,13 +364,6 @@ def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice)
     assert not outcome.target_reached
 
 
-def test_an_epoch_without_a_batch_ends_the_run(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(sync_device, [[]], max_epochs=10**9, max_steps=5)
-    with pytest.raises(RunError, match="epoch_without_batch"):
-        loop.run()
-    assert events.written == []
-
-
 def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> None:
     loop, events = make_loop(
         sync_device, [[Micro(fetch_ns=0)] * 3], job_fields={"end_of_epoch_ns": 70}, warmup_steps=1,
@@ -457,11 +373,3 @@ def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> N
     windows = sum(item["end_ns"] - item["start_ns"] for item in events.named("window"))
     trained = events.written[-1]
     assert (windows, trained["end_ns"] - trained["start_ns"]) == (300, 370)
-
-
-def test_graphs_compiled_within_a_window_are_in_its_event(sync_device: SyncDevice) -> None:
-    loop, events = make_loop(sync_device, [[Micro()] * 5])  # of 1, 1 and 3 steps
-    totals = iter([None, 2, 2, 2, 2, 3, 3])  # before and after each window, and at the end
-    loop.compiled = lambda: next(totals)
-    loop.run()
-    assert [item.get("graphs_compiled") for item in events.named("window")] == [2, None, 1]

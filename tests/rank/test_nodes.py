@@ -95,28 +95,6 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
     assert read_run(run, 2, 2).launcher.stop.reason == "signal"
 
 
-def test_a_node_that_left_nothing_is_there_without_events(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [launch_event()], _rank(0))
-    write_events(run / "events.node0.jsonl", _node(0, 0))
-    timeline = read_run(run, 4, 2)
-    assert [(node.events == {}, node.finished, list(node.ranks)) for node in timeline.nodes] == [
-        (False, True, [0, 1]), (True, False, [2, 3]),
-    ]  # fmt: skip
-
-
-def test_of_the_jobs_events_only_its_states_are_read(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
-    for number in range(2):
-        write_events(run / f"events.node{number}.jsonl", _node(number, 0, 0, _exit(12 * S)))
-    state = {"phase": "ended", "said": "", "exit_code": 0, "lost": []}
-    stop = event("stop", S, reason="timeout", timeout_s=1.0)
-    write_events(run / "events.job.jsonl", [event("job", S, **state), launch_event(7 * S), stop])
-    timeline = read_run(run, 2, 2)
-    assert timeline.launcher.job.exit_code == 0
-    assert timeline.launch_ns == 0
-    assert timeline.launcher.stop is None
-
-
 def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Path) -> None:
     offset = 5_000 * S  # of the second node; the launcher's own clock is another one again
     run = write_run(tmp_path / "run", [launch_event(10**18)], _rank(0), _rank(offset))

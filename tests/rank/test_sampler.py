@@ -59,11 +59,6 @@ def test_ticks_keep_to_the_grid(clock: FakeClock) -> None:
     assert found == [(number, number * SECOND_NS) for number in range(4)]
 
 
-def test_missed_ticks_are_left_out(clock: FakeClock) -> None:
-    found = run_ticks(clock, [250_000_000, 100_000_000, 0], 0.1)
-    assert found == [(0, 0), (3, 300_000_000), (5, 500_000_000)]
-
-
 def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
@@ -127,23 +122,6 @@ def test_a_value_out_of_bounds_is_left_out_alone(
     assert second["devices"] == first["devices"]
 
 
-def test_a_start_that_could_not_be_written_is_written_later(
-    log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
-        began = {"interval_s": 1.0, "host_sources": []}
-        log.write("start", monitor="one 1.0", devices=[1, 0], **began)
-        log.write("devices", took_ns=1, devices=[])
-    log.write("host", took_ns=1, cpu_percent=3.0)
-    events = written(tmp_path)
-    assert [event["event"] for event in events] == ["start", "fault", "host"]
-    assert (events[0]["monitor"], events[0]["devices"]) == ("one 1.0", [1, 0])
-
-
 class OneMonitor:
     name = "one 1.0"
 
@@ -168,10 +146,6 @@ class OneVendor:
         return OneMonitor(self._read) if self._read else None
 
 
-def three() -> list[DeviceSample]:
-    return [DeviceSample(index=number, power_w=100.0 + number) for number in range(3)]
-
-
 def take(
     vendor: OneVendor, log: SampleLog, clock: FakeClock, times: int = 1
 ) -> list[tuple[str, list[int]]]:
@@ -183,20 +157,6 @@ def take(
         background.start()
         assert background.wait(30)
     return opened
-
-
-def test_devices_of_the_ranks_alone_in_the_ranks_order(
-    log: SampleLog, tmp_path: Path, clock: FakeClock
-) -> None:
-    opened = take(OneVendor(three), log, clock)
-    (event,) = written(tmp_path)
-    assert event["devices"] == [{"index": 1, "power_w": 101.0}, {"index": 0, "power_w": 100.0}]
-    assert opened == [("one 1.0", [1, 0])]
-
-
-def test_a_vendor_without_a_monitor(log: SampleLog, tmp_path: Path, clock: FakeClock) -> None:
-    assert take(OneVendor(None), log, clock, times=2) == []
-    assert written(tmp_path) == []
 
 
 def test_a_reading_that_hangs_is_not_started_again(
@@ -256,20 +216,3 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 <= event.get("cpu_percent", 0) <= 100 for event in hosts)
     assert all(event["memory_used_bytes"] > 0 for event in hosts)
     assert events[-1]["faults"] == log.faults == {}
-
-
-def test_a_monitor_is_tried_until_it_opens(
-    log: SampleLog, tmp_path: Path, clock: FakeClock
-) -> None:
-    tried = []
-
-    class LateVendor(OneVendor):
-        def monitor(self) -> OneMonitor | None:
-            tried.append(1)
-            if len(tried) < 3:
-                raise MonitorFault("failed", "the driver is starting")
-            return super().monitor()
-
-    assert take(LateVendor(three), log, clock, times=4) == [("one 1.0", [1, 0])]
-    assert len(tried) == 3
-    assert [event["event"] for event in written(tmp_path)] == ["fault", "devices", "devices"]

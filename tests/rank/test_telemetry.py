@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import TICK, S, event, rank_events
+from fakes import TICK, S, rank_events
 from telemetry_files import (
     GIB,
     MONITOR,
     TIMES_S,
-    busy,
     cards,
-    devices,
     end,
     host,
     readings,
@@ -147,21 +144,6 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
     )
 
 
-def test_a_counter_that_began_anew_gives_no_energy(tmp_path: Path) -> None:
-    lines = [*readings(0, times_s=TIMES_S[:6]), *readings(0, times_s=TIMES_S[6:], energy_j=3.0)]
-    _, figures = told(tmp_path, [start(0), *lines], ranks=cards(1))
-    assert codes(figures, "energy_per_sample", "energy_to_target") == ["counter_fell"] * 2
-
-
-def test_no_energy_to_a_target_that_was_not_reached(tmp_path: Path) -> None:
-    missed = {"evaluate": {"target_reached": False}}
-    ranks = [[item | missed.get(item["event"], {}) for item in cards(1)[0]]]
-    found, figures = told(tmp_path, [start(0), *readings(0)], ranks=ranks)
-    assert "to_target" not in found.intervals_s
-    assert values(figures, "energy_per_sample", "energy_to_target") == [400 * 3.625 / 1024, None]
-    assert codes(figures, "energy_to_target") == ["target_not_reached"]
-
-
 def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> None:
     lines = [start(0), *readings(0, utilization_percent=None, throttle_reasons=None)]
     found, figures = told(tmp_path, lines, ranks=cards(1))
@@ -172,54 +154,10 @@ def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> N
     assert values(figures, "power") == [400.0]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (start(0), "devices_unknown"),
-        (start(), "devices_unknown"),
-        (start(0, 9), "no_reading_in_interval"),
-        (end(), "devices_unknown"),
-        (start(0, 1) | {"interval_s": "x"}, "devices_unknown"),
-    ],
-)
-def test_every_ranks_device_must_be_known(
-    tmp_path: Path, line: dict[str, Any], reason: str
-) -> None:
-    _, figures = told(tmp_path, [line, *readings(0, 1), end()])
-    assert codes(figures, "utilization", "power", "energy_per_sample") == [reason] * 3
-    by_ranks = Figure(2_500_000.0, note=message("device_memory_at_edges"))
-    assert figures["mem"] == by_ranks
-    _, figures = told(tmp_path, [start(0, 1), *readings(0, 1, times_s=(0.0, 2.0)), end()])
-    assert figures["mem"] == by_ranks
-
-
-@pytest.mark.parametrize(
-    ("last", "reason"),
-    [
-        ([end()], "devices_unmonitored"),
-        ([end(monitor=2)], "devices_unknown"),
-        ([], "devices_unknown"),
-    ],
-)
-def test_nothing_reads_devices_only_if_the_sampler_found_so(
-    tmp_path: Path, last: list[Any], reason: str
-) -> None:
-    _, figures = told(tmp_path, [start(monitor=None), host(1.0, cpu_percent=1.0), *last])
-    assert codes(figures, "utilization", "energy_to_target") == [reason] * 2
-
-
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
     found, figures = told(tmp_path, [start(3, 3), *readings(3)])
     assert [device.ranks for device in found.devices] == [[0, 1]]
     assert values(figures, "energy_to_target") == [400 * 5.0]
-
-
-def test_reasons_that_overlap_have_each_their_share(tmp_path: Path) -> None:
-    reasons = {7.0: ["cap"], 8.0: ["cap", "heat"], 9.625: None}
-    lines = [devices(t_s, busy(t_s, 0, throttle_reasons=reasons.get(t_s, []))) for t_s in TIMES_S]
-    found, _ = told(tmp_path, [start(0), *lines], ranks=cards(1))
-    # The last reading tells nothing of them, so the one at 9 s stands for the rest.
-    assert found.devices[0].over["train"].throttled == {"cap": 2 / 3.625, "heat": 1 / 3.625}
 
 
 def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
@@ -243,55 +181,3 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     assert figures["energy_to_target"].note == message("energy_of_packages", between_s=0.0)
     assert codes(figures, "utilization", "power") == ["devices_unmonitored"] * 2
     assert figures["mem"].note == message("resident_memory_sum")
-
-
-def test_on_a_cpu_without_counters_the_nodes_power_is_an_estimate(tmp_path: Path) -> None:
-    lines = [host(0.25 * n, cpu_percent=1.0, node_power_w=300.0) for n in range(48)]
-    _, figures = told(tmp_path, [start(monitor=None), *lines], on_processor=True)
-    assert codes(figures, "energy_to_target") == ["counter_untold"]
-    assert figures["estimated_energy_to_target"] == Figure(
-        pytest.approx(300 * 5.0), note=message("estimated_of_node", gap_s=0.25)
-    )
-
-
-def test_the_higher_of_monitor_and_ranks_is_the_memory(tmp_path: Path) -> None:
-    low = readings(0, 1, memory_used_bytes=2_000_000)
-    _, figures = told(tmp_path, [start(0, 1), *low])
-    assert figures["mem"] == Figure(2_500_000.0, note=message("device_memory_at_edges"))
-
-
-def test_a_run_that_was_not_sampled_has_no_summary(tmp_path: Path) -> None:
-    timeline = read_run(sampled_run(tmp_path / "run", None), 2)
-    figures = figures_of.compute(timeline, precision="fp32", recipe_warmup_steps=3)
-    names = ("utilization", "power", "temperature", "energy_per_sample", "energy_to_target")
-    assert codes(figures, *names) == ["not_sampled"] * 5
-
-
-def test_faults_are_counted_by_source_and_kind(tmp_path: Path) -> None:
-    def fault(t_s: int, source: str, kind: str, said: str) -> dict[str, Any]:
-        return event("fault", t_s * S, source=source, kind=kind, said=said)
-
-    lines = [
-        start(0), fault(1, "monitor", "hung", "no answer in 10 s"), *readings(0),
-        fault(5, "rapl", "failed", "gone"), fault(7, "monitor", "hung", "no answer in 20 s"),
-        end(monitor=7, rapl=1),
-    ]  # fmt: skip
-    found, _ = told(tmp_path, lines, ranks=cards(1))
-    assert [(x.source, x.kind, x.said, x.times) for x in found.faults] == [
-        ("monitor", "hung", "no answer in 10 s", 2),
-        ("rapl", "failed", "gone", 1),
-    ]
-    assert found.failed_readings == {"monitor": 7, "rapl": 1}
-
-
-def test_malformed_lines_are_counted_and_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
-    good = [json.dumps(line).encode() for line in [start(0), *readings(0)]]
-    bad = [
-        b"not json", b"[]", b'{"event":"devices","t_ns":1}', b'{"event":"mystery","t_ns":1}',
-        b'{"event":"devices","t_ns":9,"took_ns":0,"devices":[{"index":0,"power_w":1e999}]}',
-        b'{"event":"host","t_ns":9,"took_ns":0,"cpu_percent":"much"}',
-    ]  # fmt: skip
-    found, figures = told(tmp_path, b"\n".join([*bad, *good, b'{"event":"en']), ranks=cards(1))
-    assert found.malformed_lines == len(bad)
-    assert found.failed_readings is None
-    assert values(figures, "power") == [400.0]

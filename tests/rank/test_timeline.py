@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import event, launch_event, span, window, write_events, write_run
+from fakes import event, launch_event, span, window, write_run
 from trainmark.protocols import Counts
 from trainmark.record.figures import FIGURES, compute
-from trainmark.record.run.timeline import RunTimeline, read_rank, read_run
+from trainmark.record.run.timeline import RunTimeline, read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -149,18 +149,6 @@ def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -
         assert (figure.value, figure.reason) == (None, message("no_finite_loss"))
 
 
-def test_one_measured_step_has_no_deviation(tmp_path: Path) -> None:
-    ranks = [
-        event("start", S, pid=1), facts(3 * S),
-        window(4 * S, 6 * S, step_ns=[S], wait_ns=[0], samples=[4], loss=[1.0]),
-    ]  # fmt: skip
-    run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], ranks), 1)
-    found = compute(run, precision="bf16", recipe_warmup_steps=0)
-    assert found["step_time_p50"].value == 1.0
-    cv = found["step_time_cv"]
-    assert (cv.value, cv.reason) == (None, message("one_step_has_no_deviation"))
-
-
 def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -> None:
     ranks = uneven_ranks()
     for item in ranks[1]:
@@ -212,15 +200,6 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
     assert (first.trained.steps, first.target_reached, first.train_ns) == (5, True, 12 * S)
 
 
-def test_memory_of_processes_is_added_up(tmp_path: Path) -> None:
-    ranks = uneven_ranks()
-    for events in ranks:
-        events[2]["memory_scope"] = "process"
-    timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
-    mem = compute(timeline, precision="bf16", recipe_warmup_steps=3)["mem"]
-    assert (mem.value, mem.note) == (4_500.0, message("resident_memory_sum"))
-
-
 def figures_of(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
@@ -252,43 +231,6 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
         "peak_unknown", precision="bf16", product="NVIDIA H100 80GB HBM3e"
     )
     assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
-
-
-def test_a_given_peak_takes_precedence_and_names_the_published_one(tmp_path: Path) -> None:
-    rate = 4e14 / 4.5 / 2
-    unknown = uneven_ranks(product="NVIDIA H100 80GB HBM3e")
-    figure = figures_of(tmp_path, unknown, given_tflops=1000.0)["MFU"]
-    assert figure.value == pytest.approx(100 * rate / 1000e12)
-    assert figure.note == message("given_peak", precision="bf16", tflops=1000.0)
-    figure = figures_of(tmp_path, uneven_ranks(), given_tflops=500.0)["MFU"]
-    assert figure.value == pytest.approx(100 * rate / 500e12)
-    assert figure.note == message(
-        "given_peak_beside", precision="bf16", tflops=500.0, published=989.0, evidence="A"
-    )
-
-
-def test_mfu_of_ranks_on_different_devices_is_null(tmp_path: Path) -> None:
-    ranks = uneven_ranks()
-    ranks[1][2]["device"]["name"] = "NVIDIA H200"
-    assert figures_of(tmp_path, ranks, given_tflops=1.0)["MFU"].value is None
-    assert figures_of(tmp_path, ranks)["MFU"].reason == message(
-        "devices_differ", products=f"{H100}, NVIDIA H200"
-    )
-
-
-def test_without_a_formula_there_is_no_utilisation(tmp_path: Path) -> None:
-    figures = figures_of(tmp_path, uneven_ranks(flops=None))
-    for name in ("model_flops_per_device", "MFU", "MAMFU"):
-        assert figures[name].reason == message("no_flop_formula")
-    assert figures["matmul_flops_per_device"].value == 4e14
-
-
-def test_without_a_measured_matmul_there_is_no_mamfu(tmp_path: Path) -> None:
-    ranks = uneven_ranks()
-    ranks[1][2]["matmul_flops_per_second"] = None
-    figures = figures_of(tmp_path, ranks)
-    assert figures["MAMFU"].reason == message("matmul_rate_unmeasured")
-    assert figures["MFU"].value is not None
 
 
 def test_a_run_without_measured_steps_says_so(tmp_path: Path) -> None:
@@ -334,23 +276,6 @@ def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path)
     # A rank that said its last words has none.
     assert second.all_spans_ns(run.launch_ns)["unfinished"] == 0
     assert second.wall_ns(run.launch_ns) == 2 * S - run.launch_ns
-
-
-def test_a_torn_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
-    path = tmp_path / "events.rank0.jsonl"
-    write_events(path, uneven_ranks()[0])
-    path.write_bytes(path.read_bytes()[:-3])
-    rank, _ = read_rank(tmp_path, 0)
-    assert (rank.torn, rank.malformed_lines, rank.end_ns, rank.train_ns) == (True, 0, None, 12 * S)
-
-
-def test_a_null_loss_makes_the_mean_of_its_step_no_number(tmp_path: Path) -> None:
-    ranks = uneven_ranks()
-    ranks[1][5]["loss"] = [None, 1.0]
-    timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
-    losses = timeline.series.loss.tolist()
-    assert losses[3] != losses[3]
-    assert losses[4] == (4 * 0.5 + 2 * 1.0) / 6
 
 
 DURATIONS = st.integers(0, 10**6)

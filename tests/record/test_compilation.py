@@ -55,7 +55,7 @@ def record_of(
         ({"cache_hits": 3, "cache_misses": 1}, "mixed", None),
         ({"cache_hits": 3, "cache_misses": 0, "cache_bypasses": 1}, "mixed", None),
         ({"cache_misses": 0, "cache_bypasses": 4}, "cold", None),
-        ({"cache_misses": 0}, None, "compiler_cache_unused"),
+        ({"cache_misses": 0}, None, "compiler_uncounted"),
     ],
 )
 def test_the_cache_is_cold_warm_or_both(
@@ -69,7 +69,7 @@ def test_the_cache_is_cold_warm_or_both(
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"counts": None}, "compiler_uncounted"), ({"ended": False}, "compiler_unreported")],
+    [({"counts": None}, "compiler_uncounted"), ({"ended": False}, "compiler_uncounted")],
 )
 def test_what_is_not_known_is_null_with_a_reason(
     tmp_path: Path, changes: dict[str, Any], reason: str

@@ -24,7 +24,7 @@ TOLD = {
         ({}, {}, (None, None, None)),
         ({".dockerenv": ""}, {}, ("docker", None, None)),
         ({".dockerenv": ""}, TOLD, ("docker", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3")),
-        ({"run/.containerenv": PODMAN}, {}, ("podman", "4.9.3", "quay.io/team/train:1.2")),
+        ({"run/.containerenv": PODMAN}, {}, ("podman", None, None)),
         ({"run/.containerenv": ""}, {"container": "podman"}, ("podman", None, None)),
         ({"run/.containerenv": PODMAN}, TOLD,
          ("podman", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3")),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, window, write_events, write_run
-from trainmark.record.messages import render, way_out
+from trainmark.record.messages import way_out
 from trainmark.record.run.cause import find
 from trainmark.record.run.timeline import read_run
 
@@ -63,18 +63,6 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(cause: Any) -> None
     assert way_out(found).code == "way_out.timed_out_missing"
 
 
-def test_a_silent_rank_is_missing_and_one_without_saved_stacks_only_if_no_other_is(
-    cause: Any,
-) -> None:
-    found = cause(group("0", "collective", "barrier"), group("1", "silent", None, "zombie"))
-    assert found.message.args["missing"] == "1"
-    assert [(item["ranks"], item["state"]) for item in found.hang] == [
-        ("0", "collective"), ("1", "silent"), ("2", "unknown"),
-    ]  # fmt: skip
-    found = cause(group("0-1", "collective", "barrier"))
-    assert (found.message.args["missing"], found.message.args["places"]) == ("2", "2: ?")
-
-
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> None:
     backward = group("0-1", "waits", "backward")
     assert cause(backward, group("2", "elsewhere")).message.args["waiting"] == "0-1"
@@ -82,19 +70,6 @@ def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> 
     assert found.message.args["waiting"] == "2"
     assert found.message.args["missing"] == "0-1"
     assert found.message.args["places"] == f"0-1: backward ({STEP})"
-
-
-def test_ranks_in_different_collectives_are_apart(cause: Any) -> None:
-    found = cause(group("0,2", "collective", "all_reduce"), group("1", "collective", "barrier"))
-    assert found.message.code == "timed_out_apart"
-    assert found.message.args["places"] == f"0,2: all_reduce ({STEP}); 1: barrier ({STEP})"
-    assert "各 rank" in render(found.message, "zh")
-
-
-def test_all_ranks_in_one_collective_are_together(cause: Any) -> None:
-    found = cause(group("0-2", "collective", "all_reduce"))
-    assert found.message.code == "timed_out_together"
-    assert found.message.args["call"] == "all_reduce"
 
 
 @pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out"), (8, "timed_out_missing")])
@@ -106,12 +81,6 @@ def test_a_run_that_still_reported_windows_does_not_hang(
     found = cause(*groups, stop_s=stop_s)
     assert found.message.code == code
     assert len(found.hang) == 2
-
-
-def test_ranks_that_all_compute_or_left_no_stacks_are_not_judged(cause: Any) -> None:
-    assert cause(group("0-2", "elsewhere")).message.code == "timed_out"
-    found = cause()
-    assert (found.message.code, found.hang) == ("timed_out", [])
 
 
 def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:

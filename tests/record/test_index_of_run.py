@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, event, launch_event, span, window, write_run
-from trainmark.errors import RecordError
 from trainmark.launch import run_dir as launching
 from trainmark.pages.exports.forms import to_index
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
-from trainmark.record.index_record import index_records, write_index
+from trainmark.record.index_record import index_records
 from trainmark.record.record import Record
-from trainmark.spec import Mission, message
+from trainmark.spec import Mission
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,36 +58,6 @@ def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None
     assert (speed.FINAL_RESULT, speed.JOB_FAIL_FLAG, speed.LOSS_RESULT) == (0, 1, None)
     assert (memory.FINAL_RESULT, memory.JOB_FAIL_FLAG) == (0, 1)
     assert (speed.UNIT, memory.UNIT) == ("samples/s", "MiB")
-
-
-def test_a_figure_that_is_not_known_is_flagged_even_when_the_run_passed() -> None:
-    made = distilbert()
-    none = made.figures["mem"].model_copy(update={"value": None, "reason": message("not_told")})
-    speed, memory = index_records(distilbert(figures=made.figures | {"mem": none}))
-    assert (speed.JOB_FAIL_FLAG, memory.JOB_FAIL_FLAG, memory.FINAL_RESULT) == (0, 1, 0)
-
-
-def test_a_case_without_a_mission_has_none(tmp_path: Path) -> None:
-    made = distilbert()
-    about = made.plan.about.model_copy(update={"mission": None})
-    plan = made.plan.model_copy(update={"case": "toy", "about": about})
-    toy = made.model_copy(update={"plan": plan})
-    assert write_index(toy, tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RecordError, match="case toy names no mission"):
-        to_index([distilbert(), toy])
-
-
-def test_what_was_written_never_changes(tmp_path: Path) -> None:
-    paths = write_index(distilbert(), tmp_path)
-    assert [path.name for path in paths] == [
-        "nlp_distilbert_mp_bs96_tf32_2_speed",
-        "nlp_distilbert_mp_bs96_tf32_2_mem",
-    ]
-    write_index(distilbert(status="failed"), tmp_path)
-    assert [path.read_text(encoding="utf-8") for path in paths] == [SPEED + "\n", MEMORY + "\n"]
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "index"]
-    assert sorted((tmp_path / "index").iterdir()) == sorted(paths)
 
 
 @pytest.fixture

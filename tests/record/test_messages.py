@@ -12,7 +12,7 @@ import pytest
 import trainmark
 from trainmark import cases
 from trainmark.record.messages import MESSAGES, render
-from trainmark.spec import Message, message
+from trainmark.spec import Message
 
 EMITTERS = (
     "message", "RunError", "DivergedError", "ContradictionError", "UntimedWorkError",
@@ -81,37 +81,6 @@ def test_every_sentence_can_be_emitted() -> None:
     for code in TEXTS:
         written = f'"{code}"' in source or f'"{code.partition(".")[0]}.{{' in source
         assert written or any(re.fullmatch(one, code) for one in patterns), code
-
-
-def test_arguments_are_printed_in_the_sentences_own_form() -> None:
-    moved = message("not_steady", drift=-0.0912)
-    assert "-9.1%" in render(moved, "en")
-    assert "-9.1%" in render(moved, "zh")
-    unknown = message("not_steady", drift=None)
-    assert "unknown" in render(unknown, "en")
-    assert "未知" in render(unknown, "zh")
-
-
-def outside_case(folder: Path, name: str, messages: str) -> None:
-    (folder / name).mkdir()
-    (folder / name / "case.py").write_text(
-        "from dataclasses import replace\n"
-        "from trainmark.cases.toy.case import CASE as TOY\n"
-        "from trainmark.spec import Text\n"
-        f'CASE = replace(TOY, name="{name}", messages={{"{name}.full": Text("full", "已满")}})\n'
-    )
-    (folder / name / "messages.toml").write_text(messages, encoding="utf-8")
-
-
-def test_a_case_outside_the_package_ships_its_sentences_as_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outside_case(tmp_path, "told_case", '[told_case.empty]\nen = "no row {row}"\n')
-    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(tmp_path))
-    own = cases.load("told_case").messages
-    assert own.keys() == {"told_case.full", "told_case.empty"}
-    for lang in ("en", "zh"):  # no Chinese there: English is shown
-        assert render(Message("told_case.empty", {"row": 3}), lang, own) == "no row 3"
 
 
 @pytest.mark.parametrize(

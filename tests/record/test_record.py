@@ -9,7 +9,6 @@ import socket
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -18,7 +17,6 @@ from packaging.version import Version
 
 from fakes import (
     GOLDEN,
-    TICK,
     FakeVendor,
     S,
     check_golden,
@@ -30,7 +28,7 @@ from fakes import (
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan
 from trainmark.record import environment, record, reduce
-from trainmark.spec import Figure, OwnFigures, message
+from trainmark.spec import message
 
 
 @pytest.fixture(autouse=True)
@@ -74,21 +72,6 @@ def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
     check_golden("record_toy.json", path.read_text())
 
 
-def test_a_figure_that_a_case_computes_but_does_not_declare_is_noted(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed = OwnFigures({"cache_share": Figure(0.5)}, [message("own_note")])
-    part = SimpleNamespace(compute=lambda work, known: computed)
-    monkeypatch.setattr(reduce.cases, "has_part", lambda name, module: module == "figures")
-    monkeypatch.setattr(reduce.cases, "part", lambda name, module: part)
-
-    built = reduce.reduce(run_dir)
-
-    assert "cache_share" not in built.figures
-    assert message("undeclared_figures", names="cache_share") in built.notes
-    assert message("own_note") in built.notes
-
-
 def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
     first = reduce.reduce(run_dir)
     record.write(first, run_dir)
@@ -130,24 +113,6 @@ def test_a_record_is_never_replaced(run_dir: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_record_is_written_whole_or_not_at_all(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = reduce.reduce(run_dir)
-
-    def full_disk(_: object) -> bytes:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(record, "content", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        record.write(built, run_dir)
-    assert not (run_dir / "record.json").exists()
-    monkeypatch.undo()
-    record.write(built, run_dir)
-    assert record.read(run_dir) == built
-    assert not list(run_dir.glob(".record*"))
-
-
 @pytest.mark.parametrize("damage", ["no plan", "no events", "no launch"])
 def test_what_is_no_run_directory_is_named(run_dir: Path, damage: str) -> None:
     if damage == "no plan":
@@ -184,23 +149,6 @@ def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
     assert built.cause.message.args["share"] == pytest.approx(29.85, abs=0.01)
 
 
-@pytest.mark.parametrize("product", ["NVIDIA H100 80GB HBM3", "Fake Accelerator 1"])
-def test_an_impossible_mfu_of_a_given_peak_fails_the_run_too(run_dir: Path, product: str) -> None:
-    change(run_dir, "facts", device={"name": product})
-    change(run_dir, "window", model_flops=3.25e15)
-    planned = json.loads((run_dir / "plan.json").read_text())
-    for tflops, status in ((2001.0, "passed"), (1999.0, "failed")):  # it ran at 2000
-        (run_dir / "plan.json").write_text(json.dumps(planned | {"peak_tflops": tflops}))
-        built = reduce.reduce(run_dir)
-        assert built.status == status
-        note = built.figures["MFU"].note
-        assert note is not None
-        assert (note.code.startswith("given_peak"), note.args["tflops"]) == (True, tflops)
-    assert built.cause is not None
-    assert built.cause.kind == "peak_exceeded"
-    assert built.cause.message.code == "mfu_above_given_peak"
-
-
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     assert "quality_above_best" not in codes(run_dir)
     change(run_dir, "evaluate", value=0.99)
@@ -235,19 +183,6 @@ def test_a_missed_target_is_a_failure_or_a_remark(run_dir: Path, required: bool)
         assert (built.status, built.cause, built.notes) == ("passed", None, [said])
     change(run_dir, "evaluate", value=None)
     assert reduce.reduce(run_dir).notes == []  # its reason says why there is none
-
-
-def test_unsteady_steps_are_noted(run_dir: Path) -> None:
-    built = reduce.reduce(run_dir)
-    assert (built.steps.steady, built.steps.drift, built.notes) == (True, 0.0, [])
-    slower = [TICK] * 6 + [2 * TICK] * 7
-    path = run_dir / "events.rank0.jsonl"
-    text = path.read_text()
-    old = json.dumps([TICK] * 13, separators=(",", ":"))
-    path.write_text(text.replace(old, json.dumps(slower)))
-    built = reduce.reduce(run_dir)
-    assert (built.steps.steady, built.steps.drift) == (False, 1.0)
-    assert built.notes == [message("not_steady", drift=1.0)]
 
 
 def test_a_loss_that_does_not_fall_is_noted_where_nothing_is_evaluated(run_dir: Path) -> None:

@@ -146,29 +146,6 @@ def test_stretches_sum_steps_and_keep_the_longest_step() -> None:
     assert found.share[0][123] == pytest.approx((9 * 100 + 10_000) / (9 * 100 + 110), abs=1e-6)
 
 
-def test_ranks_that_ended_early_or_never_began() -> None:
-    found = step_shares([ns(10, 10), ns(), ns(30)])
-    assert found is not None
-    assert found.ranks == [0, 2]
-    assert found.share == [[1.0, 1.0], [3.0, None]]
-    assert step_shares([ns(10), ns()]) is None
-    nothing = step_shares([ns(0), ns(0)])
-    assert nothing is not None
-    assert nothing.share == [[None], [None]]
-    assert nothing.longest == (0, 1, 0.0)
-
-
-def test_blocks_of_any_width_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    steps = [rng.integers(90, 110, size=count) for count in (1000, 990, 1000)]
-    whole = step_shares(steps)
-    monkeypatch.setattr(series, "_CELLS_AT_ONCE", 6)
-    narrow = step_shares(steps)
-    assert whole is not None
-    assert narrow is not None
-    assert whole == narrow
-
-
 def test_ranks_of_a_run(tmp_path: Path) -> None:
     found = made(sampled_run(tmp_path / "run", None))
     assert found.steps is not None
@@ -176,12 +153,6 @@ def test_ranks_of_a_run(tmp_path: Path) -> None:
     assert found.steps.edges[-1] == 16
     assert {share for row in found.steps.share for share in row} == {1.0}
     assert found.lines == []
-
-
-def test_one_rank_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", [launch_event()], rank_events())
-    found = made(sampled_run(folder, None, ranks=[rank_events()]))
-    assert found.steps is None
 
 
 def test_steps_of_too_many_ranks_are_not_compared(

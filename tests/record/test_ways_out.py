@@ -40,8 +40,3 @@ def test_the_way_out_fits_the_cause(found: Cause, code: str) -> None:
         said = render(way_out(found), lang)
         assert "{" not in said
         assert ("traceback" in said or "调用栈" in said) <= (code in ("error", "rank_killed"))
-
-
-def test_an_errors_own_advice_goes_before_any_other() -> None:
-    found = way_out(cause("oom", "fault", text="too large", remedy="add bs=4"))
-    assert (found.code, found.args) == ("own_way_out", {"text": "add bs=4"})

@@ -44,13 +44,7 @@ def compilation(plan: Plan, timeline: RunTimeline) -> Compilation | None:
     rank = timeline.ranks[0]
     counts = rank.result.compiler
     cache = None if counts is None else _cache(counts)
-    reason = None
-    if not rank.reported_result:
-        reason = message("compiler_unreported")
-    elif counts is None:
-        reason = message("compiler_uncounted")
-    elif cache is None:
-        reason = message("compiler_cache_unused")
+    reason = message("compiler_uncounted") if cache is None else None
     names = (
         "graphs", "graph_breaks", "cache_hits", "cache_misses", "cache_bypasses", "graphs_left_out",
     )  # fmt: skip

@@ -65,22 +65,19 @@ DIGEST_VARIABLE = "TRAINMARK_CONTAINER_DIGEST"
 VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
 NETWORK_VARIABLE = "TRAINMARK_NETWORK"
 PIP_VARIABLE = "PIP_INDEX_URL"  # what pip and the build of an image read
-_PODMAN = re.compile(r'^(engine|image)="(?:podman-)?([^"]*)"$', re.MULTILINE)
 
 
 def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | None]:
     """Return kind, version, image and digest of the container of the run; None for unknown ones.
 
-    Inside a container, docker shows neither version nor image, podman both but only if it is
-    privileged, apptainer the image. The variables take precedence.
+    Docker shows neither version nor image, podman not always, apptainer the image. The variables
+    take precedence.
     """
-    kind, version, image = None, None, None
-    podman = root / "run" / ".containerenv"  # podman-run(1), 2026-11-21
+    kind, image = None, None
     if (root / ".dockerenv").exists():
         kind = "docker"
-    elif podman.exists():
-        engine = dict(_PODMAN.findall(podman.read_text(encoding="utf-8", errors="replace")))
-        kind, version, image = "podman", engine.get("engine"), engine.get("image")
+    elif (root / "run" / ".containerenv").exists():  # podman-run(1), 2026-11-21
+        kind = "podman"
     elif "APPTAINER_NAME" in variables or "SINGULARITY_NAME" in variables:
         kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
         image = variables[f"{kind.upper()}_NAME"]
@@ -88,7 +85,7 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
     named = image.partition("@")[2] if image else ""  # where an engine tells the name alone
     return {
         "container": kind or variables.get("container") or None,  # the variable that systemd reads
-        "container_version": variables.get(VERSION_VARIABLE) or version,
+        "container_version": variables.get(VERSION_VARIABLE),
         "container_image": image,
         "container_digest": variables.get(DIGEST_VARIABLE) or named or None,
     }

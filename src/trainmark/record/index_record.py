@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.data.json_documents import written_whole
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError
 from trainmark.rank.events import rank_file
 from trainmark.record.trust import refuted
 
@@ -36,7 +35,6 @@ INDEX_DIR = "index"
 _SPEED, _MEMORY = 1, 2
 _BYTES_PER_MIB = 2**20
 _LOSS_DIGITS = 7  # significant ones; record.json has them all
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.\-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,20 +76,24 @@ class IndexRecord:
     profiler_path: str | None = None
 
     def __post_init__(self) -> None:
-        if self.mission_name:
-            _check_member("mission_name", self.mission_name, MISSIONS)
-        _check_member("direction_id", self.direction_id, DIRECTIONS)
-        _check_member("run_mode", self.run_mode, RUN_MODES)
-        _check_member("index", self.index, INDEXES)
-        _check_member("JOB_FAIL_FLAG", self.JOB_FAIL_FLAG, (0, 1))
-        _check("gpu_num", self.gpu_num, self.gpu_num >= 1, "at least one device")
-        _check("model_name", self.model_name, bool(self.model_name), "a name")
-        result, loss = self.FINAL_RESULT, self.LOSS_RESULT
-        finite = math.isfinite(result) and result >= 0
-        _check("FINAL_RESULT", result, finite, "a finite number, not negative")
-        _check("LOSS_RESULT", loss, loss is None or math.isfinite(loss), "a finite number")
-        flagged = result > 0 or self.JOB_FAIL_FLAG == 1
-        _check("FINAL_RESULT", result, flagged, "above zero, or JOB_FAIL_FLAG is 1")
+        known = (
+            ("mission_name", ("", *MISSIONS)), ("direction_id", DIRECTIONS),
+            ("run_mode", RUN_MODES), ("index", INDEXES), ("JOB_FAIL_FLAG", (0, 1)),
+        )  # fmt: skip
+        for key, table in known:
+            if getattr(self, key) not in table:
+                raise UsageError(
+                    f"{key} {getattr(self, key)!r} is unknown",
+                    where="index record", rule=f"one of {', '.join(map(str, table))}",
+                )  # fmt: skip
+        result, loss = self.FINAL_RESULT, self.LOSS_RESULT or 0.0
+        fits = self.gpu_num >= 1 and result >= 0 and (result > 0 or self.JOB_FAIL_FLAG == 1)
+        if not (fits and math.isfinite(result) and math.isfinite(loss) and self.model_name):
+            raise UsageError(
+                f"{self.model_name!r}: FINAL_RESULT {result}, LOSS_RESULT {loss}, "
+                f"gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}", where="index record",
+                rule="a name, finite numbers, a device, JOB_FAIL_FLAG where the result is 0",
+            )  # fmt: skip
 
     def to_json(self) -> str:
         """Return the record as one line of JSON without a newline, keys in their order."""
@@ -113,37 +115,13 @@ def fail_flag(final_result: float, *, failed: bool = False) -> int:
 def model_name(  # noqa: PLR0917 - the words of the name in their order
     repository: str, model: str, mode: str, micro_batch_size: int, precision: str, devices: int
 ) -> str:
-    """Return the name of a piece of work, ``nlp_gpt_sp_bs8_fp32_1``.
-
-    Raises:
-        UsageError: for a word that does not fit a file name, an unknown mode, a count
-            below one.
-    """
-    for key, word in (("repository", repository), ("precision", precision)):
-        _check(key, word, _WORD.fullmatch(word) is not None, "letters, digits, . and -")
-    words = model.split("_")  # a model's own name may have more than one word
-    _check("model", model, all(map(_WORD.fullmatch, words)), "letters, digits, . - and _")
-    _check_member("run_mode", mode, RUN_MODES)
-    _check("micro_batch_size", micro_batch_size, micro_batch_size >= 1, "at least 1")
-    _check("devices", devices, devices >= 1, "at least 1")
+    """Return the name of a piece of work, ``nlp_gpt_sp_bs8_fp32_1``."""
     return f"{repository}_{model}_{mode}_bs{micro_batch_size}_{precision}_{devices}"
 
 
 def file_name(model_name: str, index: int) -> str:
     """Return the file name of a record, ``nlp_gpt_sp_bs8_fp32_1_speed`` for index 1."""
-    _check_member("index", index, INDEXES)
     return f"{model_name}_{INDEXES[index]}"
-
-
-def _check(key: str, value: object, right: bool, rule: str) -> None:
-    if not right:
-        raise UsageError(f"{key} is {value!r}", where="index record", rule=rule)
-
-
-def _check_member(key: str, value: object, known: Any) -> None:
-    if isinstance(value, bool) or value not in known:
-        what = f"{key} {value!r} is unknown"
-        raise UsageError(what, where="index record", remedy=nearest(str(value), map(str, known)))
 
 
 def index_records(record: Record) -> list[IndexRecord]:

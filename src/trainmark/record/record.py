@@ -6,7 +6,6 @@ A record is immutable once written and written atomically; ``reduce`` computes i
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator, with_config
@@ -15,7 +14,6 @@ from pydantic_core import to_json
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
-from trainmark import __version__
 from trainmark.data import json_documents
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError
@@ -314,27 +312,14 @@ def read(path: Path) -> Record:
     try:
         found = Record.model_validate_json(text, strict=True)
     except ValueError as error:
-        raise _unreadable(file, error, text) from None
+        first = " ".join(str(error).splitlines()[:3])
+        raise RecordError(
+            f"not a record of this schema: {first}",
+            where=str(file),
+            rule="a record is read by the version that wrote it",
+            remedy="`trainmark list schema` prints the schema",
+        ) from None
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
-
-
-def _unreadable(file: Path, error: Exception, text: bytes) -> RecordError:
-    """Return the error for a file that is not a record, or a record of another version."""
-    with suppress(ValueError, KeyError, TypeError, IndexError):
-        writer = json.loads(text)["suite"]["version"]
-        if writer != __version__:
-            return RecordError(
-                f"written by trainmark {writer}, which {__version__} cannot read",
-                where=str(file),
-                remedy="read it with that version, or run again",
-            )
-    first = " ".join(str(error).splitlines()[:3])
-    return RecordError(
-        f"not a record of this schema: {first}",
-        where=str(file),
-        rule="records never change once written",
-        remedy="`trainmark list schema` prints the schema",
-    )
 
 
 def dumps_schema() -> str:

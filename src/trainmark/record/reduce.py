@@ -146,22 +146,13 @@ def _environment(timeline: RunTimeline) -> Environment:
 
 
 def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
-    """Return the case's own figures; none if the case is not installed.
-
-    A figure that the case computes but does not declare has no unit: it is left out with a note.
-    """
+    """Return the case's own figures; none if the case is not installed."""
     if plan.case not in cases.names() or not cases.has_part(plan.case, "figures"):
         return OwnFigures({})
-    compute_own = cases.part(plan.case, "figures").compute
-    found: OwnFigures = compute_own([rank.work for rank in timeline.ranks], known)
-    declared = figures_of.specs(cases.load(plan.case).page)
-    unknown = sorted(found.figures.keys() - declared.keys())
-    if not unknown:
-        return found
-    return OwnFigures(
-        {name: item for name, item in found.figures.items() if name in declared},
-        [*found.notes, message("undeclared_figures", names=", ".join(unknown))],
+    found: OwnFigures = cases.part(plan.case, "figures").compute(
+        [rank.work for rank in timeline.ranks], known
     )
+    return found
 
 
 def _entries(

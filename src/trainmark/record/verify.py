@@ -120,10 +120,7 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     if not found:
         return []
     if anew.plan.about.page.figures and anew.plan.case not in cases.names():
-        others = [item for item in found if not _of_case(item[0], record)]
-        if not others:
-            return [message("evidence_case_absent", case=anew.plan.case)]
-        found = others
+        return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
     writers = {tuple(_series(text)) for text in (record.suite.version, anew.plan.suite_version)}
     if len(writers) == 1 and _series(record.suite.version) != _series(__version__):
@@ -142,19 +139,6 @@ def _disagrees(found: list[_Difference]) -> Message:
         recomputed=_shown(recomputed),
         fields=len(found),
     )
-
-
-def _of_case(place: str, record: Record) -> bool:
-    """Tell whether only the case can compute the value at ``place``.
-
-    These are its own figures, common figures that it replaced by None, and its notes.
-    """
-    kind, _, below = place.partition(".")
-    name = below.partition(".")[0]
-    if kind == "figures":
-        own = {spec.name for spec in record.plan.about.page.figures}
-        return name in own or (name in record.figures and record.figures[name].value is None)
-    return kind.partition("[")[0] in ("notes", "trust")
 
 
 def _series(version: str) -> list[str]:

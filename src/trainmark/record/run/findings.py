@@ -5,9 +5,9 @@ Owns their thresholds. Computed from events, plan and figures alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import groupby
 from math import sqrt
+from statistics import median_high
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ def find(run: Inputs) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks, _partial_batch, _slow_devices,
+        _clocks, _slow_devices,
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(run)]
     doubts += [*slow_ranks(run.timeline, run.plan.nproc), *unlike_nodes(node_facts(run.timeline))]
@@ -161,16 +161,8 @@ def _few_updates(run: Inputs) -> Iterator[Message]:
         yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
 
 
-def _partial_batch(run: Inputs) -> Iterator[Message]:
-    """Yield a finding if the data has fewer samples than the recipe gives to one device."""
-    recipe, samples = run.plan.recipe, samples_per_epoch(run.plan, run.timeline)
-    batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
-    if samples < batch:
-        yield message("partial_batch", most=samples, batch=batch)
-
-
 def _slow_devices(run: Inputs) -> Iterator[Message]:
-    """Compare each device's matmul rate in preflight with the median of the other ranks' devices.
+    """Compare each device's matmul rate in preflight with the median of all of the same product.
 
     Only devices of the same product that ranks do not share. Of two, the slower is compared with
     the faster.
@@ -182,31 +174,13 @@ def _slow_devices(run: Inputs) -> Iterator[Message]:
         if rate and product and rank.facts.shares_cores is False:
             rates.setdefault(product, {})[rank.rank] = rate
     for product, known in rates.items():
-        ordered = sorted(known.values())
+        usual = median_high(known.values()) if len(known) > 1 else 0.0
         for number, rate in known.items():
-            others = _median_without(rate, ordered)
-            if others is None or rate >= (1 - _SLOW_DEVICE) * others:
-                continue
-            yield message(
-                "slow_device",
-                rank=number,
-                device=product,
-                tflops=rate / 1e12,
-                others_tflops=others / 1e12,
-                share=1 - rate / others,
-            )
-
-
-def _median_without(value: float, ordered: list[float]) -> float | None:
-    """Return the median of ``ordered`` less one ``value`` of it; None if nothing is left.
-
-    A median of its own for each rank would take time that grows with the square of the ranks.
-    """
-    left, at = len(ordered) - 1, bisect_left(ordered, value)
-    if not left:
-        return None
-    low, high = (ordered[place + (place >= at)] for place in ((left - 1) // 2, left // 2))
-    return (low + high) / 2
+            if rate < (1 - _SLOW_DEVICE) * usual:
+                yield message(
+                    "slow_device", rank=number, device=product, tflops=rate / 1e12,
+                    others_tflops=usual / 1e12, share=1 - rate / usual,
+                )  # fmt: skip
 
 
 def notes(run: Inputs, steps: Steps, quality: Quality) -> list[Message]:
@@ -277,9 +251,6 @@ def _on_conditions(run: Inputs) -> Iterator[Message]:
     graphs = graphs_while_measured(run.timeline)
     if graphs:
         yield message("compiled_while_measured", graphs=graphs)
-    compiler = run.timeline.ranks[0].result.compiler or {}
-    if compiler.get("graphs_left_out"):
-        yield message("graphs_left_out", graphs=compiler["graphs_left_out"])
     if "oversubscribed" in run.plan.labels:
         yield message("oversubscribed")
     yield from _many_threads(run)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _THROTTLED = 0.01  # of the measured time; less is one reading of many
 _FEW_READINGS = 5
-_LOST_READINGS = 3  # that the sampler owes at the end of the run
 
 
 def compute(
@@ -175,12 +174,8 @@ def notes(telemetry: Telemetry | None) -> Iterator[Message]:
         source = (telemetry.monitor or fault.source) if fault.source == "monitor" else fault.source
         if fault.source in {"monitor", "host", *telemetry.host_sources}:  # what was there
             yield message(f"source_{fault.kind}", source=source, said=fault.said, times=fault.times)
-    _, run_s = telemetry.intervals_s.get("run", (0.0, 0.0))
-    patience_s = _LOST_READINGS * (telemetry.interval_s or 0.0)
     if telemetry.last_s is None:
         yield message("no_samples")
-    elif telemetry.failed_readings is None and telemetry.last_s < run_s - patience_s:
-        yield message("sampler_ended_early", last_s=telemetry.last_s, run_s=run_s)
     if telemetry.malformed_lines:
         yield message("malformed_telemetry_lines", lines=telemetry.malformed_lines)
     uses = [device.over["train"] for device in telemetry.devices if "train" in device.over]
