@@ -86,7 +86,7 @@ def _seconds(job: Repeated) -> float:
 
 def run_variant(case: str, device_name: str, changes: str, file: str, stay: str) -> None:
     """Take the first steps, write their times to ``file``; with ``stay`` take further ones."""
-    from trainmark.train.compilation import facts
+    from trainmark.train.parallel import compiler_facts as facts
 
     start = time.perf_counter()
     built, device = build(case, device_name=device_name, **json.loads(changes))

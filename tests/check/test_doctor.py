@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from dataclasses import asdict
-from types import SimpleNamespace
-
 import pytest
 
 from fake_nvml import FakeCard, put_cards
@@ -54,20 +49,6 @@ def test_the_exit_code_is_that_of_the_worst(tmp_path, severities, code):
     found = examine(machine(tmp_path), [of(severity) for severity in severities])
     assert found.exit_code == code
     assert [one.severity for one in found.checks] == list(severities)
-
-
-def test_a_document_has_everything(tmp_path):
-    found = examine(machine(tmp_path, quick=True), [of("spoils", "7 of 9"), *SLOW])
-    assert asdict(found) == {
-        "schema_version": 1,
-        "device": "fake",
-        "nproc": 2,
-        "exit_code": 1,
-        "checks": [
-            {"code": "check", "severity": "spoils", "what": "7 of 9", "remedy": "do this"}
-        ],
-        "left_out": ["torch"],
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -168,15 +149,6 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
 
     found = only(doctor.torch(machine(tmp_path, tool=tool)))
     assert (found.severity, said in found.what) == ("stops", True)
-
-
-@pytest.mark.parametrize(("precision", "severity"), [("bf16", "stops"), ("fp32", "fine")])
-def test_a_precision_that_only_the_open_device_refuses_is_told(tmp_path, precision, severity):
-    answer = json.dumps(["opened", "", {"bf16": "emulated"}])
-    request = SimpleNamespace(recipe=SimpleNamespace(precision=precision))
-    subject = machine(tmp_path, choice=request, tool=lambda *_, **__: answer)
-    found = only(doctor.torch(subject))
-    assert (found.severity, found.what) == (severity, "opened; not bf16: emulated")
 
 
 def test_processes_on_the_devices_are_named(tmp_path, vendors):
@@ -280,19 +252,6 @@ def test_a_missing_folder_stops_a_run(here, tmp_path):
     assert (found.code, found.severity) == ("data", "stops")
     assert str(tmp_path / "none") in found.what
     assert "prepare" in found.remedy
-
-
-def test_incomplete_data_stops_a_run(here, tmp_path):
-    list(doctor.data(here("toy")))
-    (generated,) = (tmp_path / "cache").glob("toy-*")
-    shutil.copytree(generated, tmp_path / "data")
-    assert [one.severity for one in doctor.data(here("toy", data=tmp_path / "data"))] == [
-        "fine"
-    ] * 2
-    for file in sorted((tmp_path / "data").rglob("*"))[:1]:
-        file.unlink()
-    found = only(doctor.data(here("toy", data=tmp_path / "data")))
-    assert (found.code, found.severity) == ("data", "stops")
 
 
 def test_a_recipe_that_does_not_fit_stops_a_run(here):

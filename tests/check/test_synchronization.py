@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 
-from fakes import FakeClock, SyncDevice
 from trainmark.check.probe import SynchronizedError, no_synchronization
 
 VALUES, MASK, PLACES = torch.arange(6.0), torch.arange(6) % 2 == 0, torch.tensor([3, 1])
@@ -76,18 +73,3 @@ def test_a_scaled_step_of_an_optimizer_that_is_not_fused_is_refused(sync_device)
     scaler.scale(weight.sum()).backward()
     with no_synchronization(sync_device), pytest.raises(SynchronizedError):
         scaler.step(optimizer)
-
-
-def test_a_device_that_can_tell_is_asked():
-    asked = []
-
-    class Asked(SyncDevice):
-        @contextmanager
-        def forbid_synchronization(self):
-            asked.append("forbidden")
-            yield
-            asked.append("allowed")
-
-    with no_synchronization(Asked(FakeClock())):
-        asked.append("a step")
-    assert asked == ["forbidden", "a step", "allowed"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from trainmark import cases
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.data import generated
-from trainmark.data.generated import default_root, generated_folder
+from trainmark.data.generated import generated_folder
 from trainmark.errors import EnvironmentFault
 from trainmark.spec import Case, Recipe
 
@@ -72,19 +70,6 @@ def test_only_the_fields_that_data_depends_on_name_the_folder(
     assert cases.generated_folder(case, other, tmp_path) != folder
 
 
-def test_a_generator_can_read_no_other_field(tmp_path: Path) -> None:
-    def generate(folder: Path, recipe: Recipe) -> None:
-        (folder / "a.txt").write_text(str(recipe.timeout_s))
-
-    with pytest.raises(AttributeError, match="timeout_s"):
-        folder_by(generate, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    named = replace(TOY, data_fields=frozenset({"timeout_s"}))
-    recipes = [replace(RECIPE, timeout_s=timeout_s) for timeout_s in (1.0, 2.0)]
-    folders = {folder_by(generate, tmp_path, case=named, recipe=recipe) for recipe in recipes}
-    assert {(folder / "a.txt").read_text() for folder in folders} == {"1.0", "2.0"}
-
-
 def test_a_changed_generator_has_another_folder(tmp_path: Path) -> None:
     file = tmp_path / "generator.py"
 
@@ -110,33 +95,9 @@ def test_a_generator_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_at_once_end_with_one_whole_folder(tmp_path: Path) -> None:
-    together = Barrier(2)
-
-    def generate(folder: Path, recipe: Recipe) -> None:
-        (folder / "a.txt").write_text("same")
-        together.wait(timeout=30)  # both have begun before either ends
-
-    with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: folder_by(generate, tmp_path), range(2)))
-    assert folders[0] == folders[1]
-    assert [path.name for path in tmp_path.rglob("*")] == [folders[0].name, "a.txt"]
-
-
 @pytest.mark.parametrize("root", ["file", "file/below"])
 def test_a_root_that_cannot_be_written_is_an_environment_fault(tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(EnvironmentFault, match="cannot write there") as caught:
         folder_by(counting([]), tmp_path / root)
     assert generated.ROOT_VARIABLE in str(caught.value)
-
-
-def test_the_root_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINMARK_CACHE", "/a/cache")
-    assert default_root() == Path("/a/cache")
-    monkeypatch.delenv("TRAINMARK_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert default_root() == Path("/xdg/trainmark")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
-    assert default_root() == Path("/home/somebody/.cache/trainmark")

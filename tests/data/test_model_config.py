@@ -76,17 +76,6 @@ def test_a_value_outside_its_range_is_named(
     assert error.remedy == "fetch it"
 
 
-def test_a_key_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="hidden_size is missing") as caught:
-        read(tmp_path, {"model_type": "small"})
-    assert str(caught.value.where).endswith("config.json, hidden_size")
-
-
-def test_a_rule_about_several_keys_speaks_for_itself(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="a million weights at most"):
-        read(tmp_path, {**SOUND, "hidden_size": 10**7})
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [
@@ -97,11 +86,6 @@ def test_a_rule_about_several_keys_speaks_for_itself(tmp_path: Path) -> None:
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: str, what: str) -> None:
     with pytest.raises(DataError, match=what):
         read(tmp_path, content)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_config(tmp_path / "config.json", Keys, rule="a", remedy="b")
 
 
 @pytest.mark.parametrize(

@@ -64,19 +64,6 @@ def test_an_interrupted_call_goes_on_with_what_is_finished(raw, tmp_path):
     assert write(raw) == ["late"]
 
 
-def test_what_changed_meanwhile_is_made_again(raw, tmp_path):
-    with pytest.raises(EnvironmentFault):
-        write(raw, fail=True)
-    (tmp_path / ".data.partial" / "sub" / "abc.txt").write_bytes(b"xyz")
-    assert write(raw) == ["abc", "late"]
-
-
-def test_other_sources_or_options_begin_anew(raw):
-    with pytest.raises(EnvironmentFault):
-        write(raw, fail=True, tokenizer="a")
-    assert write(raw, tokenizer="b") == ["abc", "count", "late"]
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [({"tokenizer": "x"}, "with another tokenizer"), ({"case": "b"}, "was not written by prepare")],

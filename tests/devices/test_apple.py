@@ -14,7 +14,6 @@ from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple
-from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse, MonitorFault
 from trainmark.spec import Recipe
 
@@ -123,13 +122,3 @@ def test_the_device_has_mps_events_and_memory(monkeypatch: pytest.MonkeyPatch) -
     assert device.memory().used_bytes == 3 << 30
     moved = SimpleNamespace(to=lambda device: device)
     assert (device.pin(moved), device.place(moved)) == (moved, "mps")
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_torch_without_mps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    fake.backends.mps.is_available = lambda: False
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    with pytest.raises(EnvironmentFault) as caught:
-        Apple().open(0, 1)
-    assert caught.value.where == "--device apple"

@@ -45,12 +45,6 @@ def test_eight_devices_on_two_sockets_share_the_cores_of_their_own() -> None:
     assert set(whys(found)) == {None}
 
 
-def test_one_socket_is_left_to_the_kernel() -> None:
-    found = placement({0: TWO_SOCKETS[0]}, range(8), [0, 0], ranks=2, usable=8)
-    stays = Placement(numa_nodes=(0,), cores=tuple(range(8)), threads=4, why_not="one_node")
-    assert found == [stays, stays]
-
-
 def test_threads_of_a_physical_core_stay_together() -> None:
     found = placement(SMT, range(8), [0, 0, 1], ranks=3, usable=8)
     assert cores(found) == ["0,4", "1,5", "2-3,6-7"]
@@ -70,13 +64,6 @@ def test_a_rank_without_enough_cores_near_it_leaves_all_unpinned() -> None:
     assert cores(found) == ["0-8"] * 3
     assert nodes(found) == [(0,), (1,), (1,)]
     assert {one.threads for one in found} == {3}
-
-
-def test_a_device_of_unknown_node_leaves_all_unpinned() -> None:
-    six = {0: [(0,), (1,), (2,)], 1: [(3,), (4,), (5,)]}
-    found = placement(six, range(6), [0, 0, 1, None], ranks=4, usable=6)
-    assert (whys(found), cores(found)) == (["unknown_node"] * 4, ["0-5"] * 4)
-    assert nodes(found) == [(0,), (0,), (1,), ()]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainmark import devices
 from trainmark.devices.vendors.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
-from trainmark.errors import EnvironmentFault
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -86,23 +84,8 @@ def test_no_trace(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert fault.value.kind == "unreadable"
 
 
-def test_only_who_names_it_learns_that_its_trace_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "none.jsonl"))
-    assert "device fake" not in [fault.where for fault in devices.unusable()]
-    with pytest.raises(EnvironmentFault, match=r"none\.jsonl"):
-        devices.choose("fake")
-
-
 def test_the_shipped_trace_is_what_its_script_makes() -> None:
     script = [sys.executable, str(ROOT / "tools/fake_trace.py")]
     made = subprocess.run(script, capture_output=True, check=True).stdout
     assert made == SHIPPED.read_bytes()
     assert json.loads(made.splitlines()[0])["monitor"] == "formulas, not a recording"
-
-
-def test_it_is_taken_only_where_it_is_named() -> None:
-    assert devices.named_only(devices.choose("fake"))
-    assert devices.choose(None).name != "fake"
-    assert devices.first(accelerator=True) is None or devices.first(accelerator=True).name != "fake"

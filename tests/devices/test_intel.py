@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices.vendors.intel import Intel
-from trainmark.protocols import Diagnoses, Located
 from vendor_machines import built, machine, pci_card, tool
 
 __all__ = ["machine"]
@@ -45,27 +43,12 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return machine
 
 
-def test_the_vendor_keeps_the_protocols() -> None:
-    assert vendor_faults(Intel()) == []
-    assert isinstance(Intel(), Diagnoses)
-    assert isinstance(Intel(), Located)
-    assert (Intel().torch_type, Intel().collective_backend) == ("xpu", "xccl")
-    assert Intel().modules() == ()
-
-
 def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
     vendor = Intel()
     assert vendor.count() == 4
     assert vendor.product_names() == ["Intel(R) Data Center GPU Max 1550"] * 4
     assert vendor.monitored(4) == [0, 0, 1, 1]
     assert [vendor.numa_node(rank) for rank in range(5)] == [0, 0, 1, 1, None]
-
-
-def test_whole_cards_are_devices_where_the_user_asks(
-    two_max: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE")
-    assert (Intel().count(), Intel().monitored(4)) == (2, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -89,18 +72,6 @@ def test_graphics_in_the_processor_are_taken_without_a_card(
         (card / f"drm/card0/gt/{gt}").mkdir(parents=True)
     assert Intel().count() == 1
     assert Intel().product_names() == ["unknown"]
-
-
-def test_a_card_without_its_file_or_with_another_driver_is_none(
-    two_max: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (two_max / "root/dev/dri/renderD128").unlink()
-    assert Intel().count() == 2
-    link = two_max / "root/sys/bus/pci/devices/0000:3a:00.0/driver"
-    link.unlink()
-    (two_max / "root/sys/bus/pci/drivers/vfio-pci").mkdir()
-    link.symlink_to(two_max / "root/sys/bus/pci/drivers/vfio-pci")
-    assert [card.name for card in Intel().cards()] == ["0000:00:02.0"]
 
 
 @pytest.mark.parametrize(

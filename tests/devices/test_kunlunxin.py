@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors.kunlunxin import Kunlunxin
-from trainmark.protocols import Diagnoses, Located, MonitorFault
 from vendor_machines import machine, pci_card, printing, tool, write
 
 __all__ = ["machine"]
@@ -29,13 +27,6 @@ def two_p800(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tool(machine / "bin", "xpu-smi", printing(P800))
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name)
     return machine
-
-
-def test_the_vendor_keeps_the_protocols() -> None:
-    assert vendor_faults(Kunlunxin()) == []
-    assert isinstance(Kunlunxin(), Diagnoses)
-    assert isinstance(Kunlunxin(), Located)
-    assert Kunlunxin().modules() == ("torch_xmlir",)
 
 
 def test_two_cards_are_found_read_and_located(two_p800: Path) -> None:
@@ -66,17 +57,3 @@ def test_both_variables_hide_devices(
         monkeypatch.setenv(name, value)
     assert Kunlunxin().visible() == left
     assert Kunlunxin().monitored(2) == left
-
-
-def test_a_container_with_the_second_card_reads_it(two_p800: Path) -> None:
-    (two_p800 / "root/dev/xpu0").unlink()
-    tool(two_p800 / "bin", "xpu-smi", f"{printing(P800)} | tail -1")
-    vendor = Kunlunxin()
-    assert vendor.monitored(1) == [0]
-    assert vendor.numa_node(0) == 1
-    assert [sample.temperature_c for sample in vendor.monitor().read()] == [39.0]
-    # All of the machine's cards: nobody knows which one is here.
-    tool(two_p800 / "bin", "xpu-smi", printing(P800))
-    with pytest.raises(MonitorFault) as found:
-        vendor.monitor().read()
-    assert found.value.kind == "failed"

@@ -57,14 +57,6 @@ def test_devices_are_those_that_the_drivers_library_leaves(monkeypatch: pytest.M
     assert driver.visible() == []
 
 
-def test_the_drivers_library_says_which_cuda_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: cuda_library(version=12080))
-    assert driver.supported_cuda() == (12, 8)
-    monkeypatch.undo()
-    monkeypatch.setattr(driver, "LIBRARY", "libnot-here.so.1")
-    assert (driver.supported_cuda(), driver._library()) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
@@ -166,17 +158,6 @@ def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
     assert "CUDA_VISIBLE_DEVICES='0,7' leaves 1" in refusal.why
 
 
-def test_a_card_of_which_cuda_finds_nothing_is_refused(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_cards(monkeypatch, FakeCard(slices=[]))
-    assert vendor.count() == 0
-    refusal = vendor.unusable()
-    assert refusal is not None
-    assert "libcuda.so.1 finds none" in refusal.why
-    assert "a card in MIG mode needs a slice" in refusal.way_out
-
-
 def test_a_slice_has_its_own_memory_and_one_rank(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,49 +197,6 @@ def test_memory_is_what_others_leave_free(
     assert vendor.occupants(1) == []
     assert devices.occupants("nvidia", 3) == found
     assert devices.occupants("cpu", 3) == []
-
-
-@pytest.mark.parametrize(("used", "seen"), [(3 << 20, False), (2 * GIB, True)])
-def test_a_process_that_a_container_hides_shows_by_its_memory(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, used: int, seen: bool
-) -> None:
-    put_cards(monkeypatch, FakeCard(used=used, reserved=600 << 20))
-    assert [one.used_bytes for one in vendor.occupants(1)] == [used] * seen
-
-
-def test_the_library_is_opened_once(vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a node without persistence mode that takes seconds, each time after it was closed."""
-    opened = []
-    put_cards(monkeypatch, FakeCard(used=9 * GIB))
-    sys.modules["pynvml"].nvmlInit = lambda: opened.append(1)
-    sys.modules["pynvml"].nvmlShutdown = lambda: opened.append(-1)
-    assert (vendor.count(), vendor.count(), len(vendor.occupants(1))) == (1, 1, 1)
-    monitor = vendor.monitor()
-    assert monitor is not None
-    monitor.close()
-    assert len(vendor.conditions(1)) > 1
-    assert opened == [1]
-
-
-def test_an_old_library_tells_less(vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_cards(monkeypatch, FakeCard(used=2 * GIB, has_mig=False), old=True)
-    assert vendor.product_names() == [H100]
-    del sys.modules["pynvml"].nvmlMemory_v2
-    memory = vendor.rank_memory(1)
-    assert memory is not None
-    assert memory.rank_bytes == 78 * GIB
-    assert vendor.occupants(1) == []  # what the driver reserves is in its "used"
-
-
-def test_answers_that_cannot_be_are_unknown(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card = FakeCard(used=80 * GIB + 5, computing={7: 2**64 - 1})
-    put_cards(monkeypatch, card, names={7: "python"})
-    assert vendor.rank_memory(1) is None  # less than nothing
-    assert [(one.process, one.used_bytes) for one in vendor.occupants(1)] == [
-        ("python (process 7)", None)
-    ]
 
 
 def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
@@ -354,41 +292,6 @@ def test_a_step_of_replayed_graphs_begins_where_torch_looks_for_it() -> None:
     device.begin_step()
     assert MarkStepBox.mark_step_counter == before - 1
     assert device.graphs_left_out() == left_out
-
-
-def test_waits_are_forbidden_as_long_as_asked() -> None:
-    modes: list[Any] = [1]
-    device = object.__new__(accelerator.CudaDevice)
-    device._torch = SimpleNamespace(
-        cuda=SimpleNamespace(
-            get_sync_debug_mode=lambda: modes[-1], set_sync_debug_mode=modes.append
-        )
-    )
-    assert hasattr(device, "forbid_synchronization")
-    with device.forbid_synchronization():
-        assert modes == [1, "error"]
-    assert modes == [1, "error", 1]
-    with pytest.raises(KeyError), device.forbid_synchronization():
-        raise KeyError
-    assert modes == [1, "error", 1, "error", 1]
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        TorchBuild("2.8.0+metax3.3.0.2", "11.6"),
-        TorchBuild("2.11.0+rocm7.1", None, "7.1"),
-    ],
-)
-def test_a_torch_of_another_vendor_drives_none_of_its_cards(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, build: TorchBuild
-) -> None:
-    monkeypatch.setattr(nvidia, "torch_build", lambda: build)
-    put_cards(monkeypatch, FakeCard())
-    assert vendor.count() == 0
-    refusal = vendor.unusable()
-    assert refusal is not None
-    assert f"{H100} is here, but torch {build.version} has no CUDA" in refusal.why
 
 
 @pytest.mark.parametrize("node", ["iluvatar0", None])

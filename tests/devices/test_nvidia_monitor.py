@@ -60,16 +60,6 @@ def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor.close()
 
 
-def test_an_older_library_tells_the_reasons_by_their_older_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    put_cards(monkeypatch, FakeCard(events=0x4), old=True)
-    monitor = NvmlMonitor()
-    (sample,) = monitor.read()
-    assert monitor.name == "nvml 11.515.65"
-    assert (sample.name, sample.throttle_reasons, sample.power_w) == (H100, ("power_cap",), None)
-
-
 def test_a_lost_card_tells_nothing_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
     samples = NvmlMonitor().read()
@@ -99,16 +89,6 @@ def test_ranks_cards_are_found_by_their_bus(
     assert (vendor.monitored(3), vendor.monitored(1)) == ([2, 0], [2])
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert vendor.monitored(3) == []
-
-
-def test_a_slice_is_monitored_as_its_card(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
-    put_cards(
-        monkeypatch, FakeCard(uuid="GPU-1"), FakeCard(uuid="GPU-2", slices=[part]), seen=[part]
-    )
-    assert vendor.monitored(1) == [1]
 
 
 def test_a_cards_numa_node_is_that_of_its_bus(

@@ -84,18 +84,6 @@ def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
         assert peaks.memory_peak(other) is None
 
 
-def test_the_forms_of_h100_are_told_apart() -> None:
-    rates = {
-        name: [peak.flops_per_second / 1e12 for peak in peaks.dense_peaks(name)]
-        for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL")
-    }
-    assert rates == {  # fp32, tf32, bf16, fp16
-        "NVIDIA H100 80GB HBM3": [67, 494.5, 989, 989],
-        "NVIDIA H100 PCIe": [51, 378, 756, 756],
-        "NVIDIA H100 NVL": [60, 417.5, 835.5, 835.5],
-    }
-
-
 def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
     assert peaks.name_of_part("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
     part = peaks.name_of_part("AMD Instinct MI300X", 38)

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark import devices
-from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices.vendors.amd import Amd
 from trainmark.devices.vendors.hygon import Hygon
-from trainmark.protocols import Diagnoses, Located
 from vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
 
 if TYPE_CHECKING:
@@ -40,17 +37,6 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tool(machine / "bin", "rocm-smi", printing(MI100))
     built(monkeypatch, hip="6.0.32830")
     return machine
-
-
-@BOTH
-def test_the_vendor_keeps_the_protocols(vendor: RocmVendor, pci_vendor: int) -> None:
-    assert vendor_faults(vendor) == []
-    assert isinstance(vendor, Diagnoses)
-    assert isinstance(vendor, Located)
-    assert (vendor.torch_type, vendor.collective_backend) == ("cuda", "nccl")
-    assert vendor.visible_devices == "HIP_VISIBLE_DEVICES"
-    assert {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} <= set(vendor.recorded_variables)
-    assert vendor.name in devices.all_vendors()
 
 
 @BOTH
@@ -122,16 +108,6 @@ def test_graphics_in_a_processor_beside_another_torch_are_no_loss(
     assert (Amd().unusable() is not None) is named
     (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # a card beside it
     assert Amd().unusable() is not None
-
-
-def test_partitions_of_a_device_are_not_guessed(two_mi100: Path) -> None:
-    root = two_mi100 / "root"
-    told = '{"card0": {"Unique ID": "0x7"}, "card1": {"Unique ID": "0x7"}}'
-    tool(two_mi100 / "bin", "rocm-smi", f"echo {shlex.quote(told)}")
-    for node in (1, 2):
-        kfd_node(root, node, vendor=AMD, minor=127 + node, bus=0x83, unique_id=7)
-    assert Amd().count() == 2
-    assert Amd().monitored(1) == []
 
 
 @pytest.mark.parametrize(

@@ -265,15 +265,6 @@ def test_a_card_that_is_lost_moves_no_readings_to_others(machine: Machine) -> No
     assert len(monitor.read()) == 2
 
 
-def test_a_tool_in_the_vendors_folder(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    vendor = build(machine, CASES["iluvatar"])
-    folder = machine.root / "corex"
-    folder.mkdir()
-    (machine.bin / "ixsmi").rename(folder / "ixsmi")
-    monkeypatch.setattr(Iluvatar, "folders", (str(folder),))
-    assert vendor.product_names() == ["Iluvatar BI-V100"]
-
-
 def test_nvidias_cards_are_nobody_elses(machine: Machine) -> None:
     """Not even where another vendor's tools are installed too."""
     machine.write("dev/nvidia0")
@@ -286,17 +277,6 @@ def test_nvidias_cards_are_nobody_elses(machine: Machine) -> None:
     assert (Iluvatar().count(), MetaX().count()) == (0, 0)
     assert not Iluvatar().here()
     assert not MetaX().here()
-
-
-def test_macas_own_variable_counts_where_cudas_is_not_set(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MACA_VISIBLE_DEVICES", "1")
-    vendor = build(machine, CASES["metax"])
-    assert (vendor.visible_devices, vendor.visible()) == ("MACA_VISIBLE_DEVICES", [1])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    vendor = build(machine, CASES["metax"])
-    assert (vendor.visible_devices, vendor.visible()) == ("CUDA_VISIBLE_DEVICES", [0])
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from fakes import FakeClock, SyncDevice
 from trainmark.spec import Recipe
-from trainmark.train.compilation import counting, facts
+from trainmark.train.parallel import compiler_facts as facts
+from trainmark.train.parallel import counting
 
 if TYPE_CHECKING:
     from fakes import SyncDevice as Device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COMPILED, REPLAYED = Recipe(compile=True), Recipe(compile="reduce-overhead")
-
-
-class GraphDevice(SyncDevice):
-    def begin_step(self) -> None:
-        raise AssertionError("nothing is replayed here")
-
-    def graphs_left_out(self) -> int:
-        return 3
 
 
 @pytest.fixture
@@ -54,17 +46,6 @@ def test_graphs_breaks_and_a_recompilation_are_counted(sync_device: Device) -> N
     assert after["graphs"] - before["graphs"] == 4  # two around the break, for each shape
     assert after["graph_breaks"] - before["graph_breaks"] == 2
     assert after["graphs_left_out"] is None
-
-
-def test_hits_misses_and_graphs_left_out_are_told(counters: dict[str, Counter[str]]) -> None:
-    counters["stats"]["unique_graphs"] = 2
-    counters["inductor"].update(fxgraph_cache_hit=4, fxgraph_cache_miss=1, fxgraph_cache_bypass=1)
-    device = GraphDevice(FakeClock())
-    assert facts(device, REPLAYED) == {
-        "graphs": 2, "graph_breaks": 0, "cache_hits": 4, "cache_misses": 1, "cache_bypasses": 1,
-        "graphs_left_out": 3,
-    }  # fmt: skip
-    assert facts(device, COMPILED) == (facts(device, REPLAYED) or {}) | {"graphs_left_out": None}
 
 
 def test_without_compiling_nothing_is_counted(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmark.train.loss_scaler import LossScaler
+from trainmark.train.optimizer import LossScaler
 
 START = 65_536.0
 

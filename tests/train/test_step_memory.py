@@ -111,9 +111,9 @@ def gpt(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", ["gpt_megatron", "glm_superglue", "distilbert_sst2"])
-def test_what_does_not_fit_is_refused_with_the_most_samples_that_do(root: Path, case: str) -> None:
+def test_what_does_not_fit_is_refused(root: Path, case: str) -> None:
     described = cases.load(case)
-    recipe = replace(described.recipes["tiny"], micro_batch_size=16, kernels="library")
+    recipe = replace(described.recipes["tiny"], kernels="library")
     folder = cases.generated_folder(described, recipe, root)
     check_fit = cases.part(case, "data").check_fit
     needed = prediction(case, folder, recipe).total + PROCESS_BYTES
@@ -121,18 +121,6 @@ def test_what_does_not_fit_is_refused_with_the_most_samples_that_do(root: Path, 
     with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
         check_fit(folder, recipe, 1, RankMemory(needed - 1, held="python (process 7) holds 3 GiB"))
     assert "python (process 7) holds 3 GiB" in caught.value.what
-    assert str(caught.value.remedy).startswith("use micro_batch_size=15, ")
-    check_fit(folder, replace(recipe, micro_batch_size=15), 1, RankMemory(needed - 1))
-
-
-def test_a_recipe_of_which_no_sample_fits_is_told_what_else_needs_less() -> None:
-    check_fit = cases.part("gpt_megatron", "data").check_fit
-    with pytest.raises(EnvironmentFault) as caught:
-        check_fit(Path(), gpt(), 1, RankMemory(GIB))
-    assert caught.value.remedy == (
-        "use checkpoint_activations=true, fsdp=true with several ranks, more or larger devices, "
-        "or a smaller model"
-    )
 
 
 @pytest.mark.parametrize(
@@ -147,14 +135,6 @@ def test_what_shares_or_recomputes_needs_less(fields: dict[str, Any], world_size
         alone = prediction("gpt_megatron", Path(), gpt(kernels="library"), 1)
         assert less.optimizer == -(-alone.optimizer // 4)
         assert less.weights > -(-alone.weights // 4)
-
-
-def test_kernels_that_run_there_are_counted() -> None:
-    check_fit = cases.part("gpt_megatron", "data").check_fit
-    needed = prediction("gpt_megatron", Path(), gpt(kernels="own")).total + PROCESS_BYTES
-    check_fit(Path(), gpt(), 1, RankMemory(needed, machine_bytes=needed))
-    with pytest.raises(EnvironmentFault):  # the libraries' loss holds all scores
-        check_fit(Path(), gpt(), 1, RankMemory(needed))
 
 
 class Silent:

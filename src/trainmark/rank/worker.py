@@ -104,7 +104,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         from trainmark.rank.fit import memory_that_fits
         from trainmark.rank.loop import MeasuredLoop, Schedule
         from trainmark.rank.parameters import ParameterCheck
-        from trainmark.train.compilation import counting
+        from trainmark.train.parallel import counting
         from trainmark.train.parameters import GradientWatch, TensorDigest
         from trainmark.train.read_ahead import batches_of
 
@@ -187,7 +187,7 @@ def _report(
     rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, artifacts: list[str]
 ) -> None:
     """Emit the facts of the job, of its parameters and of the compiler after training."""
-    from trainmark.train.compilation import facts as compiler_facts
+    from trainmark.train.parallel import compiler_facts
 
     device = context.device
     with rank.span("finish"):

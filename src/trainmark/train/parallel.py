@@ -2,7 +2,8 @@
 
 Owns which rank trains which share of the data, which ranks share one replica, and when
 gradients are averaged over replicas. Tensor parallel ranks are neighbours: rank =
-data_rank x tensor_size + tensor_rank.
+data_rank x tensor_size + tensor_rank. Also what torch's compiler did in this process, from its own
+counters, for which torch has no public interface.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.nn.parallel import DistributedDataParallel
 
+from trainmark.protocols import ReplaysGraphs
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from trainmark.protocols import JobContext
+    from trainmark.protocols import Device, JobContext
+    from trainmark.spec import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +180,39 @@ def parallelize(
     if ranks.tensor_size > 1:
         return _AtTheEnd(called, ranks)
     return _Overlapped(DistributedDataParallel(called, gradient_as_bucket_view=True))
+
+
+def counting(recipe: Recipe) -> Callable[[], int | None]:
+    """Return what counts the compiled graphs of a run; without compiling it imports no compiler."""
+    return graphs_compiled if recipe.compile else lambda: None
+
+
+def graphs_compiled() -> int | None:
+    """Return how many graphs were compiled so far, each recompilation counted; None: unknown."""
+    from torch._dynamo.utils import counters
+
+    # None yet is unknown too: a version that counts under another name would be 0 forever.
+    return counters["stats"].get("unique_graphs")
+
+
+def compiler_facts(device: Device, recipe: Recipe) -> dict[str, Any] | None:
+    """Return the counts of the whole process, ``shapes.CompilerCounts``.
+
+    None where they are unknown and for a recipe that compiles nothing.
+    """
+    graphs = graphs_compiled() if recipe.compile else None
+    if graphs is None:
+        return None
+    from torch._dynamo.utils import counters
+
+    inductor = counters["inductor"]
+    return {
+        "graphs": graphs,
+        "graph_breaks": sum(counters["graph_break"].values()),
+        "cache_hits": inductor.get("fxgraph_cache_hit", 0),
+        "cache_misses": inductor.get("fxgraph_cache_miss", 0),
+        "cache_bypasses": inductor.get("fxgraph_cache_bypass", 0),
+        "graphs_left_out": device.graphs_left_out()
+        if recipe.replays_graphs and isinstance(device, ReplaysGraphs)
+        else None,
+    }

@@ -8,7 +8,6 @@ saves where no fused kernel runs, and workspaces of libraries come on top.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,12 +26,6 @@ SCORES_AT_ONCE = 1 << 26  # of a head that is computed in blocks
 FULL, HALF = 4, 2  # bytes of a number
 ADAM_MOMENTS = 2
 _GATHERED_BLOCKS = 2  # unsharded at a time under FSDP2: the current one and the next one
-# Recipe fields that need less memory; cases have some of them.
-_LESS = {
-    "checkpoint_activations": "true",
-    "fsdp": "true with several ranks",
-    "weights_dtype": "bf16",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +189,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         predict: from a recipe to what a rank of it needs.
 
     Raises:
-        EnvironmentFault: it names the memory needed and the most samples that fit in a
-            micro-batch of a recipe that is otherwise the same.
+        EnvironmentFault: it names the memory needed.
     """
     if recipe.kernels is None:  # the default; see ``kernels.choice``
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
@@ -205,12 +197,6 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     if needed.total + PROCESS_BYTES <= memory.rank_bytes:
         return
     held = f" ({memory.held})" if memory.held else ""
-    largest = bisect_right(  # 0: not even one sample fits
-        range(1, recipe.micro_batch_size), memory.rank_bytes - PROCESS_BYTES,
-        key=lambda size: predict(replace(recipe, micro_batch_size=size)).total,
-    )  # fmt: skip
-    remedies = [f"micro_batch_size={largest}"] if largest else []
-    remedies += [f"{name}={value}" for name, value in _LESS.items() if hasattr(recipe, name)]
     raise EnvironmentFault(
         f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "
         f"{_gib(memory.rank_bytes)}{held}",
@@ -218,7 +204,8 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         rule=f"weights {_gib(needed.weights)}, gradients and optimizer "
         f"{_gib(needed.gradients + needed.optimizer)}, activations {_gib(needed.activations)}, "
         f"the process {_gib(PROCESS_BYTES)}",
-        remedy=f"use {', '.join([*remedies, 'more or larger devices'])}, or a smaller model",
+        remedy="use a smaller micro_batch_size, checkpoint_activations or fsdp where the case has "
+        "them, more or larger devices, or a smaller model",
     )
 
 

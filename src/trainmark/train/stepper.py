@@ -14,7 +14,7 @@ import torch
 
 from trainmark.errors import DivergedError, EnvironmentFault
 from trainmark.protocols import ReplaysGraphs
-from trainmark.train.loss_scaler import LossScaler
+from trainmark.train.optimizer import LossScaler
 from trainmark.train.parallel import Ranks, parallelize
 
 if TYPE_CHECKING:

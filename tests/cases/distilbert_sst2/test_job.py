@@ -23,8 +23,7 @@ from trainmark.data.split import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
 from trainmark.protocols import Counts, JobContext
-from trainmark.train.batches import tensors_of
-from trainmark.train.shards import Sharding
+from trainmark.train.shards import Sharding, tensors_of
 
 BASE = ModelConfig(
     model_type="distilbert", n_layers=6, n_heads=12, dim=768, hidden_dim=3072, vocab_size=30522,

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.kernels.choice import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding
+from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.batches import training_batches
 from trainmark.train.kernels.choice import choose
 from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding, evaluation_rows
+from trainmark.train.shards import Sharding, evaluation_rows, training_batches
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as samples_of

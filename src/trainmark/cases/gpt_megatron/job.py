@@ -10,13 +10,12 @@ from torch import Tensor
 
 from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.kernels.choice import choose
 from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding
+from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
 from . import data as corpus

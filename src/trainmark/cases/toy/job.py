@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.batches import evaluation_batches, training_batches
 from trainmark.train.parameters import trained
-from trainmark.train.shards import Sharding
+from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from .data import FEATURES, Clouds, load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import resource
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Monitor
     from trainmark.spec import Precision, Recipe
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 # Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
@@ -66,6 +68,17 @@ def peak_resident_bytes() -> int:
                 return int(line.split()[1]) << 10
     # On Linux this one begins with the peak of the process that started us.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc reuse freed blocks in the next step; tell whether it accepted the setting.
+
+    By default each tensor above 32 MiB, the gradient of a word embedding for instance, is
+    mapped anew, faulted in page by page and unmapped again at every step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    options = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1}
+    return mallopt is not None and all(bool(mallopt(*item)) for item in options.items())
 
 
 def process_limits_bytes() -> list[int]:
@@ -154,8 +167,6 @@ class CpuDevice:
 
     def __init__(self, *, threads: int, clock: Callable[[], int] = perf_counter_ns) -> None:
         import torch
-
-        from trainmark.train.kernels.host_memory import keep_freed_memory
 
         self._clock = clock
         self._total_bytes = total_memory_bytes()
