@@ -187,7 +187,7 @@ def measured(run_dir: Path, nodes: int) -> None:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own, children = (one.ru_maxrss / 1024 for one in used)
     _check(built, nodes)
-    from trainmark.pages.files import write_pages
+    from trainmark.pages.page import write_pages
     from trainmark.record import record
 
     written = time.perf_counter()

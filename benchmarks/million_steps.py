@@ -117,7 +117,7 @@ def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
     from trainmark.library.selection.words import select
-    from trainmark.pages.files import write_pages
+    from trainmark.pages.page import write_pages
     from trainmark.record import record, reduce
 
     built = reduce.reduce(run_dir)

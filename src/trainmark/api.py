@@ -28,8 +28,7 @@ from trainmark.library.bundle import pack, verify
 from trainmark.library.importers.references import published
 from trainmark.library.selection.words import select
 from trainmark.pages.exports import tables
-from trainmark.pages.files import write_missing, write_pages, write_repeats
-from trainmark.pages.page import html_page, markdown_page
+from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages, write_repeats
 from trainmark.pages.summary import summary
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest

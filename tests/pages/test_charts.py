@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from comparison_records import row, series
+from comparison_records import series
 from document_texts import charts, data, heads, paragraphs, rows
 from fakes import GOLDEN
 from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
@@ -23,43 +23,26 @@ from trainmark.pages.charts import (
     intervals,
     over_time,
     ranks,
-    references,
-    spans,
     steps,
     vega,
 )
 from trainmark.pages.document import Chart, Table
-from trainmark.pages.page import document, documents
-from trainmark.pages.summary import summary
 from trainmark.pages.texts import say
 from trainmark.record import reduce
 from trainmark.record.record import Record
 from trainmark.record.series import MOST_LINES, RunSeries, step_shares
-from trainmark.record.trust import with_findings
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-S = 1_000_000_000
 TIMES_S = (0.0, 4.0, 8.0, 9.0, 12.0)
-HOSTILE = "</script><b>&\x1b[31m\u202e"
 
 
 def record(**changes: Any) -> Record:
     made = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
     return made.model_copy(update={"steps": made.steps.model_copy(update=changes)})
-
-
-def of_spans(**changes: Any) -> Record:
-    made = record()
-    return made.model_copy(update={"spans": made.spans.model_copy(update=changes)})
-
-
-def all_charts(made: Record) -> list[Chart]:
-    blocks = (block for section in of.of_record(made) for block in section.blocks)
-    return [block for block in blocks if isinstance(block, Chart)]
 
 
 def drawn(chart: Chart | None) -> Chart:
@@ -70,17 +53,6 @@ def drawn(chart: Chart | None) -> Chart:
         ET.fromstring(picture)
         assert not re.search("NaN|undefined|Infinity", picture)
     return chart
-
-
-def test_the_charts_of_a_record_stand_in_order() -> None:
-    assert [drawn(chart).name for chart in all_charts(record())] == [
-        "spans", "step-time", "loss", "quality",
-    ]  # fmt: skip
-    several = [one.of_several("run2-", " [2]") for one in of.of_record(record())]
-    assert [(one.anchor, say(one.heading, "en")) for one in several] == [
-        ("run2-spans", "Where the time went [2]"), ("run2-steps", "Step by step [2]"),
-    ]  # fmt: skip
-    assert several[1].blocks[0].name == "run2-step-time"  # type: ignore[union-attr]
 
 
 def test_stretches_of_a_table_cover_every_step() -> None:
@@ -138,49 +110,11 @@ def test_the_warm_up_is_shaded() -> None:
     assert say(spiked.title, "zh").endswith("对数坐标")
 
 
-def test_spans_fill_the_wall_time_and_parts_stand_within_the_steps() -> None:
-    chart = drawn(spans.spans(record()))
-    bars = data(chart)["bars"]
-    assert (bars[0]["from"], bars[10]["to"]) == (0, 46.15)
-    assert [x["to"] for x in bars[:10]] == [x["from"] for x in bars[1:11]]
-    assert bars[11]["label"] == "· data_wait\n0.402 s · 1.6%"
-    assert data(chart, "zh")["bars"][11]["label"].startswith("· 等待数据\n")
-    assert bars[11]["from"] == bars[5]["from"]
-    assert bars[13]["to"] == pytest.approx(bars[7]["to"], abs=1e-6)
-    assert rows(chart.table)[11] == ("· data_wait", "waiting for data", "/", "0.402", "1.6%")
-    assert len(chart.table.bars) == len(chart.table.rows) == 14
-    hostile = {"</script>\n\x1b[31m": 4 * S, "a&b": 8 * S}
-    made = spans.spans(of_spans(wall_ns=10 * S, by_name_ns=hostile, train_parts_ns={}))
-    first, second = data(made)["bars"]
-    assert first["label"].endswith("\n4.000 s · 40.0%")
-    assert (second["from"], second["to"]) == (4, 10)  # never beyond the wall time
-
-
 def test_nothing_to_draw_is_no_chart() -> None:
     assert steps.loss(record(loss=[None, None])) is None
     assert steps.step_time(record(time_ns=[0, 0])) is None
-    assert spans.spans(of_spans(by_name_ns={})) is None
     bare = record().quality.model_copy(update={"history": []})
     assert steps.quality(record().model_copy(update={"quality": bare})) is None
-
-
-def launch(run_id: str, p_train: float, **changes: Any) -> Record:
-    made = record()
-    figures = {"p_train": made.figures["p_train"].model_copy(update={"value": p_train})}
-    return made.model_copy(update={"run_id": run_id, "figures": figures, **changes})
-
-
-def test_dots_stand_at_their_difference_from_the_median() -> None:
-    def chart(*records: Record) -> Chart | None:
-        return intervals.launches(records, summary(records), "launches")
-
-    gone = launch("d", 9.0, status="failed")
-    made = drawn(chart(launch("a", 90.0), launch("b", 100.0), launch("c", 120.0), gone))
-    assert [(x["run"], x["percent"]) for x in data(made)["launches"]] == [
-        ("a", -10.0), ("b", 0.0), ("c", 20.0),
-    ]  # fmt: skip
-    assert rows(made.table)[2] == ("p_train", "c", "120.0 samples/s", "+20.00%")
-    assert chart(launch("a", 90.0), gone) is None
 
 
 def sampled(tmp_path: Path, world: int = 2) -> Record:
@@ -288,91 +222,6 @@ def test_one_rank_or_none_with_steps_is_no_section() -> None:
     assert paragraphs(section.blocks) == [
         "steps of ranks are not compared: 10 of all ranks, beyond 5"
     ]
-
-
-def launches(name: str, rates: Sequence[float]) -> list[Record]:
-    changed = {"micro_batch_size": 96, "learning_rate": 0.00015}
-    return [
-        one.model_copy(update={"plan": one.plan.model_copy(update={"fix_hp": changed})})
-        for one in series(name, rates)
-    ]
-
-
-def against(own: Sequence[Record], others: Sequence[Any]) -> tuple[dict[str, Chart], list[str]]:
-    section = references.section(own, others)
-    assert section is not None
-    return charts(section.blocks), paragraphs(section.blocks)
-
-
-def test_bars_of_each_kind_of_evidence() -> None:
-    own = launches("b", [100.0, 101.0, 99.0, 100.5, 99.5])
-    bare = [with_findings(one, [message("evidence_absent")]) for one in launches("c", [50.0] * 5)]
-    printed = [row(3), row(4, 80.0, evidence="B", device=HOSTILE)]
-    found, _ = against(own, [*bare, *printed, own[0]])
-    chart = drawn(found["against"])
-    bars = data(chart)["bars"]
-    assert [(x["kind"].partition(":")[0], x["value"]) for x in bars] == [
-        ("own runs, evidence agrees", 100.0), ("own runs without evidence", 50.0), ("C", 200.0),
-        ("B", 80.0),
-    ]  # fmt: skip
-    assert (bars[0]["low"], bars[0]["high"]) == (99.0, 101.0)
-    assert bars[1]["shown"].startswith("NVIDIA A100-SXM4-40GB 1 node x 2 (1x2) [2]:  50.0  ×2.00 (")
-    assert bars[2]["shown"] == "A100 1x2:  200.0  ×0.500"
-    assert rows(chart.table)[2] == (
-        "A100 1x2", "C: published figures alone", "200.0", "/", "1", "0.500", "page.md:3",
-    )  # fmt: skip
-    assert "\x1b" not in json.dumps(drawing.document(chart, "en"))
-    layer = chart.spec["layer"][0]["encoding"]
-    assert len(set(layer["fill"]["scale"]["range"])) == 4
-    looks = references.LOOKS.values()
-    assert len({x[0] for x in looks}) == len(looks) == len({x[1] for x in looks})
-    many, said = against(own, [row(line, 100.0 + line) for line in range(30)])
-    assert len(many["against"].data["bars"]) == 25
-    assert said[-1] == "and 6 more references that are not drawn"
-
-
-def test_other_work_is_refused_with_the_key_and_no_bar() -> None:
-    own = launches("b", [100.0, 101.0])
-    printed = [row(1, nproc=8), row(2, nproc=8), row(3, precision="fp32"), row(4, None)]
-    assert against(own, printed) == (
-        {},
-        [
-            "References that are not compared, because ran_world is not the same (1x2 / 1x8): 2",
-            "References that are not compared, because precision is not the same (tf32 / fp32): 1",
-            "References that are not compared, because it tells no throughput of a passed run "
-            "in the same unit: 1",
-        ],
-    )
-    failed = [one.model_copy(update={"status": "failed"}) for one in own]
-    assert references.section(failed, [row(3)]) is None
-    assert references.section(own, own) is None
-
-
-def test_other_devices_are_compared_over_the_launches_that_count() -> None:
-    missed = [one.model_copy(update={"status": "target_missed"}) for one in launches("m", [900.0])]
-    named = {"devices": [{"name": "Other 9000"}] * 2}
-    other = [
-        one.model_copy(update={"environment": one.environment | named})
-        for one in [*launches("c", [50.0, 51.0]), *missed]
-    ]
-    found, _ = against(launches("b", [100.0]), other)
-    _, bar = data(found["against"])["bars"]
-    assert (bar["value"], bar["low"], bar["high"]) == (50.5, 50.0, 51.0)
-    assert bar["label"] == "Other 9000 1 node x 2 (1x2)"
-
-
-@pytest.mark.parametrize(("nproc", "compared"), [(2, True), (8, False)])
-def test_only_a_comparison_stands_above_the_figures(nproc: int, compared: bool) -> None:
-    made = document(launches("b", [100.0, 101.0]), [row(1, nproc=nproc)])
-    anchors = [section.anchor for section in made.sections]
-    assert (anchors.index("against") < anchors.index("figures")) is compared
-
-
-def test_a_page_shows_rows_of_its_case_or_of_an_unknown_one() -> None:
-    others = [row(1), row(2, case=None), row(3, case=None, model="resnet50"), row(4, case="toy")]
-    (made,) = documents(launches("b", [100.0]), others)
-    chart = charts(made.charts)["against"]
-    assert [cells[-1] for cells in rows(chart.table)] == ["b1", "page.md:1", "page.md:2"]
 
 
 def test_scaling_has_its_interval_and_the_ideal() -> None:

@@ -13,7 +13,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from document_texts import charts, facts
 from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
@@ -21,11 +20,13 @@ from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.pages import page
 from trainmark.pages.rendering import body_html, to_markdown
-from trainmark.pages.sections.environment import command, environment
+from trainmark.pages.sections.limits import gravest
+from trainmark.pages.sections.provenance import command
+from trainmark.pages.summary import Price
+from trainmark.pages.texts import say
 from trainmark.plan.overrides import parse_assignments
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
-from trainmark.record.compilation import Compilation
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Record
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
@@ -129,22 +130,85 @@ def test_golden_pages(name, make):
 def test_each_language_has_its_own_script():
     for made in (markdown(record()), html(record()), markdown(failed()), html(failed())):
         assert CJK.findall(made) == []
-    headings = re.findall(r"^#+ (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
-    assert len(headings) == 19
+    headings = re.findall(r"^## (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
     assert [heading for heading in headings if not CJK.search(heading)] == []
     assert '<html lang="zh-Hans">' in page.html_page([record()], "zh")
-    assert "有 rank 未上报训练时间" in markdown(failed(), lang="zh")
 
 
-def test_published_rows_of_other_work_say_so_before_the_table():
-    plan = read().plan
-    data = plan.data.model_copy(update={"origin": "generated"})
-    made = markdown(planned(recipe_name="tiny", data=data))
-    told = "cannot be compared with this page's runs of tiny: model and data differ"
-    assert made.index(told) < made.index("| A100 1 node x 8 (1x8) |")
-    other = markdown(planned(recipe_name="throughput-1x1"))
-    assert "runs of throughput-1x1 do not train to the target" in other
+def test_published_rows_of_other_work_say_so():
+    assert "runs of throughput-1x1 do not train to the target" in markdown(
+        planned(recipe_name="throughput-1x1")
+    )
     assert "This page's runs of" not in markdown(record())
+
+
+def visible(made, lang="en"):
+    """Return the words and the figures of what is open on a page, its title's left out."""
+    body = body_html(made, lang)
+    body = re.sub(r"</header>.*|<h1>.*?</h1>", "", body, flags=re.DOTALL)
+    words = Checker(f"{body}</header>").words
+    text = " ".join(word for word in words if word.strip())
+    found = re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)
+    return text.split(), found
+
+
+def test_the_first_screen_has_few_words_and_figures():
+    others = [record(run_id=name, plan=read().plan) for name in ("x", "y")]
+    for made in (page.document([record()], others), page.document([failed()]),
+                 page.document([read("sampled")]), page.document([read("toy")])):  # fmt: skip
+        words, found = visible(made)
+        assert len(words) <= 90, words
+        assert len(found) <= 20, found
+
+
+def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
+    nearest = record(run_id="h100", environment=read().environment | {
+        "devices": [{"name": "H100"}] * 2})  # fmt: skip
+    text = " ".join(visible(page.document([record()], [nearest]))[0])
+    assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
+    assert "Training speed p_train 457 samples/s 1 launch" in text
+    assert "H100 1 node x 2 (1x2) (own run) × 1.00" in text
+    assert "computing and communication (not separable here) 89%" in text
+    told = " ".join(visible(page.document([record()], [planned("z", case="toy")]))[0])
+    assert "Nothing comparable; the nearest is NVIDIA A100" in told
+    assert "case distilbert_sst2 / toy" in told
+
+
+def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
+    text = " ".join(visible(page.document([failed()]))[0])
+    assert "failed unverified out of memory, rank 1, model_build" in text
+    assert "Message out of memory|after <2 GiB> Rank 1 Way out lower bs" in text
+    assert "Training" not in text
+    assert "tile-" not in body_html(page.document([failed()]), "en")
+
+
+def waits(share):
+    made = read()
+    parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}
+    spans = made.spans.model_copy(update={"by_name_ns": {"train": 10**9}, "train_parts_ns": parts})
+    return record(spans=spans)
+
+
+def test_the_costliest_rule_advises_with_its_arithmetic():
+    assert say(gravest(waits(0.31)), "en").startswith("Data: 31% of the time waits for batches")
+    assert say(gravest(waits(0.04)), "en") == "Nothing stands out: 96% of the time computes."
+    ranks = [
+        read().ranks[0].model_copy(update={"rank": rank, "step_ns": ns})
+        for rank, ns in enumerate((100, 100, 160))
+    ]
+    slow = waits(0.1).model_copy(update={"ranks": ranks})
+    assert "Rank 2: its steps take 60% longer" in say(gravest(slow), "en")
+    text = markdown(slow)
+    assert "| rank | 0.600 / 1.600 = 37.5% |" in text
+    assert "| data | 0.100 s / 1.000 s = 10.0% ≥ 5% |" in text
+    assert "slowest: rank 2 (+60%)" in text
+
+
+def test_a_price_gives_the_cost_of_a_million_samples():
+    made = page.document([record()], price=Price(36.0, "EUR"))
+    text = to_markdown(made)
+    assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
+    assert "36 / 3600 s / 457.2 samples/s x 1,000,000" in body_html(made, "en")
 
 
 def test_samples_of_several_sequences_are_said_in_these_under_the_table():
@@ -205,10 +269,9 @@ def test_hostile_strings_stay_text_in_html():
     made = page.html_page([hostile()])
     found = Checker(made)
     assert found.seen.count("script") == 1
-    assert not {"b", "img"} & set(found.seen)
-    assert made.isprintable() or not {"\x1b", "\u2028", "\r"} & set(made)
+    assert not {"img"} & set(found.seen)
+    assert not {"\x1b", "\u2028", "\r"} & set(made)
     assert any('<script>alert("x")</script>|a b' in text for text in found.words)
-    assert made.count("<svg ") == 8
 
 
 def test_hostile_strings_stay_cells_in_markdown():
@@ -245,8 +308,6 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
         ("value", "zh"),
         ("value", "auto"),
     ]
-    levels = [int(level) for level in re.findall(r"<h([1-6])", made)]
-    assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
     assert found.seen.count("table") == found.seen.count("caption") > 10
     scopes = made.count('<th scope="col">') + made.count('<th scope="row">')
     assert made.count("<th>") + made.count("<th ") == scopes
@@ -279,11 +340,8 @@ def test_the_audit_s_findings_are_on_the_page_with_their_arithmetic():
     made = record()
     mfu = made.figures["MFU"].model_copy(update={"value": 140.0})
     wrong = record(figures=made.figures | {"MFU": mfu})
-    found = audit([of_record(wrong, "")])
-    text = markdown(wrong, lang="zh")
-    assert f"审计发现 {len(found)} 项" in text
-    (one,) = [one for one in found if one.rule == "mfu"]
-    (line,) = [line for line in text.splitlines() if line.startswith("| 错误 | mfu |")]
+    (one,) = [one for one in audit([of_record(wrong, "")]) if one.rule == "mfu"]
+    (line,) = [x for x in markdown(wrong, lang="zh").splitlines() if x.startswith("| 错误 | mfu |")]
     assert render(one.message, "zh") in line
     assert "mfu 140" in line.lower()
 
@@ -292,67 +350,10 @@ def test_the_environment_says_what_differs_from_a_reference():
     made = record()
     other = record(run_id="other", environment=made.environment | {"kernel": "9.9 other"})
     text = to_markdown(page.document([made], [other]))
-    assert "differ from other" in text
     assert f"| kernel | {made.environment['kernel']} | 9.9 other |" in text
-    same = page.document([made], [record(run_id="same")])
-    assert "do not differ from same" in to_markdown(same)
 
 
-def on(node, cores, why=None):
-    return {"numa_nodes": [node], "cores": cores, "threads": 8, "why_not": why}
-
-
-@pytest.mark.parametrize(
-    ("lang", "placed", "said"),
-    [
-        ("en", [on(0, "0-7"), on(1, "8-15", "unknown_node")],
-         "rank 0: pinned to cores 0-7 of NUMA node 0, 8 thread(s); "
-         "rank 1: not pinned (the NUMA node of a device is unknown), 8 thread(s)"),
-        ("zh", [on(0, "0-7", "later")] * 2, "未绑定（later），8 个线程"),
-        ("en", [None, None], None),
-    ],
-)  # fmt: skip
-def test_each_rank_s_cores_are_on_the_page(lang, placed, said):
-    told = record(environment=read().environment | {"placement": placed})
-    found = facts((block for part in environment([told]) for block in part.blocks), lang)
-    assert found.get({"en": "Cores of the ranks", "zh": "各 rank 的核"}[lang]) == said
-
-
-def on_cpu(**changes):
-    made = record()
-    device = made.plan.device.model_copy(update={"torch_type": "cpu", "vendor": "cpu"})
-    plan = made.plan.model_copy(update={"device": device, "nproc": 1})
-    entry = {"name": "CPU X", "keeps_freed_memory": True, "memory_total_bytes": 1024**3}
-    none = {"devices": [entry], "network": None, "driver": None, "collective": None}
-    return record(
-        plan=plan, environment=made.environment | none,
-        notes=[message("steadiness_unknown"), message("malformed_event_lines", rank=0, lines=2)],
-        steps=made.steps.model_copy(update={"steady": None, "drift": None}), **changes,
-    )  # fmt: skip
-
-
-def test_a_cpu_page_says_what_does_not_apply():
-    made = markdown(on_cpu())
-    assert "- Network between machines, bandwidth: does not apply\n" in made
-    assert "keeps freed memory yes, memory total 1.0 GiB" in made
-    assert "- Notes: rank 0: 2 malformed event line(s)\n" in made
-    assert made.count("too few steps") == 1
-    chinese = markdown(on_cpu(), lang="zh")
-    assert chinese.count("：不适用\n") == 3
-    assert "显存" not in chinese
-
-
-def test_what_the_compiler_did_is_listed_only_where_something_was_compiled():
-    found = Compilation(
-        cache="warm", graphs=1, graph_breaks=0, cache_hits=2, cache_misses=0, cache_bypasses=0,
-        graphs_left_out=None, graphs_while_measured=0,
-    )  # fmt: skip
-    line = "- 编译器：torch.compile：1 个图，0 处图中断，缓存已有（命中 2，编译 0）\n"
-    assert line in markdown(on_cpu(compilation=found), lang="zh")
-    assert "编译器" not in markdown(on_cpu(), lang="zh")
-
-
-def test_several_records_share_a_page_with_their_repeats():
+def test_several_launches_share_a_page_with_their_median():
     made = record()
     entry = made.figures["p_train"].model_copy(update={"value": 500.0})
     second = record(run_id="second", figures=made.figures | {"p_train": entry})
@@ -361,24 +362,9 @@ def test_several_records_share_a_page_with_their_repeats():
     assert re.findall(r"^\| \\\[(\d)\\\] NVIDIA", text, re.MULTILINE) == ["1", "2", "3"]
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
-    assert "- Status: \\[1,2\\] passed; \\[3\\] out of memory" in text
-    assert " ; " not in text
-    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings[:5] == [
-        "Why the run did not pass \\[3\\]", "Performance figures", "Where the time went \\[1\\]",
-        "Step by step \\[1\\]", "Repeated launches",
-    ]  # fmt: skip
-    picture = html(*launches)
-    assert tiles(picture)["p_train, tf32, median"] == "478.6"  # of 457.2 and 500
-    drawn = charts(page.document(launches).charts)
-    assert len(drawn["repeats1"].data["launches"]) == 2 * 7  # that passed, seven figures
-    ids = Checker(picture).of("id")
+    assert "- Training speed: 479 samples/s 457 – 500, 2 launches\n" in text
+    ids = Checker(html(*launches)).of("id")
     assert len(ids) == len(set(ids))
-
-
-def tiles(picture):
-    found = r'tile-name">([^<]*)</span> <span class="tile-value">([^<]*)</span>'
-    return dict(re.findall(found, picture))
 
 
 def kinds():
@@ -397,53 +383,29 @@ def kinds():
     }
 
 
-def test_any_records_make_a_page_with_a_table_a_case():
+def test_any_records_make_a_page_for_each_work_after_a_table():
     records = [*kinds().values()]
     made = page.documents(records)
-    assert len(made) == len({one.plan.case for one in records})
+    assert len(made) == 1 + 5
     text = page.markdown_page(records, "zh")
-    assert [text.count(f"\\{mark}\\]") for mark in ("[内存不足", "[模拟设备")] == [1, 1]
+    assert "[模拟设备" in text
     bodies = "".join(body_html(one, "en", live=True) for one in made)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
-
-
-def test_pages_of_two_cases_are_each_as_they_are_alone():
-    records = kinds()
-    made = page.markdown_page([records["usual"], records["toy"], records["eight"]])
-    alone = [records["usual"], records["eight"]], [records["toy"]]
-    assert made == "\n".join(map(page.markdown_page, alone))
     assert page.markdown_page([record(), record()]) == page.markdown_page([record()])
-    elsewhere = planned(read().run_id, case="from_elsewhere")
-    # Where it is named, it is in the command that repeats the run.
-    assert markdown(elsewhere).replace("from_elsewhere", "distilbert_sst2") == markdown(record())
 
 
-def test_a_figure_that_means_something_else_on_a_host_has_both_meanings():
-    made = page.markdown_page([record(), kinds()["host"]])
-    (meaning,) = re.findall(r"^- mem: memory use: (.*); GiB$", made, re.MULTILINE)
-    assert meaning == r"\[1\] peak used/total; \[2\] the processes' peak use/the host's total"
+def test_a_run_that_broke_off_is_on_a_page(tmp_path):
+    broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
+    for one in page.documents([record(), broken]):
+        Checker(body_html(one, "en", live=True))
 
 
-@pytest.mark.parametrize("ends_after", [0, 7])
-def test_a_run_that_broke_off_anywhere_is_on_a_page(ends_after, tmp_path):
-    broken, _ = write_two_ranks(tmp_path / "run", ends_after=ends_after)
-    for records in ([broken], [record(), broken]):
-        assert page.markdown_page(records, "zh").count(r"\[失败\]") == 1
-        for one in page.documents(records):
-            Checker(body_html(one, "en", live=True))
-
-
-def test_a_page_shows_one_case():
-    with pytest.raises(RecordError, match="distilbert_sst2, toy"):
-        page.document([record(), planned(case="toy")])
+def test_no_record_and_no_language_are_refused():
     with pytest.raises(RecordError, match="no record"):
         page.html_page([])
     with pytest.raises(UsageError, match="'fr'"):
         page.markdown_page([record()], "fr")
-    altered = read().figures | {"mem": read().figures["mem"].model_copy(update={"value": 1.0})}
-    with pytest.raises(UsageError, match="the same run is given twice"):
-        page.markdown_page([record(), record(figures=altered)])
 
 
 SPREAD = PageSpec(
@@ -484,5 +446,5 @@ def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():
     none = markdown(of_spread_model(parallel=None))
     assert "- Ranks: none\n- Share: not known\n- Batch: 192\n- Width: not known\n" in none
     made = markdown(of_spread_model(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}]))
-    assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
-    assert "### Layers" not in markdown(of_spread_model(layers=[3]))
+    assert "Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
+    assert "Layers" not in markdown(of_spread_model(layers=[3]))

@@ -46,7 +46,7 @@ def test_text_can_be_read_on_every_ground(name, ground, theme):
 def test_badges_can_be_read_on_their_own_tint(name, theme):
     colour = COLOURS[name][theme]
     shares = [int(share) / 100 for share in re.findall(r"currentColor (\d+)%", BASE)]
-    assert len(shares) == 2
+    assert len(shares) == 1
     for share in shares:
         ground = mixed(colour, COLOURS["paper"][theme], share)
         assert contrast(colour, ground) >= 4.5

@@ -1,18 +1,14 @@
-"""What a run prints at its end: complete, within 80 columns, harmless."""
-
-import re
-from pathlib import Path
+"""A page on a terminal, and the few lines at the end of a run: within their width, harmless."""
 
 import pytest
 from rich.cells import cell_len
 
-from trainmark.errors import UsageError
-from trainmark.pages.terminal import Screen, repeats_table, run_table
+from fakes import GOLDEN
+from trainmark.pages.page import document
+from trainmark.pages.summary import first_lines
+from trainmark.pages.terminal import Screen, show_page
 from trainmark.record.record import Cause, Record
 from trainmark.spec import message
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-PLAIN = Screen()
 
 
 def record(**changes):
@@ -21,118 +17,60 @@ def record(**changes):
 
 
 def hostile():
-    made = record()
     name = "[bold red]X[/]\x1b[2J" + "|wide 宽" * 30
+    cause = Cause(
+        kind="error", message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
+        rank=3,
+    )  # fmt: skip
     return record(
-        environment=made.environment | {"devices": [{"name": name}]},
-        status="failed",
-        cause=Cause(
-            kind="error",
-            message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
-            rank=3,
-        ),
-        notes=[message("note " * 40)],
+        environment=record().environment | {"devices": [{"name": name}]}, status="failed",
+        cause=cause, notes=[message("note " * 40)],
         fix_hp={f"field_{n}": "x" * 30 for n in range(5)},
-    )
+    )  # fmt: skip
 
 
-def test_a_passed_run():
-    lines = run_table(record(), run_dir=Path("runs/one"), screen=PLAIN).splitlines()
-    assert lines[0] == "PASSED distilbert_sst2 · NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)"
-    assert lines[1] == "trust: noisy, unverified: fewer than 5 launches (1)"
-    assert lines[2] == "acc 0.9117 reached the target 0.91"
-    assert lines[4].split() == [
-        "precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", "acc", "mem",
-    ]  # fmt: skip
-    assert lines[6].split() == [
-        "tf32", "bs=96,", "46.1", "412.9", "457.2", "464.6", "0.9117/0.91", "33.4/40.0",
-    ]  # fmt: skip
-    assert lines[7].split() == ["lr=0.00015"]
-    assert lines[-1] == "record: runs/one/record.json"
-    text = "\n".join(lines)
-    assert re.search(r"^MFU +31.6 +% +dense tf32 peak 156 TFLOP/s \(A\)$", text, re.MULTILINE)
-    (line,) = [line for line in lines if line.startswith("train   ")]
-    assert line.split()[:5] == ["train", "measured", "steps", "22.970", "20.125"]
-    assert line.endswith(" ▐███████▋")
-    assert "labels: self-reported (measured by its publisher)" in text
+def page(made, **screen):
+    return show_page(document([made]), Screen(**screen))
 
 
-def test_a_failed_run_says_why_and_what_to_do():
-    made = record(
-        status="oom",
-        cause=Cause(
-            kind="oom",
-            message=message("exception", text="no memory left"),
-            rank=1,
-            place="model_build",
-        ),
-        notes=[message("oversubscribed")],
-    )
-    text = run_table(made, screen=PLAIN)
-    assert text.startswith("OUT OF MEMORY distilbert_sst2 · NVIDIA")
-    assert "\noom, rank 1, model_build: no memory left\nWay out: lower bs, with gas raised" in text
-    assert "\nnote: more ranks than cores" in text
+def test_the_end_of_a_run_is_title_sentence_row_and_limit():
+    assert first_lines(record()) == [
+        "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32 [passed, unverified]",
+        "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
+        "e2e_time 46.1 · p_whole 412.9 · p_train 457.2 · p_core 464.6 · MFU 31.6% · mem 33.4/40.0",
+        "Nothing stands out: 89% of the time computes.",
+    ]
+
+
+def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
+    said = message("exception", text="no memory left")
+    cause = Cause(kind="oom", message=said, rank=1, place="model_build")
+    lines = first_lines(record(status="oom", cause=cause))
+    assert lines[0].endswith("[failed, unverified]")
+    assert lines[1:4] == [
+        "out of memory, rank 1, model_build",
+        "Message: no memory left",
+        "Rank: 1",
+    ]
+    assert lines[4].startswith("Way out: lower bs, with gas raised")
 
 
 @pytest.mark.parametrize("make", [record, hostile])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_no_line_is_wider_than_80(make, unicode):
-    text = run_table(make(), screen=Screen(width=80, unicode=unicode))
+    text = page(make(), width=80, unicode=unicode)
     assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert unicode or text.isascii()
 
 
 def test_text_of_a_record_is_neither_markup_nor_control():
-    text = run_table(hostile(), screen=PLAIN)
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert "[bold red]X[/]" in text
-    assert "[/nope]" in text
-
-
-def test_a_figure_that_is_missing_shows_its_reason_and_no_unit():
-    made = record()
-    gone = made.figures["token/p/s"].model_copy(
-        update={"value": None, "reason": message("no_tokens")}
-    )
-    made = record(figures=made.figures | {"token/p/s": gone})
-    lines = run_table(made, screen=PLAIN).splitlines()
-    line = next(line for line in lines if line.startswith("token/p/s"))
-    assert line.split(maxsplit=2) == ["token/p/s", "–", "this case has no tokens"]
-    ascii_only = run_table(made, screen=Screen(unicode=False)).splitlines()
-    assert re.search(r"^token/p/s *\| *-", "\n".join(ascii_only), re.MULTILINE)
-
-
-def test_changes_fold_at_commas_only():
-    changes = {
-        "micro_batch_size": 2097152, "learning_rate": 0.00000125, "grad_accum_steps": 8,
-        "eval_every_epochs": None,
-    }  # fmt: skip
-    lines = run_table(record(fix_hp=changes), screen=PLAIN).splitlines()
-    assert [line.split()[-1 if row else 1] for row, line in enumerate(lines[6:11])] == [
-        "bs=2097152,", "lr=0.00000125,", "gas=8,", "eval_every_epochs=", "none",
-    ]  # fmt: skip
-
-
-def test_without_utf8_all_is_ascii():
-    assert run_table(record(), screen=Screen(unicode=False)).isascii()
+    for text in (page(hostile()), "\n".join(first_lines(hostile()))):
+        assert not {"\x1b", "\x07"} & set(text)
+        assert "[bold red]X[/]" in text
+        assert "[/nope]" in text
 
 
 def test_colour_is_there_only_when_asked(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[1;32mPASSED" in run_table(record(), screen=Screen(colour=True))
-    assert "\x1b" not in run_table(record(), screen=PLAIN)
-
-
-def test_repeats():
-    launches = [record(run_id=f"r{n}") for n in range(3)]
-    launches.append(record(run_id="r3", status="timed_out"))
-    lines = repeats_table(launches, screen=PLAIN).splitlines()
-    assert lines[0] == "Repeated launches: distilbert_sst2:pytorch_2.13:nvidia:1:2:1"
-    assert lines[1] == "trust: noisy, unverified: fewer than 5 launches (3)"
-    assert lines[3].split() == ["figure", "median", "unit", "range", "CV", "launches"]
-    assert lines[5].split() == ["e2e_time", "46.1", "s", "46.1", "–", "46.1", "0.00%", "3"]
-    assert "3 of 4 launches passed" in lines
-    assert "excluded from every figure: r3 (timed out)" in lines
-    assert max(map(len, lines)) <= 80
-    with pytest.raises(UsageError, match="twice"):
-        repeats_table([launches[0], launches[0]], screen=PLAIN)
+    assert "\x1b[33mDistilBERT" in page(record(), colour=True)
+    assert "\x1b" not in page(record())

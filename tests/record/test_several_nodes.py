@@ -19,7 +19,7 @@ from fakes import (
     write_run,
 )
 from trainmark.pages import page
-from trainmark.pages.terminal import Screen, run_table
+from trainmark.pages.rendering import to_markdown
 from trainmark.record import record, reduce
 from trainmark.record.verify import verify
 
@@ -79,9 +79,8 @@ def node(
 
 
 def shown(made: Record) -> tuple[str, str]:
-    """Return the record on a terminal and as a Chinese page."""
-    screen = Screen(width=400)
-    return run_table(made, screen=screen), page.markdown_page([made], "zh")
+    """Return the record as a page in both languages."""
+    return to_markdown(page.document([made])), page.markdown_page([made], "zh")
 
 
 def test_nodes_that_differ_and_clocks_that_are_off_are_found(run_dir: Path) -> None:
@@ -100,9 +99,9 @@ def test_nodes_that_differ_and_clocks_that_are_off_are_found(run_dir: Path) -> N
     assert found["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
     assert found["clock_skew"] == {"node": 1, "skew_s": -2.5, "nodes": "1"}
     terminal, chinese = shown(made)
-    line = "0,2: as the first; 1: driver 1.3, numpy 2.2, device Other CPU; clocks within 3.000 s"
+    line = "3; 1: driver 1.3, numpy 2.2, device Other CPU; clocks within 3.000 s"
     assert line in terminal
-    assert "节点：0,2：与首个节点相同；1：driver 1.3" in chinese
+    assert "节点：3；1: driver 1.3" in chinese
 
 
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:

@@ -98,18 +98,16 @@ def write_text(output: Path, text: str) -> None:
                 file.write(text.encode())
 
 
-def print_tables(found: Sequence[tuple[Path, Record]], *, repeated: bool) -> None:
-    """Print the table of each launch, and of a series their summary.
+def print_ends(found: Sequence[tuple[Path, Record]]) -> None:
+    """Print the few lines that matter of each launch, and where its record is.
 
     Args:
-        found: the folder of each launch, or the record file itself, and its record.
+        found: the folder of each launch and its record.
     """
-    from trainmark.pages.terminal import repeats_table, run_table
+    from trainmark.pages.summary import first_lines
 
     for path, record in found:
-        typer.echo(run_table(record, run_dir=path.parent if path.is_file() else path))
-    if repeated and found:
-        typer.echo(repeats_table([record for _, record in found]))
+        say("\n".join([*first_lines(record), f"record: {path / 'record.json'}"]))
 
 
 def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeated: bool) -> None:
@@ -122,7 +120,7 @@ def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeat
         documents = [record.model_dump(mode="json") for _, record in found]
         say_json(documents if repeated or len(documents) != 1 else documents[0])
         return
-    print_tables([(from_here(folder), record) for folder, record in found], repeated=repeated)
+    print_ends([(from_here(folder), record) for folder, record in found])
 
 
 def from_here(path: Path) -> Path:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from trainmark.cli.options import Json, Lang, Output, Store
 from trainmark.cli.output import (
-    print_tables,
     say,
     say_json,
     say_refuted,
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.judge.comparison.sides import Result
-    from trainmark.library.selection.words import Selection
     from trainmark.record.record import Record
 
 EXAMPLES = {
@@ -73,9 +69,9 @@ def report(
     agree with its events.
     """
     from trainmark.library.selection.words import select
-    from trainmark.pages.files import write_charts
-    from trainmark.pages.page import documents, html_page, markdown_page
+    from trainmark.pages.page import documents, html_page, markdown_page, write_charts
     from trainmark.pages.scaling import scaling_text
+    from trainmark.pages.terminal import show_page
 
     ending = output.suffix[1:] if output else ""
     page = "md" if output or scaling else "terminal"
@@ -89,7 +85,10 @@ def report(
     if scaling:
         text = scaling_text(found.records, wanted, lang)
     elif wanted == "terminal":
-        _print_terminal(found, runs or [])
+        for one in documents(found.records):
+            say(show_page(one, lang=lang) + "\n")
+        for place in found.places:
+            say(f"record: {place}")
     elif wanted == "md":
         text = markdown_page(found.records, lang)
     elif wanted == "html":
@@ -106,17 +105,6 @@ def report(
     if output:
         say(str(output), err=True)
     say_refuted(found.refuted)
-
-
-def _print_terminal(found: Selection, words: Sequence[str]) -> None:
-    """Print the table of each launch, and the summary of each series that is shown whole."""
-    launches = zip(map(Path, found.places), found.records, strict=True)
-    for _, of_run in groupby(
-        launches, lambda one: one[0].parent if one[1].plan.repeat_count > 1 else one[0]
-    ):
-        series = list(of_run)
-        single = str(series[0][0]) in words  # one launch of a series has no summary
-        print_tables(series, repeated=not single and series[0][1].plan.repeat_count > 1)
 
 
 def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result]:

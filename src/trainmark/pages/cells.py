@@ -58,6 +58,20 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.4g}"
 
 
+def rounded(value: float) -> str:
+    """Return a value with three significant digits, never as a power of ten."""
+    shown = float(f"{value:.3g}")
+    return f"{shown:,.0f}" if abs(shown) >= 100 else f"{shown:#.3g}" if shown else "0"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people tell it: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``."""
+    if seconds < 100:
+        return f"{rounded(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a percentage with its sign, as the fine-tuning page prints MFU."""
     return NOTHING if value is None else f"{value:.{digits}f}%"

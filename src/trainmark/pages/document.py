@@ -5,7 +5,7 @@ Renderers put phrases into a language and escape them, so that no block escapes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainmark.pages.texts import Phrase, t
@@ -74,7 +74,6 @@ class Chart:
     ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
     ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are
     ``{"name": X}``. ``data``: the datasets by name, thinned; null where a value is missing.
-    ``in_text``: formats without pictures show its table; false where the page has it elsewhere.
     """
 
     kind: ClassVar[str] = "chart"
@@ -84,39 +83,85 @@ class Chart:
     spec: dict[str, Any]
     data: dict[str, list[dict[str, Any]]]
     table: Table
-    in_text: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure at a glance: its name in plain words, value, unit, code name, what stands below.
+
+    ``arithmetic``: how it was computed, shown on hover.
+    """
+
+    name: Phrase
+    value: Phrase
+    unit: Phrase
+    code: str
+    note: Phrase = ""
+    arithmetic: Phrase = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A few figures at a glance: name, value, unit; ``void``: why they are struck out."""
+    """A few figures side by side."""
 
     kind: ClassVar[str] = "tiles"
-    items: tuple[tuple[Phrase, Phrase, str], ...]
-    void: Phrase = None
+    items: tuple[Tile, ...]
 
 
-Block = Paragraph | Facts | Table | Code | Chart | Tiles
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a bar stands for, where it starts and ends, from 0 to 1, its colour, its figure."""
+
+    label: Phrase
+    start: float
+    end: float
+    colour: str
+    shown: Phrase
+    hover: Phrase = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars below each other, or ``stacked`` in one to 100%, with a sentence below."""
+
+    kind: ClassVar[str] = "bars"
+    title: Phrase
+    items: tuple[Bar, ...]
+    said: Phrase = ""
+    stacked: bool = False
+
+    @property
+    def table(self) -> Table:
+        """Return label and figure of each bar, for formats without pictures."""
+        ends = tuple((one.start, one.end) for one in self.items)
+        return Table((self.title, ""), tuple((one.label, one.shown) for one in self.items), ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A cell for each rank, by node: tone and what hovering tells; ``said``: who is named."""
+
+    kind: ClassVar[str] = "strip"
+    title: Phrase
+    nodes: tuple[tuple[tuple[Tone, Phrase], ...], ...]
+    said: Phrase
+
+
+Block = Paragraph | Facts | Table | Code | Chart | Tiles | Bars | Strip
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and its blocks; level 2 is the page's highest; ``drawer``: the line of a fold."""
+    """A heading and its blocks; ``folded`` away until a reader opens it.
+
+    ``in_terminal``: whether a terminal prints it.
+    """
 
     heading: Phrase
     anchor: str
     blocks: tuple[Block, ...] = ()
-    level: int = 2
-    drawer: Phrase = None
-
-    def of_several(self, ident: str, number: str) -> Section:
-        """Return the section of one of several records: names begin with ``ident``."""
-        blocks = tuple(
-            replace(block, name=ident + block.name) if isinstance(block, Chart) else block
-            for block in self.blocks
-        )
-        heading, anchor = (self.heading, number), ident + self.anchor
-        return replace(self, heading=heading, anchor=anchor, blocks=blocks)
+    folded: bool = False
+    in_terminal: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +171,9 @@ class Document:
     title: Phrase
     badge: Phrase
     tone: Tone
-    verdict: Phrase
-    trust: Phrase
-    trust_tone: Tone
-    reasons: tuple[Phrase, ...] = ()
+    verification: Phrase
+    sentence: Phrase
+    doubts: tuple[Phrase, ...] = ()
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
     ident: str = ""

@@ -1,7 +1,7 @@
-"""The page of records: which sections there are, in which order, and what stands above them.
+"""The pages of records: one for each piece of work, and the files beside the records.
 
-Owns the order. ``document`` is pure: the same records always give the same page, byte by byte,
-whichever cases are installed here.
+Owns the order of a page. ``document`` is pure: the same records always give the same page, byte
+by byte, whichever cases are installed here.
 """
 
 from __future__ import annotations
@@ -9,132 +9,133 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
-from trainmark.pages.charts import references
-from trainmark.pages.document import Block, Chart, Document, Section, Tone
-from trainmark.pages.phrases import (
-    TONES,
-    device_configuration,
-    grade_line,
-    numbers,
-    status_tone,
-    trust_line,
-    verdict,
-)
+from trainmark.pages import charts, summary
+from trainmark.pages.charts import drawing
+from trainmark.pages.document import Block, Document, Paragraph, Section
+from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.rendering import to_html, to_markdown
-from trainmark.pages.sections import conditions, environment, figures, performance
-from trainmark.pages.texts import Phrase, join, say, t
-from trainmark.record.messages import in_short
-from trainmark.record.trust import trust_of, verification_of
+from trainmark.pages.sections import figures, limits, performance, provenance, ruler
+from trainmark.pages.texts import LANGUAGES, t
+from trainmark.record.record import RECORD_FILE, read
+from trainmark.record.trust import verification_of
 from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from trainmark.judge.comparison.sides import Result
+    from trainmark.pages.summary import Price
+    from trainmark.record.entries import Outcome
     from trainmark.record.record import Record
 
-_WORST_FIRST: tuple[Tone, ...] = ("bad", "warn", "good")
+REPEATS_FILE = "repeats.json"
+HTML_PAGE = "page.html"
 
 
 def document(
-    records: Sequence[Record], against: Sequence[Result] = (), ident: str = ""
+    records: Sequence[Record],
+    against: Sequence[Result] = (),
+    ident: str = "",
+    *,
+    price: Price | None = None,
 ) -> Document:
-    """Return the page of ``records``: one or more, all of one case.
+    """Return the page of one run, or of several launches of the same work.
 
     Args:
-        against: what the records are compared with: other records, rows that others published.
+        against: what it is compared with: other records, rows that others published.
         ident: begins the page's anchors where several pages are in one file.
-
-    Raises:
-        RecordError: records of several cases.
+        price: of an hour on all devices.
     """
-    found = dict.fromkeys(record.plan.case for record in records)
-    if len(found) > 1:
-        what, remedy = f"records of {', '.join(found)}", "make a page for each case"
-        raise RecordError(what, rule="a page shows one case", remedy=remedy)
-    about = records[0].plan.about
-    columns = performance.column_set(about.references)
-    metric = performance.quality_header(records[0])
-    numbered = enumerate(zip(records, numbers(records), strict=True), start=1)
-    beside = [*_beside(records, against)]
-    # Where nothing could be compared, that is no first thing to read.
-    told = [one for one in beside if not any(isinstance(block, Chart) for block in one.blocks)]
+    record = summary.shown_of(records)
+    columns = performance.column_set(record.plan.about.references)
+    metric = performance.quality_header(record)
+    lead: list[Block | None] = [summary.cause_facts(record)] if record.cause else [
+        summary.tiles(records, price), ruler.ruler(records, against), limits.bar(record),
+        ruler.strip(record),
+    ]  # fmt: skip
     sections: list[Section | None] = [
-        *(conditions.cause(record, number, place) for place, (record, number) in numbered),
+        provenance.cause(record),
         performance.performance(records, columns, metric),
-        performance.columns_meaning(records, columns, metric),
-        *(section for section in beside if section not in told),
-        performance.published(records),
-        *figures.per_record(records),
-        *figures.repeats(records),
-        Section(t("section.figures"), "figures"),
-        figures.further(records, columns),
-        figures.quality(records),
-        figures.counts(records),
-        *figures.telemetry(records),
-        figures.audited(records),
-        *told,
-        Section(t("section.run"), "run"),
-        conditions.facts(records),
-        *conditions.declared(records),
-        conditions.general(records),
-        *environment.environment(records, against),
-        environment.repeating(records),
-        environment.provenance(records),
-        environment.glossary(),
+        *([_repeats(records)] if len(records) > 1 else ()),
+        figures.spans(record),
+        *charts.of_record(record, figures.telemetry(record)),
+        figures.further(record, columns),
+        figures.evaluations(record),
+        figures.doubts(records),
+        performance.published(record),
+        provenance.run(record),
+        provenance.environment(record, against),
+        provenance.provenance(records),
+        performance.glossary(record, columns, metric),
     ]
-    lead: tuple[Block, ...] = ()
-    if len(records) == 1 or figures.same_launches(records):
-        lead = (performance.tiles(records, columns, metric),)
-    badge, tone = _badge(records)
-    trust, reasons, trust_tone = _trust(records)
+    badge, tone = summary.badge(records)
     return Document(
-        title=t("page.title", title=about.title), badge=badge, tone=tone,
-        verdict=_subtitle(records), trust=trust, trust_tone=trust_tone, reasons=reasons,
-        lead=lead, sections=tuple(one for one in sections if one is not None), ident=ident,
+        title=summary.title(record), badge=badge, tone=tone,
+        verification=t(f"trust.{verification_of(records)}"),
+        sentence=summary.first_sentence(records), doubts=summary.doubts(records),
+        lead=tuple(one for one in lead if one is not None),
+        sections=tuple(one for one in sections if one is not None), ident=ident,
     )  # fmt: skip
 
 
-def _beside(records: Sequence[Record], against: Sequence[Result]) -> Iterator[Section]:
-    """Yield each piece of work of the page beside what it is compared with."""
-    works = groups(records) if against else []
+def _repeats(records: Sequence[Record]) -> Section:
+    """Return the figures over the launches."""
+    found = summary.summary(records)
+    blocks: list[Block] = [summary.summary_table(found)] if found.figures else []
+    blocks += map(Paragraph, summary.remarks(found))
+    return Section(t("section.repeats"), "repeats", tuple(blocks), folded=True)
+
+
+def documents(
+    records: Sequence[Record], against: Sequence[Result] = (), *, price: Price | None = None
+) -> list[Document]:
+    """Return a page for each piece of work in order of first appearance, of several a table first.
+
+    A run that is named twice is there once. Tables have a row a run, one for each case and its
+    columns.
+
+    Raises:
+        RecordError: no record.
+    """
+    if not records:
+        raise RecordError("no record to show", remedy="name one run or more")
+    once = {(record.run_id, str(record.figures)): record for record in records}
+    works = groups([*once.values()])
+    pages = [_overview([*once.values()])] if len(works) > 1 else []
     for place, members in enumerate(works, start=1):
-        found = references.section(members, against)
-        if found is not None:
-            yield found.of_several(f"work{place}-" if len(works) > 1 else "", "")
+        case = members[0].plan.case
+        others = [one for one in against if printed_work(one).get("case", case) == case]
+        ident = f"{place}-" if len(works) > 1 else ""
+        pages.append(document(members, others, ident, price=price))
+    return pages
 
 
-def _badge(records: Sequence[Record]) -> tuple[Phrase, Tone]:
-    """Return the status in a word, or how many passed, with the worst tone."""
-    tone = min((status_tone(record.status) for record in records), key=_WORST_FIRST.index)
-    if len(records) == 1:
-        return t(f"status.{records[0].status}"), tone
+def _overview(records: Sequence[Record]) -> Document:
+    """Return the performance tables of several pieces of work, one for each case."""
+    found: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        key = (record.plan.case, record.quality.metric, *record.plan.about.references.columns)
+        found.setdefault(key, []).append(record)
+    sections = []
+    for place, members in enumerate(found.values(), start=1):
+        about = members[0].plan.about
+        table = performance.performance_table(
+            members, columns=performance.column_set(about.references),
+            metric=performance.quality_header(members[0]),
+        )  # fmt: skip
+        sections.append(Section(about.title, f"table{place}", (table,)))
     passed = sum(record.passed for record in records)
-    return t("repeats.counted", passed=passed, all=len(records)), tone
-
-
-def _trust(records: Sequence[Record]) -> tuple[Phrase, tuple[Phrase, ...], Tone]:
-    """Return how far the figures can be trusted and why: over launches of one work together."""
-    together = len(records) == 1 or figures.same_launches(records)
-    members = [records] if together else [[record] for record in records]
-    trusts = [(found, verification_of(group)) for group in members if (found := trust_of(group))]
-    tone = min((TONES[trust.grade] for trust, _ in trusts), key=_WORST_FIRST.index)
-    if len(trusts) == 1:
-        grade = join((t("trust.label"), grade_line(*trusts[0])), "colon")
-        return grade, tuple(map(in_short, trusts[0][0].reasons)), tone
-    lines = ((f"[{place}] ", trust_line(*one)) for place, one in enumerate(trusts, start=1))
-    return join((t("trust.label"), join(lines, "semicolon")), "colon"), (), tone
-
-
-def _subtitle(records: Sequence[Record]) -> Phrase:
-    """Return configuration and verdict of one record, or all configurations."""
-    names = {say(name, "en"): name for name in map(device_configuration, records)}
-    joined = join(names.values(), "semicolon")
-    return joined if len(records) > 1 else join((joined, verdict(records[0])), "colon")
+    return Document(
+        title=t("section.performance"), verification=t(f"trust.{verification_of(records)}"),
+        badge=t("repeats.counted", passed=passed, all=len(records)),
+        tone="good" if passed == len(records) else "warn", sentence="", sections=tuple(sections),
+        ident="all-",
+    )  # fmt: skip
 
 
 def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
-    """Return the result page of any records as Markdown: one case below the other.
+    """Return the result page of any records as Markdown: one piece of work below the other.
 
     Raises:
         RecordError: no record.
@@ -144,37 +145,70 @@ def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
 
 
 def html_page(
-    records: Sequence[Record], lang: str = "en", *, against: Sequence[Result] = ()
+    records: Sequence[Record],
+    lang: str = "en",
+    *,
+    against: Sequence[Result] = (),
+    price: Price | None = None,
 ) -> str:
     """Return the result page of any records as one HTML file; raises as Markdown does.
 
     Args:
         lang: which of the languages is shown first.
         against: results to compare with, of which each case has its own.
+        price: of an hour on all devices of a run.
     """
-    return to_html(documents(records, against), lang)
+    return to_html(documents(records, against, price=price), lang)
 
 
-def documents(records: Sequence[Record], against: Sequence[Result] = ()) -> list[Document]:
-    """Return the pages of any records, one for each case in order of first appearance.
+def write_pages(
+    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = (), html: bool = True
+) -> None:
+    """Write the result pages of one run, or of several together.
 
-    A run that is named twice is there once. Versions of a case that print other columns or another
-    quality are cases of their own here.
+    Args:
+        against: results to compare with.
+        html: whether the page with charts is among them; it is written last.
+    """
+    for lang in LANGUAGES:
+        (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
+    if html:
+        made = html_page(records, against=against)
+        (folder / HTML_PAGE).write_text(made, encoding="utf-8")
+
+
+def write_repeats(
+    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = ()
+) -> None:
+    """Write what the launches say together: pages as above, and the statistics as JSON."""
+    write_pages(records, folder, against=against)
+    (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
+
+
+def write_missing(outcome: Outcome, against: Sequence[Result] = ()) -> None:
+    """Write what a killed launcher did not, and the summary of a series beside its newest launches.
+
+    The summary is of all its launches, those that did not pass too.
+    """
+    for folder in (*outcome.fallen, *outcome.folders):
+        recorded = (folder / RECORD_FILE).exists()
+        if recorded and not (folder / HTML_PAGE).exists():
+            write_pages([read(folder)], folder, against=against)
+    place = outcome.run_dir
+    if outcome.planned > 1 and place and place.exists() and not (place / REPEATS_FILE).exists():
+        fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
+        write_repeats([*outcome.records, *fallen], place, against=against)
+
+
+def write_charts(pages: Sequence[Document], folder: Path, form: str, lang: str) -> None:
+    """Write each chart as a picture of its own, ``png`` or ``svg``; one that was there is replaced.
 
     Raises:
-        RecordError: no record.
+        OSError: the folder cannot be made or written.
     """
-    if not records:
-        raise RecordError("no record to show", remedy="name one run or more")
-    found: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        key = (record.plan.case, record.quality.metric, *record.plan.about.references.columns)
-        members = found.setdefault(key, [])
-        if not any((record.run_id, record.figures) == (x.run_id, x.figures) for x in members):
-            members.append(record)
-    pages = []
-    for place, members in enumerate(found.values(), start=1):
-        case = members[0].plan.case
-        others = [one for one in against if printed_work(one).get("case", case) == case]
-        pages.append(document(members, others, f"{place}-" if len(found) > 1 else ""))
-    return pages
+    folder.mkdir(parents=True, exist_ok=True)
+    for page in pages:
+        for chart in page.charts:
+            made = drawing.png(chart, lang) if form == "png" else drawing.svg_file(chart, lang)
+            data = made if isinstance(made, bytes) else made.encode()
+            (folder / f"{page.ident}{chart.name}.{form}").write_bytes(data)

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Facts, Paragraph, Tone, table
-from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, shared, t
+from trainmark.pages.document import Paragraph, Tone, table
+from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, t
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.messages import in_short
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from trainmark.pages.document import Table
     from trainmark.record.record import Record, Trust, Verification
     from trainmark.record.shapes import HangGroup
-    from trainmark.spec import FigureSpec, Message, Text
+    from trainmark.spec import FigureSpec, Message
 
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
 _LONGEST_RANKS = 40  # characters
@@ -60,10 +60,14 @@ def record_configuration(record: Record) -> Phrase:
     return (device_configuration(record), *((" [", mark, "]") for mark in marks))
 
 
-def definition(spec: FigureSpec, records: Sequence[Record]) -> Phrase:
-    """Return what a figure means on the kind of device that ran, or on each kind."""
-    on_host = spec.on_host or spec.definition
-    return shared([spec.definition if has_cards(record) else on_host for record in records])
+def definition(spec: FigureSpec, record: Record) -> Phrase:
+    """Return what a figure means on the kind of device that ran."""
+    return spec.definition if has_cards(record) else spec.on_host or spec.definition
+
+
+def counted(kind: str, n: int) -> Phrase:
+    """Return a number of ``ranks``, ``nodes``, ``launches`` in words: ``1 launch``."""
+    return t(f"count_of.{kind}", n=n) if n != 1 else t(f"count_one.{kind}")
 
 
 def verdict(record: Record) -> Phrase:
@@ -113,45 +117,18 @@ def trust_paragraph(trust: Trust, word: Verification) -> Paragraph:
     return Paragraph(join((t("trust.label"), trust_line(trust, word)), "colon"), TONES[trust.grade])
 
 
-def few(ranks: str, count: int) -> str:
-    """Return the numbers of ranks or nodes; of very many the first, and how many there are."""
-    return ranks if len(ranks) <= _LONGEST_RANKS else f"{ranks[:_LONGEST_RANKS]}… ({count})"
-
-
 def hang_table(groups: Sequence[HangGroup]) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:
-        ranks, steps = few(group["ranks"], group["count"]), "–".join(map(str, group["steps"]))
+        ranks, steps = group["ranks"], "–".join(map(str, group["steps"]))
+        if len(ranks) > _LONGEST_RANKS:
+            ranks = f"{ranks[:_LONGEST_RANKS]}… ({group['count']})"
         state = (t(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
         rows.append((ranks, state, group["where"], steps))
     return table((t(f"hang.{name}") for name in ("ranks", "state", "place", "step")), rows)
 
 
-def numbers(records: Sequence[Record]) -> list[str]:
-    """Return what tells the records apart in headings: nothing for one, ``[1]`` … for more."""
-    return [""] if len(records) == 1 else [f" [{place}]" for place in range(1, len(records) + 1)]
-
-
-def value_heads(records: Sequence[Record]) -> list[Phrase]:
-    """Return the headings of columns that hold one value of each record."""
-    return [number.strip() or t("head.value") for number in numbers(records)]
-
-
 def heads(*names: str) -> list[Phrase]:
     """Return headings by their names in the texts."""
     return [t(name if "." in name else f"head.{name}") for name in names]
-
-
-def listed(
-    records: Sequence[Record], read: Callable[[Record], Mapping[str | Text, Phrase]]
-) -> Facts:
-    """Return the facts that ``read`` finds by key or name, each with what the records share."""
-    found = [read(record) for record in records]
-    names = dict.fromkeys(name for facts in found for name in facts)
-    return Facts(
-        tuple(
-            (t(name) if isinstance(name, str) else name, shared([x.get(name, "") for x in found]))
-            for name in names
-        )
-    )

@@ -15,7 +15,6 @@ from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.charts.intervals import efficiency
 from trainmark.pages.document import Document, Facts, Paragraph, Section, table
-from trainmark.pages.phrases import TONES, trust_paragraph
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import Phrase, t
@@ -117,9 +116,9 @@ def _page(found: dict[str, Any]) -> Document:
     return Document(
         title=t("scaling.title", case=found["case"], device=found["device"]),
         badge=t(f"scaling.{kind}"), tone="good",
-        verdict=t("scaling.verdict", share=cells.percent(100 * worlds[-1]["efficiency"][0]),
-                  **names),
-        trust=trust_paragraph(trust, found["verification"]).text, trust_tone=TONES[trust.grade],
+        sentence=t("scaling.verdict", share=cells.percent(100 * worlds[-1]["efficiency"][0]),
+                   **names),
+        verification=t(f"trust.{found['verification']}"), doubts=tuple(trust.reasons),
         sections=(
             Section(t("section.scaling"), "scaling", (efficiency(worlds), shown, *means)),
             Section(t("section.footer"), "provenance", (Facts(tuple(runs)),)),

@@ -1,7 +1,7 @@
-"""Figures over several launches of the same work.
+"""What a reader sees first of one run or of several launches of the same work.
 
 Owns which launches count: only those that passed. The others are counted and named, never
-averaged in.
+averaged in. Tiles have three significant digits; tables have the rest.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import table
-from trainmark.pages.texts import Phrase, join, t
+from trainmark.pages.document import Facts, Tile, Tiles, table
+from trainmark.pages.phrases import TONES, counted, has_cards, sentence, verdict
+from trainmark.pages.sections.limits import gravest
+from trainmark.pages.sections.performance import COLUMNS, PERFORMANCE, precision_label
+from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
+from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import of_repeats
 from trainmark.record.work import differing, each_once, work
@@ -21,8 +26,19 @@ from trainmark.record.work import differing, each_once, work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.pages.document import Table
+    from trainmark.pages.document import Table, Tone
     from trainmark.record.record import Record, Trust
+
+_DOUBTS = 2
+_TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an hour on all devices of a run costs, in a currency as given."""
+
+    per_hour: float
+    currency: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +138,155 @@ def remarks(found: RepeatSummary) -> list[Phrase]:
     elif found.is_range and found.figures:
         lines.append(t("repeats.is_range"))
     return lines
+
+
+def shown_of(records: Sequence[Record]) -> Record:
+    """Return the launch whose curves and facts stand for all: the median by speed."""
+    having = [one for one in records if one.passed] or list(records)
+    ordered = sorted(having, key=lambda one: one.figure("p_train") or 0.0)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def title(record: Record) -> Phrase:
+    """Return the work, the machine with its count and memory, the precision, nodes or ranks."""
+    plan, name = record.plan, short_device(record)
+    parts: list[Phrase] = [plan.about.title]
+    if has_cards(record):
+        first = (record.environment.get("devices") or [None])[0] or {}
+        memory = first.get("memory_total_bytes")
+        told = f"{name} {memory / cells.GIB:.0f} GiB" if memory and "GB" not in name else name
+        parts.append(f"{plan.world_size} x {told}" if plan.world_size > 1 else told)
+    else:
+        parts += [name, counted("ranks", plan.world_size)]
+    parts += [
+        precision_label(record),
+        *([counted("nodes", plan.nnodes)] if plan.nnodes > 1 else ()),
+    ]
+    return join(parts, "dot")
+
+
+def badge(records: Sequence[Record]) -> tuple[Phrase, Tone]:
+    """Return passed, passed and not to be quoted, or failed; with its tone."""
+    if not any(record.passed for record in records):
+        return t("badge.failed"), "bad"
+    grade = _trust(records).grade
+    return t(f"badge.{'do_not_quote' if grade == 'do_not_quote' else 'passed'}"), TONES[grade]
+
+
+def _trust(records: Sequence[Record]) -> Trust:
+    return records[0].trust if len(records) == 1 else of_repeats(records)
+
+
+def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
+    """Return the two gravest reasons to doubt the figures, and how many more there are."""
+    told = ("trust_few_launches", "trust_not_passed")  # by the tiles, by the badge
+    found: list[Phrase] = [in_short(x) for x in _trust(records).reasons if x.code not in told]
+    more = [t("first.more", n=len(found) - _DOUBTS)] if len(found) > _DOUBTS else []
+    return (*found[:_DOUBTS], *more)
+
+
+def _over(records: Sequence[Record], name: str) -> Launches | None:
+    """Return a figure over the launches that passed; None where there is none."""
+    values = [x for one in records if one.passed and (x := one.figure(name)) is not None]
+    return over_launches(values) if values else None
+
+
+def _speed(record: Record) -> str:
+    return "token/p/s" if "token/p/s" in record.plan.about.references.columns else "p_train"
+
+
+def _unit(record: Record, name: str) -> Phrase:
+    per_device = name == "token/p/s" and record.plan.world_size > 1
+    unit = record.figures[name].unit
+    return t("first.per_device", unit=unit) if per_device else unit
+
+
+def first_sentence(records: Sequence[Record]) -> Phrase:
+    """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
+    record = shown_of(records)
+    cause, quality = record.cause, record.quality
+    if record.status == "target_missed":
+        return verdict(record)
+    if cause is not None:
+        where = [] if cause.rank is None else [f"rank {cause.rank}"]
+        what = t(f"status.{record.status}")
+        return join((what, *where, *([cause.place] if cause.place else ())))
+    name = _speed(record)
+    speed, time = _over(records, name), _over(records, "e2e_time")
+    said: list[Phrase] = []
+    if speed is not None:
+        shown = f"{speed.median:,.0f}" if speed.median >= 100 else f"{speed.median:.3g}"
+        said.append((shown, " ", _unit(record, name)))
+    took = "" if time is None else cells.duration(time.median)
+    reached = "reached" if quality.reached else "no_target"
+    if quality.value is not None:
+        shown = cells.quality(quality.value, target=quality.target)
+        target = "" if quality.target is None else f"{quality.target:g}"
+        values = {"metric": quality.metric, "value": shown, "target": target, "time": took}
+        said.append(t(f"first.{reached}", **values))
+    elif took:
+        said.append(t("first.took", time=took))
+    return join(said, "semicolon")
+
+
+def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
+    """Return what most readers look for first: speed, time, share of the peak, energy, cost.
+
+    A figure that no launch has is left out; the share of a tiny model's too, where it says
+    nothing about the device.
+    """
+    record = shown_of(records)
+    speed, used = _speed(record), "MFU" if _over(records, "MFU") else "MAMFU"
+    counted_energy = _over(records, "energy_per_sample") is not None
+    energy = "energy_per_sample" if counted_energy else "estimated_energy_per_sample"
+    parameters = (record.environment.get("job") or {}).get("parameters") or _TINY
+    names = {
+        speed: "speed", "e2e_time": "to_target" if record.quality.reached else "whole",
+        used: used, energy: "energy" if counted_energy else "estimated",
+    }  # fmt: skip
+    found = []
+    for name, called in names.items():
+        over = _over(records, name)
+        if over is None or (name == used and parameters < _TINY):
+            continue
+        note: Phrase = ""
+        if name == speed:
+            ends = f"{cells.rounded(over.low)} – {cells.rounded(over.high)}"
+            note = ends if over.launches > 1 else counted("launches", 1)
+            note = (note, ", ", counted("launches", over.launches)) if over.launches > 1 else note
+        value, unit = cells.rounded(over.median), _unit(record, name)
+        if name == "e2e_time":
+            value, unit = cells.duration(over.median), ""
+        found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
+    rate = _over(records, "p_train")
+    if price is not None and rate is not None:
+        cost = price.per_hour / 3600 / rate.median * 1e6
+        how = f"{price.per_hour:g} / 3600 s / {rate.median:,.1f} samples/s x 1,000,000"
+        found.append(Tile(t("tile.cost"), cells.rounded(cost), price.currency, "", "", how))
+    return Tiles(tuple(found))
+
+
+def cause_facts(record: Record) -> Facts:
+    """Return why a run failed, on which rank, and what to try."""
+    cause = record.cause
+    assert cause is not None
+    rank = [] if cause.rank is None else [(t("cause.rank"), cause.rank)]
+    said, out = sentence(record, cause.message), sentence(record, way_out(cause))
+    return Facts(((t("cause.message"), said), *rank, (t("cause.remedy"), out)))
+
+
+def first_lines(record: Record, lang: str = "en") -> list[str]:
+    """Return title with badge, the sentence, doubts, the row of figures and what limits the run.
+
+    Of a run that failed, its cause and what to try in place of the last two.
+    """
+    marks = join((badge([record])[0], t(f"trust.{record.verification}")))
+    lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence([record])]
+    told = doubts([record])
+    lines += [join(told, "semicolon")] if told else []
+    if record.cause is not None:
+        lines += [join(pair, "colon") for pair in cause_facts(record).items]
+    else:
+        shown = ((name, COLUMNS[name](record)) for name in (*PERFORMANCE[2:-2], "MFU", "mem"))
+        lines += [join((f"{name} {cell}" for name, cell in shown), "dot"), gravest(record)]
+    return [line for one in lines if (line := cells.clean(say(one, lang)))]

@@ -1,4 +1,4 @@
-"""A document's blocks on a terminal, and what ``trainmark run`` prints when a run has ended.
+"""A page and its blocks on a terminal.
 
 Owns widths, colours and the fallback for terminals without UTF-8. Text from records is
 never taken as rich's markup and carries no control characters.
@@ -23,35 +23,22 @@ from rich.text import Text
 
 from trainmark.errors import escaped
 from trainmark.pages import cells
-from trainmark.pages.charts.spans import spans
-from trainmark.pages.document import Block, Code, Paragraph, Table, Tone, table
-from trainmark.pages.phrases import (
-    device_configuration,
-    hang_table,
-    heads,
-    label_text,
-    sentence,
-    status_tone,
-    trust_paragraph,
-    verdict,
+from trainmark.pages.document import (
+    Bars,
+    Block,
+    Code,
+    Document,
+    Facts,
+    Paragraph,
+    Strip,
+    Table,
+    Tiles,
+    Tone,
 )
-from trainmark.pages.sections.conditions import declared_table
-from trainmark.pages.sections.environment import nodes_line
-from trainmark.pages.sections.figures import telemetry_blocks
-from trainmark.pages.sections.performance import PERFORMANCE, performance_table
-from trainmark.pages.summary import remarks, summary, summary_table
-from trainmark.pages.texts import Phrase, join, say, t
-from trainmark.plan.overrides import fix_hp_text
-from trainmark.record import figures as figures_of
-from trainmark.record.messages import way_out
-from trainmark.record.record import RECORD_FILE
-from trainmark.record.trust import verification_of
+from trainmark.pages.texts import join, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from trainmark.record.record import Record
+    from collections.abc import Iterator, Sequence
 
 _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
@@ -59,8 +46,6 @@ _STYLES: dict[Tone, str] = {
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _LEAST_BAR, _MOST_BAR = 8, 60  # columns; narrower, bars say nothing
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
-# Reasons of figures that nobody misses; pages name them.
-_UNSAID = ("not_sampled", "devices_unmonitored", "counter_untold", "target_not_reached")
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
 _ASCII |= str.maketrans(dict.fromkeys("█▉▊▋▌▐", "#") | dict.fromkeys("▍▎▏▕", " "))
 
@@ -109,15 +94,16 @@ def show(blocks: Sequence[Block], screen: Screen | None = None, lang: str = "en"
     """Return a document's blocks as text: paragraphs are lines, tables stand apart.
 
     No line is wider than the screen, but for those of code: a path cannot be folded without harm.
+    Charts are left out.
     """
     screen = screen or Screen.of_stdout()
     console = screen.console()
-    stood_apart = False
-    for place, block in enumerate(blocks):
+    stood_apart, place = False, 0
+    for block in (part for one in blocks for part in _plain(one)):
         stands_apart = isinstance(block, Table)
         if place and (stands_apart or stood_apart):
             console.print()
-        stood_apart = stands_apart
+        stood_apart, place = stands_apart, place + 1
         match block:
             case Paragraph():
                 words = cells.clean(say(block.text, lang))
@@ -127,9 +113,40 @@ def show(blocks: Sequence[Block], screen: Screen | None = None, lang: str = "en"
             case Code():
                 line = Text(cells.clean(say(block.text, lang)))
                 console.print(line, no_wrap=True, crop=False, overflow="ignore")
-            case _:
-                raise AssertionError(f"a terminal shows no {block.kind}")
     return screen.text(console)
+
+
+def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
+    """Yield what a terminal shows in place of a block."""
+    match block:
+        case Facts():
+            yield from (Paragraph(join(pair, "colon")) for pair in block.items)
+        case Tiles():
+            yield Table(("", "", "", ""), tuple(
+                (one.name, join((one.value, one.unit), "space"), one.code, one.note)
+                for one in block.items
+            ))  # fmt: skip
+        case Bars():
+            yield block.table
+            yield from [Paragraph(block.said)] if block.said else []
+        case Strip():
+            yield Paragraph((block.title, ": ", block.said))
+        case Paragraph() | Table() | Code():
+            yield block
+
+
+def show_page(page: Document, screen: Screen | None = None, lang: str = "en") -> str:
+    """Return a page as text: what is first on it, then the sections that a terminal shows."""
+    marks = join((page.badge, page.verification))
+    blocks: list[Block] = [
+        Paragraph(page.title, page.tone), Paragraph(marks, page.tone),
+        *([Paragraph(page.sentence)] if page.sentence else ()),
+        *(Paragraph(doubt, "warn") for doubt in page.doubts), *page.lead,
+    ]  # fmt: skip
+    for section in page.sections:
+        if section.in_terminal:
+            blocks += [Paragraph(""), Paragraph(section.heading, "good"), *section.blocks]
+    return show(blocks, screen, lang)
 
 
 def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
@@ -177,92 +194,3 @@ def _change_lines(value: str) -> list[str]:
         wide = cell_len(change) > _WIDEST_CHANGE
         lines += [name + sign, rest] if wide and sign else [change.strip()]
     return lines
-
-
-def run_table(record: Record, *, run_dir: Path | None = None, screen: Screen | None = None) -> str:
-    """Return the end of a run: verdict, figures, spans, labels, notes, path of the record."""
-    performance, timeline = performance_table([record], columns=PERFORMANCE), spans(record)
-    tables = (declared_table(record, x) for x in record.plan.about.page.tables if x.rows)
-    blocks: list[Block] = [
-        *_head(record),
-        table(performance.headers[1:], (row[1:] for row in performance.rows)),
-        _further(record),
-        *(found for found in tables if found is not None),
-        *telemetry_blocks(record),
-        Paragraph(t("spans.none")) if timeline is None else timeline.table,
-        *_tail(record),
-    ]
-    if run_dir is not None:
-        blocks.append(Code(join((t("terminal.record"), str(run_dir / RECORD_FILE)), "colon")))
-    return show(blocks, screen)
-
-
-def _head(record: Record) -> list[Block]:
-    """Return status and configuration, trust, the verdict, and the cause of a failure."""
-    tone, name = status_tone(record.status), device_configuration(record)
-    head = (say(t(f"status.{record.status}"), "en").upper(), f" {record.plan.case} · ", name)
-    blocks: list[Block] = [
-        Paragraph(head, tone),
-        trust_paragraph(record.trust, record.verification),
-        Paragraph(verdict(record)),
-    ]
-    found = record.cause
-    if found is None:
-        return blocks
-    where = [] if found.rank is None else [f"rank {found.rank}"]
-    where += [found.place] if found.place else []
-    said = join((join([found.kind, *where]), sentence(record, found.message)), "colon")
-    out = join((t("cause.remedy"), sentence(record, way_out(found))), "colon")
-    return [*blocks, Paragraph(said), Paragraph(out),
-            *([hang_table(found.hang)] if found.hang else ())]  # fmt: skip
-
-
-def _further(record: Record) -> Table:
-    """Return the further figures with their units, the reason where there is no value."""
-    rows: list[tuple[Phrase, ...]] = []
-    for name, spec in figures_of.specs(record.plan.about.page).items():
-        entry = record.figures.get(name)
-        if entry is None or spec.detail or name in PERFORMANCE:
-            continue
-        if entry.value is not None:
-            (value,), unit = cells.scaled([entry.value], entry.unit)
-            rows.append((name, value, unit, sentence(record, entry.note)))
-        elif entry.reason is None or entry.reason.code not in _UNSAID:
-            rows.append((name, "–", "", sentence(record, entry.reason)))
-    return table(heads("name", "value", "unit", "remark"), rows)
-
-
-def _tail(record: Record) -> list[Paragraph]:
-    """Return labels, findings and notes, those of the figures' steadiness among them."""
-    lines = []
-    if record.environment.get("nodes"):
-        lines.append(Paragraph(join((t("env.nodes"), nodes_line(record)), "colon")))
-    if record.labels:
-        labels = join(label_text(label) for label in record.labels)
-        lines.append(Paragraph(join((t("terminal.labels"), labels), "colon")))
-    if record.extra:
-        lines.append(Paragraph(t("terminal.open", changed=fix_hp_text(record.extra)), "warn"))
-    for kind, tone, items in (
-        ("finding", "bad", record.findings), ("note", "warn", record.notes),
-    ):  # fmt: skip
-        lines += [
-            Paragraph(join((t(f"terminal.{kind}"), sentence(record, x)), "colon"), tone)  # type: ignore[arg-type]
-            for x in items
-        ]
-    return lines
-
-
-def repeats_table(records: Sequence[Record], *, screen: Screen | None = None) -> str:
-    """Return the figures over repeated launches of the same work, with their remarks.
-
-    Raises:
-        RecordError: the launches are not of the same work.
-    """
-    found = summary(records)
-    blocks: list[Block] = [
-        Paragraph(join((t("section.repeats"), found.case_key), "colon")),
-        trust_paragraph(found.trust, verification_of(records)),
-        *([summary_table(found)] if found.figures else ()),
-        *(Paragraph(line) for line in remarks(found)),
-    ]
-    return show(blocks, screen)

@@ -15,7 +15,7 @@ from trainmark.record.messages import MESSAGES, render
 from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 LANGUAGES = ("en", "zh")
 NOTHING = "/"  # the founding pages' mark for "not measured"
@@ -135,17 +135,3 @@ def worded(value: Phrase) -> Phrase:
 def pairs(values: Mapping[str, Any] | None) -> Phrase:
     """Return names and values in a row, none where there are none."""
     return worded(values and join((name, " ", worded(value)) for name, value in values.items()))
-
-
-def shared(values: Sequence[Phrase]) -> Phrase:
-    """Return the value that all records have, or each different one with their numbers."""
-    places: dict[str, list[int]] = {}
-    for place, value in enumerate(values, start=1):
-        places.setdefault(say(value, "en"), []).append(place)
-    if len(places) == 1:
-        return values[0]
-    numbered = {text: values[found[0] - 1] for text, found in places.items() if text}
-    return join(
-        ((f"[{','.join(map(str, places[text]))}] ", value) for text, value in numbered.items()),
-        "semicolon",
-    )

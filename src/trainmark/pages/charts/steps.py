@@ -82,5 +82,4 @@ def quality(record: Record) -> Chart | None:
          "target": [] if target is None else [{"value": target, "label": named}]},
         table((t("chart.step"), metric),
               (rows[at] for at in vega.some(len(rows), most=vega.TABLE_ROWS))),
-        in_text=False,  # the page has a table of evaluations
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""The sections of the page of a case's records, by what they are about."""
+"""The sections of the page of a run, by what they are about."""

@@ -1,4 +1,4 @@
-"""All figures of the records: beyond the table, counts, evaluations, telemetry, repeats, audit."""
+"""All figures of a run: those beyond the table, where its time went, evaluations, doubts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.audit import RULES, audit
 from trainmark.judge.audit.subject import of_record
-from trainmark.pages import cells, charts
-from trainmark.pages.charts import intervals
-from trainmark.pages.document import Block, Paragraph, Section, Tone, table
-from trainmark.pages.phrases import definition, heads, numbers, sentence, value_heads
-from trainmark.pages.summary import remarks, summary, summary_table
-from trainmark.pages.texts import Phrase, join, known, say, shared, t, term, worded
+from trainmark.pages import cells
+from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, Tone, table
+from trainmark.pages.phrases import definition, heads, sentence, trust_line
+from trainmark.pages.sections.limits import rules_table
+from trainmark.pages.texts import Phrase, join, known, t, term, worded
 from trainmark.record import figures as figures_of
-from trainmark.record.work import groups
+from trainmark.record.trust import of_repeats, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,93 +23,83 @@ if TYPE_CHECKING:
 
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
 _TONES: dict[Severity, Tone] = {"error": "bad", "warning": "warn", "note": "plain"}
+_COLOURS = {"evaluate": "evaluation", "compile": "compute", "warmup": "compute", "train": "compute"}
+_EVALUATIONS = 5  # rows of the page; the record has all
 _USE = (
     "rank", "memory", "busy", "power", "temperature", "clock", "throttled", "energy", "readings",
 )  # fmt: skip
 
 
-def same_launches(records: Sequence[Record]) -> bool:
-    """Tell whether the records are several launches of one piece of work."""
-    return len(records) > 1 and len(groups(records)) == 1
-
-
-def further(records: Sequence[Record], columns: Sequence[str]) -> Section:
-    """Return the figures that the performance table has no column for, with unit or reason."""
-    names = dict.fromkeys(
-        name
-        for record in records
-        for name in record.figures
-        if name not in columns and name not in _SHOWN_WITH
-    )
-    specs = figures_of.specs(records[0].plan.about.page)
+def further(record: Record, columns: Sequence[str]) -> Section:
+    """Return the figures that the performance table has no column for, and the counts."""
     rows: list[list[Phrase]] = []
-    for name in names:
-        unit = next(record.figures[name].unit for record in records if name in record.figures)
-        values, shown_unit = cells.scaled([record.figure(name) for record in records], unit)
+    specs = figures_of.specs(record.plan.about.page)
+    for name, entry in record.figures.items():
+        if name in columns or name in _SHOWN_WITH:
+            continue
+        (value,), unit = cells.scaled([entry.value], entry.unit)
         remark: list[Phrase] = []
         if name in specs:  # plans of earlier versions do not declare the figures of a case
-            remark = [join((specs[name].label, definition(specs[name], records)), "colon")]
-        note = shared([_figure_remark(record, name) for record in records])
-        told = say(join(remark), "en")
-        remark += [] if told.endswith(say(note, "en")) else [note]  # a note may say the same
-        rows.append([name, *values, shown_unit, join(remark, "semicolon")])
-    shown = table((t("head.name"), *value_heads(records), *heads("unit", "remark")), rows)
-    return Section(t("section.further"), "further", (shown,), 3)
+            remark = [join((specs[name].label, definition(specs[name], record)), "colon")]
+        if entry.value is None:
+            remark.append(t("figure.null", reason=sentence(record, entry.reason, "?")))
+        elif entry.note is not None:
+            remark.append(sentence(record, entry.note))
+        rows.append([name, value, unit, join(remark, "semicolon")])
+    for name in type(record.counts).model_fields:
+        count = getattr(record.counts, name)
+        rows.append([term("count", name), None if count is None else cells.count(count), "", ""])
+    passes = record.counts.samples / record.plan.data.train_samples
+    rows.append([t("count.passes"), f"{passes:.2f}", "", ""])
+    shown = table(heads("name", "value", "unit", "remark"), rows)
+    return Section(t("section.figures"), "figures", (shown,), folded=True)
 
 
-def _figure_remark(record: Record, name: str) -> Phrase:
-    entry = record.figures.get(name)
-    if entry is None or entry.value is not None:
-        return "" if entry is None else sentence(record, entry.note)
-    return t("figure.null", reason=sentence(record, entry.reason, "?"))
+def spans(record: Record) -> Section:
+    """Return a bar for each span of the wall time of the rank that ended last."""
+    found, at, items = record.spans, 0.0, []
+    wall = found.wall_ns or sum(found.by_name_ns.values())
+    for name, spent in sorted(found.by_name_ns.items(), key=lambda one: one[0] == "other"):
+        share = spent / wall if wall else 0.0
+        if cells.spent(spent) != cells.spent(0):
+            shown = f"{cells.spent(spent)} s · {share:.1%}"
+            colour = _COLOURS.get(name, "rest")
+            label = t("spans.name", name=name, means=term("span", name))
+            items.append(Bar(label, min(at, 1.0), min(at + share, 1.0), colour, shown))
+        at += share
+    if not items:
+        return Section(t("section.spans"), "spans", (Paragraph(t("spans.none")),), folded=True)
+    named = known(None if found.reconciled is None else f"{found.reconciled:.1%}")
+    said = t("spans.caption", wall=cells.spent(wall), rank=found.rank, named=named)
+    shown_bars = Bars(t("head.span"), tuple(items), said)
+    return Section(t("section.spans"), "spans", (shown_bars,), folded=True)
 
 
-def counts(records: Sequence[Record]) -> Section:
-    """Return the counts of the training, and the passes over the data."""
+def evaluations(record: Record) -> Section | None:
+    """Return the last evaluations, and the breakdown of the last; None when there was none."""
     rows: list[list[Phrase]] = []
-    for name in type(records[0].counts).model_fields:
-        values = [getattr(record.counts, name) for record in records]
-        shown = (None if value is None else cells.count(value) for value in values)
-        rows.append([term("count", name), *shown])
-    passes = (f"{x.counts.samples / x.plan.data.train_samples:.2f}" for x in records)
-    rows.append([t("count.passes"), *passes])
-    shown_table = table((t("head.count"), *value_heads(records)), rows)
-    return Section(t("section.counts"), "counts", (shown_table,), 3)
-
-
-def quality(records: Sequence[Record]) -> Section | None:
-    """Return every evaluation of every record; None when there was none."""
-    rows: list[list[Phrase]] = []
-    for place, record in enumerate(records, start=1):
-        for point in record.quality.history:
-            detail = [
-                (_called(record, name), " ", _figure(value)) for name, value in point.detail.items()
-            ]
-            rows.append([
-                f"[{place}]", point.epoch + 1, cells.count(point.step),
-                cells.quality(point.value, target=record.quality.target),
-                cells.count(point.samples), join(detail) if detail else None,
-            ])  # fmt: skip
+    history = record.quality.history
+    for point in history[-_EVALUATIONS:]:
+        detail = [
+            (_called(record, name), " ", _figure(value)) for name, value in point.detail.items()
+        ]
+        rows.append([
+            point.epoch + 1, cells.count(point.step),
+            cells.quality(point.value, target=record.quality.target),
+            cells.count(point.samples), join(detail) if detail else None,
+        ])  # fmt: skip
     if not rows:
         return None
-    first = 0 if len(records) > 1 else 1
-    metric = records[0].quality.metric
-    names = [*heads("run", "epoch", "step"), metric, *heads("samples", "detail")]
-    shown = table(names[first:], (row[first:] for row in rows))
-    return Section(t("section.quality"), "quality", (shown, *_breakdown(records)), 3)
-
-
-def _breakdown(records: Sequence[Record]) -> list[Block]:
-    """Return a table for each kind of breakdown in the last evaluations."""
-    last = [x.quality.history[-1].parts if x.quality.history else {} for x in records]
-    blocks: list[Block] = []
-    for kind in dict.fromkeys(kind for parts in last for kind in parts):
-        names = dict.fromkeys(name for parts in last for name in parts.get(kind, {}))
-        rows = ((n, *(_figure(parts.get(kind, {}).get(n)) for parts in last)) for n in names)
-        called = _called(records[0], kind)
+    names = [*heads("epoch", "step"), record.quality.metric, *heads("samples", "detail")]
+    blocks: list[Block] = [table(names, rows)]
+    if len(history) > _EVALUATIONS:
+        blocks.append(Paragraph(t("quality.earlier", n=len(history) - _EVALUATIONS), "muted"))
+    for kind, parts in history[-1].parts.items():
+        called = _called(record, kind)
         blocks.append(Paragraph(t("quality.parts", kind=called), "muted"))
-        blocks.append(table((called, *value_heads(records)), rows))
-    return blocks
+        of_parts = ((name, _figure(value)) for name, value in parts.items())
+        blocks.append(table((called, t("head.value")), of_parts))
+    return Section(t("section.quality"), "quality", tuple(blocks), folded=True)
 
 
 def _called(record: Record, name: str) -> Phrase:
@@ -122,16 +111,7 @@ def _figure(value: float | None) -> str | None:
     return None if value is None else format(value, ".4g")
 
 
-def telemetry(records: Sequence[Record]) -> list[Section]:
-    """Return a section of each record that has readings."""
-    return [
-        Section((t("section.telemetry"), number), f"telemetry{place}", tuple(found), 3)
-        for place, (number, record) in enumerate(zip(numbers(records), records, strict=True), 1)
-        if (found := telemetry_blocks(record))
-    ]
-
-
-def telemetry_blocks(record: Record) -> list[Block]:
+def telemetry(record: Record) -> list[Block]:
     """Return the devices and the host, a row each, over the training or else over the run."""
     found = record.telemetry
     if found is None:
@@ -149,8 +129,8 @@ def telemetry_blocks(record: Record) -> list[Block]:
     caption = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}", interval=every)
     sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
     return [
-        Paragraph(join((caption, sources), "semicolon"), "muted"),
         table((t(f"use.{name}") for name in _USE), rows, short=True),
+        Paragraph(join((caption, sources), "semicolon"), "muted"),
     ]
 
 
@@ -180,48 +160,25 @@ def _pair(use: Use, *names: str, unit: float = 1.0, lowest: bool = False) -> str
     return None
 
 
-def repeats(records: Sequence[Record]) -> list[Section]:
-    """Return the figures over the launches of each piece of work that was launched repeatedly."""
-    found = []
-    for place, members in enumerate(groups(records), start=1):
-        if len(members) < 2:
-            continue
-        of, anchor = summary(members), f"repeats{place}"
-        plot = intervals.launches(members, of, anchor)
-        ids = join((t("foot.run"), ", ".join(record.run_id for record in members)), "colon")
-        blocks: list[Block] = [] if plot is None else [plot]
-        blocks += [summary_table(of)] if of.figures else []
-        blocks += [*(Paragraph(line) for line in remarks(of)), Paragraph(ids, "muted")]
-        found.append(Section(t("section.repeats"), anchor, tuple(blocks)))
-    return found
-
-
-def per_record(records: Sequence[Record]) -> list[Section]:
-    """Return the charts of each record; of several launches of the same work the median one's."""
-    shown = list(zip(range(1, len(records) + 1), numbers(records), records, strict=True))
-    if same_launches(records):
-        ordered = sorted(
-            (one for one in shown if one[2].passed or not any(x.passed for x in records)),
-            key=lambda one: one[2].figure("p_train") or 0.0,
-        )
-        shown = [ordered[(len(ordered) - 1) // 2]]
-    return [
-        section.of_several(f"run{place}-" if len(shown) > 1 else "", number)
-        for place, number, record in shown
-        for section in charts.of_record(record)
-    ]
-
-
-def audited(records: Sequence[Record]) -> Section:
-    """Return how many rules the records were held against, and what these found."""
-    pairs = zip(records, numbers(records), strict=True)
-    found = audit([of_record(record, number.strip()) for record, number in pairs])
-    blocks: list[Block] = [Paragraph(t("audit.held", rules=len(RULES)), "muted")]
-    if not found:
-        blocks.insert(0, Paragraph(t("audit.nothing"), "good"))
-        return Section(t("section.audit"), "audit", tuple(blocks))
-    said = Paragraph(t("audit.found", n=len(found)), _TONES[found[0].severity])
-    return Section(t("section.audit"), "audit", (said, *blocks, findings_table(found)))
+def doubts(records: Sequence[Record]) -> Section:
+    """Return how far figures can be trusted: reasons, findings, notes, the audit, the limits."""
+    record = records[0]
+    trust = record.trust if len(records) == 1 else of_repeats(records)
+    said = join((t("trust.label"), trust_line(trust, verification_of(records))), "colon")
+    blocks: list[Block] = [Paragraph(said)]
+    for kind, tone in (("finding", "warn"), ("note", "plain")):
+        found = {str(x): x for one in records for x in getattr(one, f"{kind}s")}
+        blocks += [
+            Paragraph(join((t(f"terminal.{kind}"), sentence(record, x)), "colon"), tone)  # type: ignore[arg-type]
+            for x in found.values()
+        ]
+    audited = audit([of_record(one, "") for one in records])
+    blocks.append(Paragraph(t("audit.found", n=len(audited), rules=len(RULES)),
+                            _TONES[audited[0].severity] if audited else "good"))  # fmt: skip
+    blocks += [findings_table(audited)] if audited else []
+    limits = rules_table(record)
+    blocks += [limits] if limits else []
+    return Section(t("section.trust"), "trust", tuple(blocks), folded=True)
 
 
 def findings_table(found: Sequence[Finding]) -> Block:
@@ -229,7 +186,7 @@ def findings_table(found: Sequence[Finding]) -> Block:
     rows = (
         (
             t(f"audit.{one.severity}"), one.rule,
-            (_place(one), one.message),
+            ("" if one.subject.record else f"{one.subject.line}: ", one.message),
             join((name, " ", f"{value:.6g}" if isinstance(value, float) else worded(value))
                  for name, value in one.message.args.items()),
         )
@@ -237,7 +194,3 @@ def findings_table(found: Sequence[Finding]) -> Block:
     )  # fmt: skip
     return table(heads("audit.severity", "audit.rule", "judgement", "audit.arithmetic"), rows,
                  short=True)  # fmt: skip
-
-
-def _place(one: Finding) -> str:
-    return f"{one.subject.file} " if one.subject.record else f"{one.subject.line}: "

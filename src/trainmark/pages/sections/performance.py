@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Facts, Paragraph, Section, Table, Tiles, table
+from trainmark.pages.document import Block, Facts, Paragraph, Section, Table, table
 from trainmark.pages.phrases import (
     configuration,
     definition,
-    numbers,
     record_configuration,
     sentence,
 )
-from trainmark.pages.summary import summary
-from trainmark.pages.texts import Phrase, join, known, t
+from trainmark.pages.texts import GLOSSARY, Phrase, join, known, say, t
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.plan.reference import implied_passes, same_work
 from trainmark.record.figures import FIGURES
@@ -88,65 +86,29 @@ def performance_table(
         (t("head.configuration"), *(metric if name == QUALITY else name for name in columns)),
         (
             (
-                ((number.strip(), " ") if number else "", record_configuration(record)),
+                (f"[{place}] " if len(records) > 1 else "", record_configuration(record)),
                 *(COLUMNS[name](record) for name in columns),
             )
-            for number, record in zip(numbers(records), records, strict=True)
+            for place, record in enumerate(records, start=1)
         ),
-    )
-
-
-def tiles(records: Sequence[Record], columns: Sequence[str], metric: str) -> Tiles:
-    """Return the few figures that most readers look for first: of several launches, the medians.
-
-    Those of a run that did not pass are marked as not a valid result.
-    """
-    first = records[0]
-    speed = "token/p/s" if "token/p/s" in columns else "p_train"
-    used = next((name for name in ("MFU", "MAMFU") if first.figure(name) is not None), "MFU")
-    values = {name: first.figure(name) for name in (speed, used, "e2e_time")}
-    quality = first.quality.value
-    if len(records) > 1:
-        found = summary(records)
-        values = {name: of.median for name, of in found.figures.items()}
-        quality = None if found.quality is None else found.quality.median
-    items = (
-        (f"{speed}, {first.plan.recipe['precision']}", cells.number(values.get(speed)), speed),
-        (used, cells.number(values.get(used)), used),
-        (metric, cells.quality(quality, target=first.quality.target), ""),
-        ("e2e_time", cells.seconds(values.get("e2e_time")), "e2e_time"),
-    )
-    void = None if any(record.passed for record in records) else t("tiles.not_a_result")
-    return Tiles(
-        tuple(
-            (
-                t("repeats.median", name=name) if len(records) > 1 else name,
-                value,
-                FIGURES[figure].unit if figure else "",
-            )
-            for name, value, figure in items
-        ),
-        void,
     )
 
 
 def performance(records: Sequence[Record], columns: Sequence[str], metric: str) -> Section:
-    """Return the performance table, its rows numbered when there are several."""
+    """Return the performance table, a row a launch, and why cells of it are empty."""
     blocks: list[Block] = [performance_table(records, columns=columns, metric=metric)]
-    for number, record in zip(numbers(records), records, strict=True):
-        lead = (number.strip(), " ") if number else ""
-        entry = record.figures.get("p_train_sequences")
-        if entry is not None and entry.value is not None:
-            sizes = t(
-                "performance.sequences", sequences=cells.number(entry.value),
-                tokens=cells.number(record.figure("p_train_tokens")),
-                note=sentence(record, entry.note),
-            )  # fmt: skip
-            blocks.append(Paragraph((lead, sizes)))
-        reasons = _reasons(record, columns, metric)
-        if reasons:
-            blocks.append(Paragraph((lead, "/ ", join(reasons, "semicolon")), "muted"))
-    return Section(t("section.performance"), "performance", tuple(blocks))
+    record = records[0]
+    entry = record.figures.get("p_train_sequences")
+    if entry is not None and entry.value is not None:
+        sizes = t(
+            "performance.sequences", sequences=cells.number(entry.value),
+            tokens=cells.number(record.figure("p_train_tokens")), note=sentence(record, entry.note),
+        )  # fmt: skip
+        blocks.append(Paragraph(sizes))
+    reasons = {str(one): one for record in records for one in _reasons(record, columns, metric)}
+    if reasons:
+        blocks.append(Paragraph(("/ ", join(reasons.values(), "semicolon")), "muted"))
+    return Section(t("section.performance"), "performance", tuple(blocks), folded=True)
 
 
 def _reasons(record: Record, columns: Sequence[str], metric: str) -> list[Phrase]:
@@ -161,15 +123,15 @@ def _reasons(record: Record, columns: Sequence[str], metric: str) -> list[Phrase
     return [join((", ".join(names), why), "colon") for why, names in by_reason.values()]
 
 
-def columns_meaning(records: Sequence[Record], columns: Sequence[str], metric: str) -> Section:
-    """Return what each column of the performance table means."""
-    items: list[tuple[Phrase, Phrase]] = []
+def glossary(record: Record, columns: Sequence[str], metric: str) -> Section:
+    """Return what the columns of the table and the other words of the page mean."""
+    items: dict[Phrase, Phrase] = {}
     for name in columns if "precision" in columns else ("precision", *columns):
-        printed = metric if name == QUALITY else name
-        called, meaning = _column(name, records)
-        items.append((printed, join((called, meaning), "colon")))
-    names = join(name for name, _ in items)
-    return Section(t("section.columns"), "columns", (Facts(tuple(items)),), 3, names)
+        called, meaning = _column(name, record)
+        items[metric if name == QUALITY else name] = join((called, meaning), "colon")
+    more = ((word, means) for word, means in GLOSSARY if say(word, "en") not in items)
+    facts = Facts((*items.items(), *more))
+    return Section(t("section.glossary"), "glossary", (facts,), folded=True, in_terminal=False)
 
 
 def precision_note(record: Record) -> Phrase:
@@ -184,24 +146,21 @@ def precision_note(record: Record) -> Phrase:
     return message(f"precision_{recipe['precision']}")
 
 
-def _column(name: str, records: Sequence[Record]) -> tuple[Phrase, Phrase]:
+def _column(name: str, record: Record) -> tuple[Phrase, Phrase]:
     """Return what a column of the performance table is called and what it means."""
     if name == QUALITY:
-        return t("name.quality"), records[0].plan.about.metric_note
+        return t("name.quality"), record.plan.about.metric_note
     if name == "precision":
-        used = {str(note): note for note in map(precision_note, records)}
-        return t("name.precision"), t("def.precision", precisions=join(used.values()))
+        return t("name.precision"), t("def.precision", precisions=precision_note(record))
     if name == "fix_hp":
-        standards = dict.fromkeys(record.plan.compared_with for record in records)
-        return t("name.fix_hp"), t("def.fix_hp", standards=join(standards))
+        return t("name.fix_hp"), t("def.fix_hp", standards=record.plan.compared_with)
     spec = FIGURES[name]
-    meaning, unit = definition(spec, records), _SHOWN_UNITS.get(name, spec.unit)
+    meaning, unit = definition(spec, record), _SHOWN_UNITS.get(name, spec.unit)
     if unit:
         meaning = t("figure.in_unit", meaning=meaning, unit=unit)
-    if name == "p_core":  # as the founding pages do: ``(seq_length=512)``
-        lengths = [record.plan.recipe.get("seq_length") for record in records]
-        told = dict.fromkeys(str(length) for length in lengths if length is not None)
-        meaning = (meaning, t("def.seq_length", lengths="/".join(told)) if told else "")
+    length = record.plan.recipe.get("seq_length")
+    if name == "p_core" and length is not None:  # as the founding pages do: ``(seq_length=512)``
+        meaning = (meaning, t("def.seq_length", lengths=length))
     return spec.label, meaning
 
 
@@ -228,27 +187,27 @@ def reference_cells(row: Reference) -> list[Phrase]:
     ]  # fmt: skip
 
 
-def published(records: Sequence[Record]) -> Section | None:
+def published(record: Record) -> Section | None:
     """Return published rows as printed, what their own figures imply, and their provenance."""
-    found = records[0].plan.about.references
+    found = record.plan.about.references
     if not found.rows:
         return None
-    printed, blocks = reference_table(found), [*_other_work(records)]
-    per_pass = found.samples_per_pass
-    if per_pass is None:
-        blocks.append(printed)
-    else:
+    printed, per_pass = reference_table(found), found.samples_per_pass
+    recipe = record.plan.recipe_name
+    other = "other" if record.plan.data.origin == "generated" else "unlike"
+    blocks: list[Block] = []
+    if other == "other" or recipe.split("-")[0] not in ("standard", "published"):
+        blocks.append(Paragraph(t(f"reference.{other}", recipes=recipe), "warn"))
+    if per_pass is not None:
         passes = (implied_passes(row, samples_per_pass=per_pass) for row in found.rows)
         implied = ("/" if one is None else f"{one:.1f}" for one in passes)
         rows = ((*row, one) for row, one in zip(printed.rows, implied, strict=True))
-        blocks.append(table((*printed.headers, t("head.passes")), rows))
-        blocks.append(Paragraph(t("reference.audit", rows=cells.count(per_pass))))
-        same = same_work(found)
-        if same is not None:
-            blocks.append(Paragraph(t(f"reference.{'same' if same else 'differ'}"),
-                                    "plain" if same else "warn"))  # fmt: skip
-    blocks += [sources(found)]
-    return Section(t("section.references"), "references", tuple(blocks), 3)
+        printed = table((*printed.headers, t("head.passes")), rows)
+        blocks.append(Paragraph(t("reference.audit", rows=cells.count(per_pass)), "muted"))
+        if same_work(found) is False:
+            blocks.append(Paragraph(t("reference.differ"), "warn"))
+    return Section(t("section.references"), "references", (printed, *blocks, sources(found)),
+                   folded=True, in_terminal=False)  # fmt: skip
 
 
 def sources(found: References) -> Facts:
@@ -263,18 +222,3 @@ def sources(found: References) -> Facts:
             *([(t("reference.remark"), source.remark)] if source.remark else ()),
         ]
     return Facts(tuple(items))
-
-
-def _other_work(records: Sequence[Record]) -> list[Block]:
-    """Return warnings where the runs are of other work than the published rows."""
-    by_key: dict[str, dict[str, None]] = {}
-    for record in records:
-        name = record.plan.recipe_name
-        if record.plan.data.origin == "generated":
-            by_key.setdefault("other", {})[name] = None
-        elif name.split("-")[0] not in ("standard", "published"):
-            by_key.setdefault("unlike", {})[name] = None
-    return [
-        Paragraph(t(f"reference.{key}", recipes=", ".join(names)), "warn")
-        for key, names in by_key.items()
-    ]
