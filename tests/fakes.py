@@ -17,7 +17,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.spec import Precision, Recipe
+    from trainmark.recipe import Precision, Recipe
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE_VARIABLE = "UPDATE_GOLDEN"

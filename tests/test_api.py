@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +12,7 @@ import pytest
 import trainmark
 from fakes import GOLDEN
 from trainmark import api
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.errors import RecordError, UsageError
 from trainmark.launch.stopping import stop_signals_noted
 from trainmark.pages.exports.tables import to_csv
 from trainmark.record.record import Record
@@ -54,21 +52,6 @@ def test_a_row_is_a_step_where_steps_are_asked_for() -> None:
     assert frame["measured"].sum() == len(frame) - TOY.steps.warmup
     assert frame["time_s"].tolist() == [ns / 1e9 for ns in TOY.steps.time_ns]
     assert trainmark.table([], steps=True).num_rows == 0
-
-
-def test_without_pandas_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Without:
-        @staticmethod
-        def find_spec(name: str, *_: object) -> None:
-            if name == "pandas":  # None in sys.modules would be found by pyarrow
-                raise ModuleNotFoundError("No module named 'pandas'", name=name)
-
-    monkeypatch.delitem(sys.modules, "pandas", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Without, *sys.meta_path])
-    with pytest.raises(EnvironmentFault, match="pandas is not installed") as fault:
-        trainmark.frame([TOY])
-    assert "trainmark.table" in str(fault.value)
-    assert trainmark.table([TOY]).num_rows == 1
 
 
 def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
@@ -152,29 +135,6 @@ def test_remarks_are_warnings_and_faults_come_before_anything_starts(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_values_of_overrides_are_read_as_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans: list[Any] = []
-
-    def launched(plan: Any, *_: Any, **__: Any) -> api.Records:
-        plans.append(plan)
-        return api.Records()
-
-    monkeypatch.setattr(api, "launched", launched)
-    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    changes = {
-        "bs": 96, "lr": 1.5e-4, "target_value": None, "compile": False, "precision": "bf16",
-        "target_required": False,
-    }  # fmt: skip
-    trainmark.run("toy", changes, out=str(tmp_path / "run"), device="cpu", seed=7, timeout=30)
-    found = plans[0].recipe
-    names = ("micro_batch_size", "learning_rate", "target_value", "compile", "precision", "seed")
-    assert [found[name] for name in names] == [96, 1.5e-4, None, False, "bf16", 7]
-    assert (found["target_required"], found["timeout_s"]) == (False, 30.0)
-    assert plans[0].run_dir == str(tmp_path / "run")
-
-
 @pytest.fixture
 def usual_sigint() -> Iterator[None]:
     """Let Ctrl-C interrupt, also where the tests run in the background of a shell."""
@@ -193,16 +153,3 @@ def test_a_signal_is_delivered_again_when_asked_for() -> None:
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_outside_the_main_thread_no_signal_is_noted() -> None:
-    names: list[str | None] = []
-
-    def noted() -> None:
-        with stop_signals_noted(deliver=True) as request:
-            names.append(request.signal_name)
-
-    thread = threading.Thread(target=noted)
-    thread.start()
-    thread.join()
-    assert names == [None]

@@ -104,12 +104,6 @@ def test_no_string_of_a_record_moves_a_cursor(hostile, show):
     assert r"\u001b]0;x" in shown.replace("\\\\", "\\").replace("\n", "")
 
 
-def test_in_colours_only_colours_of_ours_are_sequences(hostile):
-    shown = show_page(document([hostile]), Screen(colour=True, width=200))
-    sequences = re.findall(r"\x1b\[[0-9;]*m", shown)
-    assert sequences
-    assert all(re.fullmatch(r"\x1b\[[0-9;]*m", one) for one in sequences)
-    assert _CONTROL.findall(re.sub(r"\x1b\[[0-9;]*m", "", shown)) == []
 
 
 def _twice(record: Record) -> list[Record]:
@@ -152,22 +146,8 @@ def test_no_verb_prints_a_sequence_of_a_record(call, hostile, tmp_path, words):
         assert json.loads(out)[0]["cause"] == read(path).model_dump(mode="json")["cause"]
 
 
-def test_no_line_of_a_log_moves_a_cursor(call):
-    lines = f"name {ATTACK} ips: 5 samples/s\n{ATTACK} ips: x{ATTACK}\n"
-    Path("train.log").write_text(lines, encoding="utf-8")
-    words = ["keyword=ips:", "model_mode=-1", f"model_name=m{ATTACK}"]
-    code, out, err = call("analyze", "train.log", *words, "--json")
-    assert code == 0
-    assert _CONTROL.findall(out + err) == []
-    assert json.loads(out.splitlines()[1])["model_name"] == f"m{ATTACK}"
-    _, out, err = call("analyze", "train.log", "keyword=ipz:", "model_mode=-1")
-    assert "no line with" in err
-    assert _CONTROL.findall(out + err) == []
 
 
-def test_an_error_quotes_escaped_text():
-    fault = UsageError(WORD, where=WORD, rule=WORD, remedy=f"one\n{WORD}")
-    assert str(fault) == f"{WRITTEN}: {WRITTEN}; {WRITTEN}\n  way out: one\n{WRITTEN}"
 
 
 @given(st.text(st.characters(exclude_categories=())))
@@ -177,8 +157,3 @@ def test_escaping_leaves_no_control_character_and_plain_text_as_it_is(text):
     assert escaped(shown) == shown
     plain = _CONTROL.sub("", text).replace("\u061c", "").replace("\ufeff", "")
     assert escaped(plain) == plain
-
-
-@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_escaped_json_means_the_same(document):
-    assert json.loads(escaped(json.dumps(document, ensure_ascii=False, indent=1))) == document

@@ -10,7 +10,7 @@ from benchmarks.card.section import Card, Findings
 from benchmarks.harness import Bar, sized
 from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak
-from trainmark.spec import Precision
+from trainmark.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

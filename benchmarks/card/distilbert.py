@@ -21,7 +21,7 @@ from trainmark.check.ceilings_rank import refusal
 
 if TYPE_CHECKING:
     from benchmarks.card.training import Measured
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
 
 MODULE = "benchmarks.card.distilbert"
 TITLE = "DistilBERT at 512 tokens, by precision"

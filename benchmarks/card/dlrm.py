@@ -52,7 +52,7 @@ class PartFailedError(RuntimeError):
 def precision_of(device_name: str) -> Any:
     """Return the published precision, or fp32 where the device refuses it."""
     from trainmark import devices
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
     refused = devices.choose(device_name).refuse(Recipe(precision="fp16"), 1)
     return "fp16" if refused is None else "fp32"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from benchmarks.card.section import Card
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
 
 ROUNDS, TURN_S = sized((7, 2.0), (1, 0.0))
 SETTLE_S = 150.0  # at most, of a variant's first turns, in which it may compile

@@ -1,30 +1,23 @@
-"""What a case is and how it is trained: the types that every other package uses.
+"""What a case is: the types that every other package uses.
 
-Owns the frozen descriptions ``Case``, ``Recipe``, ``Target``, ``FigureSpec`` and ``PageSpec``.
+Owns the frozen descriptions ``Case``, ``Target``, ``FigureSpec`` and ``PageSpec``.
 Must stay importable in milliseconds: no torch, no pydantic, no numpy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
-
-from annotated_types import Ge, Gt, Le
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-PositiveInt = Annotated[int, Gt(0), Le(10**12)]  # fits every counter and clock
-PositiveFloat = Annotated[float, Gt(0)]
-NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]  # what torch takes as a seed
-NonNegativeFloat = Annotated[float, Ge(0)]
+    from trainmark.recipe import Recipe
 
-# Published pages write amp for fp16 under autocast.
-PRECISION_ALIASES: dict[str, str] = {"amp": "fp16"}
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,44 +54,6 @@ class Message:
 def message(code: str, **args: str | int | float | bool | None) -> Message:
     """Return the message ``code`` with its arguments; ratios are from 0 to 1, times in seconds."""
     return Message(code, args)
-
-
-MESSAGES_FILE = "messages.toml"
-
-
-def read_messages(path: Path) -> dict[str, Text]:
-    """Return the sentences of a ``messages.toml`` by their codes, for example ``way_out.oom``.
-
-    An entry is a table of ``en`` and, optionally, ``zh``; a code with dots is a nested table.
-
-    Raises:
-        UsageError: the file is not TOML, or an entry does not have this form.
-    """
-    import tomllib  # not needed to import a case
-
-    try:
-        return dict(_sentences(tomllib.loads(path.read_text(encoding="utf-8")), ""))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot be read: {error}",
-            where=f"{path.parent.name}/{path.name}",
-            rule='it is TOML in UTF-8; an entry is [code] with en = "…" and, optional, zh = "…"',
-        ) from None
-
-
-def _sentences(entries: dict[str, Any], prefix: str) -> Iterator[tuple[str, Text]]:
-    for name, entry in entries.items():
-        code = prefix + name
-        if isinstance(entry, dict) and "en" not in entry:
-            yield from _sentences(entry, f"{code}.")
-        elif isinstance(entry, dict) and _is_sentence(entry):
-            yield code, Text(**entry)
-        else:
-            raise ValueError(f"{code} is not a sentence")
-
-
-def _is_sentence(entry: dict[str, Any]) -> bool:
-    return entry.keys() <= {"en", "zh"} and all(isinstance(text, str) for text in entry.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +141,18 @@ class PageSpec:
     terms: dict[str, Text] = field(default_factory=dict)
 
 
-PAGE_FILE = "page.toml"
+MESSAGES_FILE, PAGE_FILE = "messages.toml", "page.toml"
+
+
+def read_messages(path: Path) -> dict[str, Text]:
+    """Return the sentences of a ``messages.toml`` by their codes, for example ``way_out.oom``.
+
+    An entry is a table of ``en`` and, optionally, ``zh``; a code with dots is a nested table.
+
+    Raises:
+        UsageError: the file is not TOML, or an entry does not have this form.
+    """
+    return _read(path, lambda document: dict(_sentences(document, "")))
 
 
 def read_page(path: Path) -> PageSpec:
@@ -195,30 +161,30 @@ def read_page(path: Path) -> PageSpec:
     Raises:
         UsageError: the file is not TOML, or does not have the form of ``PageSpec``.
     """
+    from pydantic import TypeAdapter  # not needed to import a case
+
+    return _read(path, TypeAdapter(PageSpec).validate_python)
+
+
+def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
     import tomllib  # not needed to import a case
 
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        figures = [FigureSpec(**_with_texts(item)) for item in document.pop("figures", [])]
-        tables = [_table(item) for item in document.pop("tables", [])]
-        terms = _with_texts(document.pop("terms", {}))
-        return PageSpec(figures=tuple(figures), tables=tuple(tables), terms=terms, **document)
+        return form(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"cannot be read: {error}",
             where=f"{path.parent.name}/{path.name}",
-            rule="it is TOML in UTF-8 with figures, tables and terms as docs/adding-a-case.md says",
+            rule="it is TOML in UTF-8 with texts of en and zh, as docs/adding-a-case.md says",
         ) from None
 
 
-def _table(item: dict[str, Any]) -> TableSpec:
-    entries = tuple(Shown(**_with_texts(entry)) for entry in item.pop("entries", ()))
-    return TableSpec(entries=entries, **_with_texts(item))
-
-
-def _with_texts(item: dict[str, Any]) -> dict[str, Any]:
-    """Return ``item`` with each table of ``en`` and ``zh`` as a text."""
-    return {key: Text(**value) if isinstance(value, dict) else value for key, value in item.items()}
+def _sentences(entries: dict[str, Any], prefix: str) -> Iterator[tuple[str, Text]]:
+    for name, entry in entries.items():
+        if "en" in entry:
+            yield prefix + name, Text(**entry)
+        else:
+            yield from _sentences(entry, f"{prefix}{name}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,162 +199,6 @@ class Target:
     def reached(self, quality: float) -> bool:
         """Tell whether ``quality`` is at least as good as the target."""
         return quality >= self.value if self.higher_is_better else quality <= self.value
-
-
-Rule = Literal["open", "closed", "scope", "free", "fixed"]
-
-
-def recipe_field(default: Any, doc: str, *, rule: Rule = "open") -> Any:
-    """Declare a recipe field.
-
-    Args:
-        default: the value in recipes that do not set the field.
-        doc: one line for ``trainmark list fields``, with the unit.
-        rule: what changing it means. ``closed``: the closed rules allow it, listed as
-            ``fix_hp``. ``open``: it changes the work, listed as ``extra``. ``scope``: it sets
-            how much of the work is done and what is evaluated, listed as ``extra`` if the
-            user changed it, not if a shipped recipe sets it. ``free``: the work stays
-            the same. ``fixed``: the user cannot change it.
-    """
-    return field(default=default, metadata={"doc": doc, "rule": rule})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How a case is trained. A case adds fields in one subclass.
-
-    A batch is what one device takes in one forward pass (``micro_batch_size``); a step is
-    one optimizer step of ``micro_batch_size x grad_accum_steps x world_size`` samples.
-    """
-
-    __pydantic_config__ = {"allow_inf_nan": False}  # noqa: RUF012 - pydantic's own name
-
-    micro_batch_size: PositiveInt = recipe_field(
-        32, "samples a device takes in one forward pass", rule="closed"
-    )
-    grad_accum_steps: PositiveInt = recipe_field(
-        1, "micro-batches a device adds up in one optimizer step", rule="closed"
-    )
-    learning_rate: PositiveFloat = recipe_field(1e-3, "peak learning rate", rule="closed")
-    precision: Precision = recipe_field(
-        "fp32",
-        "fp32 | tf32 | bf16 | fp16; the last two are autocast with fp32 weights",
-        rule="closed",
-    )
-    compile: bool | Literal["reduce-overhead"] = recipe_field(
-        False,
-        "torch.compile the model; reduce-overhead also replays its kernels as device graphs",
-        rule="closed",
-    )
-    kernels: Literal["library", "own"] | None = recipe_field(
-        None,
-        "library | own: whose attention, dropout, loss and tables run; none: own on a CPU",
-        rule="free",
-    )
-    weight_decay: NonNegativeFloat = recipe_field(0.0, "decoupled weight decay")
-    max_epochs: PositiveInt = recipe_field(1, "passes over the data at most", rule="scope")
-    max_steps: PositiveInt | None = recipe_field(
-        None, "optimizer steps at most; none: epochs rule", rule="scope"
-    )
-    eval_every_epochs: PositiveInt | None = recipe_field(
-        1, "epochs between two evaluations; none: no evaluation by epochs", rule="scope"
-    )
-    eval_every_samples: PositiveInt | None = recipe_field(
-        None,
-        "samples of all ranks between two evaluations; none: no evaluation within epochs",
-        rule="scope",
-    )
-    eval_from_sample: PositiveInt | None = recipe_field(
-        None,
-        "samples of all ranks before the first of these; none: eval_every_samples",
-        rule="scope",
-    )
-    target_value: float | None = recipe_field(
-        None, "quality that ends the run; none: no target", rule="scope"
-    )
-    target_required: bool = recipe_field(
-        True,
-        "whether a run that misses its target fails; false: it passes with a remark",
-        rule="scope",
-    )
-    warmup_steps: PositiveInt = recipe_field(
-        10, "first steps kept out of steady figures", rule="scope"
-    )
-    window_steps: PositiveInt = recipe_field(
-        10, "steps between two synchronisations with the device", rule="free"
-    )
-    read_ahead_batches: Annotated[int, Ge(0), Le(1024)] = recipe_field(
-        2, "batches that a thread reads ahead of the step; 0: no thread", rule="free"
-    )
-    seed: NonNegativeInt = recipe_field(
-        1, "seed of data order, initial weights and dropout", rule="free"
-    )
-    timeout_s: PositiveFloat = recipe_field(
-        86_400.0, "wall-clock limit of the whole run, seconds", rule="free"
-    )
-    data: Literal["generated", "real"] = recipe_field(
-        "real", "generated by the case, or given with --data", rule="fixed"
-    )
-    world: str | None = recipe_field(
-        None, "nnodes x nproc the recipe was written for, as 1x8", rule="fixed"
-    )
-
-    def check(self, world_size: int) -> None:
-        """Refuse fields that contradict each other or do not fit ``world_size`` ranks.
-
-        A case overrides it to add its own rules.
-
-        Raises:
-            UsageError: naming the field, its rule and the way out.
-            EnvironmentFault: a package that the recipe needs is not installed.
-        """
-
-    @property
-    def replays_graphs(self) -> bool:
-        """Tell whether compiled steps are recorded once and replayed as device graphs."""
-        return self.compile == "reduce-overhead"
-
-    def prevents_replay(self) -> str | None:
-        """Return why a step of this recipe cannot be replayed as a device graph; None: it can.
-
-        A case overrides it. The rules of all cases are in ``planning.requests``.
-        """
-        return None
-
-    @property
-    def evaluates(self) -> bool:
-        """Tell whether a run makes evaluations; one that does also evaluates at its end."""
-        return self.eval_every_epochs is not None or self.eval_every_samples is not None
-
-
-def field_docs(recipe_type: type[Recipe]) -> dict[str, str]:
-    """Return every recipe field's one-line description by name."""
-    return {item.name: item.metadata.get("doc", "") for item in fields(recipe_type)}
-
-
-def fields_under(recipe_type: type[Recipe], rule: Rule) -> frozenset[str]:
-    """Return the names of the fields with ``rule``; see ``recipe_field``."""
-    return frozenset(i.name for i in fields(recipe_type) if i.metadata.get("rule") == rule)
-
-
-# Short names of fields on the command line and in the fix_hp column of published pages.
-FIELD_ALIASES: dict[str, str] = {
-    "bs": "micro_batch_size",
-    "batch_size": "micro_batch_size",
-    "local_batchsize": "micro_batch_size",
-    "gas": "grad_accum_steps",
-    "lr": "learning_rate",
-    "wd": "weight_decay",
-    "epochs": "max_epochs",
-    "steps": "max_steps",
-    "seq": "seq_length",
-    "target": "target_value",
-}
-SHORT_NAMES: dict[str, str] = {
-    "micro_batch_size": "bs",
-    "grad_accum_steps": "gas",
-    "learning_rate": "lr",
-}
 
 
 @dataclass(frozen=True, slots=True)

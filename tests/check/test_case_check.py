@@ -18,7 +18,7 @@ from trainmark.check.case_rules import CHECKS, Check, description_faults, judge
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Cause, Record
-from trainmark.spec import Message, Recipe, message
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.stopping import StopRequest
     from trainmark.protocols import Batch
+    from trainmark.recipe import Recipe
 
     Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
 

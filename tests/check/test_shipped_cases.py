@@ -16,7 +16,8 @@ from trainmark.check.case_rules import description_faults
 from trainmark.errors import UsageError
 from trainmark.plan import overrides, plan, resolving
 from trainmark.plan.request import RunRequest
-from trainmark.spec import Case, DataFacts, Recipe, Rule, fields_under
+from trainmark.recipe import Recipe, Rule, fields_under
+from trainmark.spec import Case, DataFacts
 
 if TYPE_CHECKING:
     from pathlib import Path

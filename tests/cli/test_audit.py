@@ -7,7 +7,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from fakes import GOLDEN
-from trainmark.judge.audit import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,42 +50,9 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
     assert "高于" in out
 
 
-def test_other_rules_than_the_chosen_ones_are_left_out(cli: Cli, tmp_path: Path) -> None:
-    run = written(tmp_path / "run", p_core=255.0)
-    _, out, _ = cli("audit", run, "--rule", "mfu", "--rule", "peak", "--json")
-    assert json.loads(out)["findings"] == []
-    code, _, err = cli("audit", run, "--rule", "orderings")
-    assert code == 2
-    assert "ordering" in err
-
-
 def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     run = written(tmp_path / "run")
     shutil.copy(GOLDEN / "plan_toy.json", run / "plan.json")
     code, _, err = cli("audit", run, "--json")
     assert code == 1
     assert "does not agree with its evidence" in err
-
-
-def test_what_is_not_there_is_a_usage_error(cli: Cli, tmp_path: Path) -> None:
-    assert cli("audit", tmp_path / "absent")[0] == 2
-
-
-def test_the_rules_are_listed(cli: Cli) -> None:
-    code, out, _ = cli("list", "audit-rules", "--json")
-    listed = json.loads(out)["audit-rules"]
-    assert code == 0
-    assert [one["rule"] for one in listed] == list(RULES)
-    assert all(one["definition"] for one in listed)
-
-
-def test_rows_of_models_that_nothing_is_known_of_are_counted(cli: Cli, tmp_path: Path) -> None:
-    for model, expected in (("X net", "of unknown models 1:"), ("distilbert", "")):
-        page = tmp_path / "page.md"
-        page.write_text(
-            f"| configuration | model | p_core |\n|---|---|---|\n| 1x1 | {model} | 9 |\n"
-        )
-        code, _, err = cli("audit", page)
-        assert code == 0
-        assert err.startswith("audited 1, not read 0, findings 0\n" + expected)
-        assert ("unknown" in err) == bool(expected)

@@ -14,7 +14,8 @@ from trainmark.cases.toy.case import CASE as TOY
 from trainmark.data import generated
 from trainmark.data.generated import generated_folder
 from trainmark.errors import EnvironmentFault
-from trainmark.spec import Case, Recipe
+from trainmark.recipe import Recipe
+from trainmark.spec import Case
 
 RECIPE = Recipe(data="generated")
 

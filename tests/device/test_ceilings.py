@@ -8,7 +8,7 @@ import pytest
 
 from trainmark.check.ceilings_rank import refusal
 from trainmark.devices import rates
-from trainmark.spec import Precision
+from trainmark.recipe import Precision
 
 MIB = 1 << 20
 

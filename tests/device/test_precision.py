@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainmark.errors import EnvironmentFault
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 from trainmark.train.stepper import AUTOCAST_DTYPES
 
 SIZE = 1024

@@ -15,7 +15,7 @@ from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple
 from trainmark.protocols import MemoryUse, MonitorFault
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 
 RECORDED = Path(__file__).parent / "recorded" / "powermetrics"
 

@@ -15,7 +15,7 @@ from trainmark import devices
 from trainmark.devices.rates import best_matmul_rate
 from trainmark.devices.vendors import cpu
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:
     from fakes import SyncDevice

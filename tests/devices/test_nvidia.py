@@ -18,7 +18,8 @@ from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ReplaysGraphs
-from trainmark.spec import RankMemory, Recipe
+from trainmark.recipe import Recipe
+from trainmark.spec import RankMemory
 from vendor_machines import pci_card
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -145,20 +144,6 @@ def test_a_fast_and_wrong_collective_is_found(faulty: Any, tmp_path: Path) -> No
     assert wrong == {"all_reduce"}
     assert "trainmark: rank 0: all reduce wrong: 64 KiB (" in err
     assert "rank 1: all reduce wrong: 64 KiB (" in err
-
-
-@two_cores
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_no_process_is_left_after_a_signal(
-    faulty: Any, tmp_path: Path, number: signal.Signals
-) -> None:
-    process = faulty("hang")
-    (tmp_path / "fifo").read_text()
-    process.send_signal(number)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert f"stopped by {number.name}" in err
-    assert left(tmp_path) == []
 
 
 @two_cores

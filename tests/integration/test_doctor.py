@@ -70,21 +70,6 @@ def test_a_torch_that_crashes_is_a_finding(tmp_path, broken_torch):
     assert "FINE" not in done.stdout
 
 
-def test_quiet_prints_findings_only_and_json_goes_with_it(tmp_path):
-    done = doctor("--device", "cpu", "--nproc", "1000", "--quick", "--quiet", cwd=tmp_path)
-    assert done.returncode in (1, 2)
-    assert "1000 rank(s)" in done.stdout
-    assert "FINE" not in done.stdout
-    assert "UNKNOWN" not in done.stdout
-    assert "\x1b" not in done.stdout
-
-
-def test_a_usage_error_ends_with_2_and_one_message(tmp_path):
-    done = doctor("--device", "cdua", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "unknown device 'cdua'" in done.stderr
-
-
 def test_processes_of_a_run_are_found_until_they_end():
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,

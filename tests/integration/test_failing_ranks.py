@@ -25,22 +25,8 @@ def test_rank_that_raises(started):
 
 
 @pytest.mark.nightly
-def test_an_evaluation_that_raises(started):
-    process, run_dir = started("fault=raise_in_evaluation")
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    assert (record.cause.kind, record.cause.place) == ("error", "evaluate")
-
-
-@pytest.mark.nightly
 def test_rank_killed(started, fifo):
     faulty_runs.rank_killed(started, fifo, "--nproc", "2", rank=1)
-
-
-@pytest.mark.nightly
-def test_loss_becomes_nan(started):
-    faulty_runs.loss_becomes_nan(started)
 
 
 @pytest.mark.nightly

@@ -62,15 +62,6 @@ def variables(folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_chinese_page_has_the_same_code() -> None:
-    english, chinese = (
-        re.findall(r"```.*?```", page.read_text(encoding="utf-8"), re.DOTALL)
-        for page in (PAGE, PAGE.with_suffix(".zh.md"))
-    )
-    assert english == chinese
-    assert len(english) > len(NAMES)
-
-
 def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]) -> None:
     (script,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for words in ("list devices", "run toy --device imaginary", "pytest test_imaginary.py"):

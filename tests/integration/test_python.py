@@ -58,12 +58,6 @@ def test_the_pages_script_does_what_the_page_says(ran: tuple[Path, list[str]]) -
     assert "broken" not in ast.literal_eval(states)
 
 
-def test_both_languages_have_the_same_examples() -> None:
-    assert ast.dump(ast.parse(script("measuring.md"))) == ast.dump(
-        ast.parse(script("measuring.zh.md"))
-    )
-
-
 def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: Path) -> None:
     wrong = ("trainmark.run(case=5)", 'print(1 + records[0].figure("p_train"))')
     lines = [*script("measuring.md").splitlines(), *wrong]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
@@ -36,33 +35,3 @@ def test_an_ignored_hangup_stays_ignored(started, fifo):
     ended(process)
     record = checked(run_dir)
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")
-
-
-def write_blocks(path):
-    """Put a pipe where the launcher writes a page: it waits there for ``stop_in``."""
-    os.mkfifo(path)
-    return path
-
-
-def stop_in(pipe, process, *numbers):
-    """Send the signals while the launcher writes into ``pipe``, then let it go on."""
-    with pipe.open("rb") as page:  # opens as soon as the launcher has opened it too
-        for number in numbers:
-            process.send_signal(number)
-        return page.read()
-
-
-@pytest.mark.nightly
-def test_a_signal_between_launches_ends_the_series_with_its_pages(started, fifo):
-    process, run_dir = started("--repeat", "3", "fault=hold")
-    wait_for_fault(fifo)
-    pipe = write_blocks(run_dir / "r1/page.en.md")
-    fifo.with_name("go").write_text("on")
-    stop_in(pipe, process, signal.SIGTERM, signal.SIGHUP)
-    code, _, err = ended(process)
-    assert code == 1
-    assert "stopped by SIGTERM after 1 of 3 launches" in err
-    assert checked(run_dir / "r1").passed
-    assert not (run_dir / "r2").exists()
-    assert len(json.loads((run_dir / "repeats.json").read_text())["run_ids"]) == 1
-    assert (run_dir / "page.html").exists()

@@ -128,26 +128,6 @@ def test_the_image_that_was_inspected_runs_as_the_nodes_user(
     assert "TRAINMARK_CONTAINER_VERSION=28.2.2" in words
 
 
-def test_rootless_podman_maps_its_root_to_the_user(
-    node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(node, "podman")
-    words = started(node, plan, site(runtime="podman"), monkeypatch)
-    assert not [word for word in words if word.startswith(("--user", "--group-add"))]
-
-
-def test_the_digest_of_a_sif_file_is_its_content_s(
-    node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(node, "apptainer")
-    image = node / "torch.sif"
-    image.write_bytes(b"image")
-    words = started(node, plan, site(runtime="apptainer", image=str(image)), monkeypatch)
-    digest = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
-    assert f"TRAINMARK_CONTAINER_DIGEST=sha256:{digest}" in words
-    assert words[words.index(str(image)) + 1] == "python"
-
-
 def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
     told = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
     assert mounts(plan, told, "/data/runs/a") == [

@@ -42,27 +42,6 @@ def test_a_rank_is_told_which_it_is() -> None:
     }
 
 
-def test_all_ranks_have_the_same_number_of_threads(
-    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert node.run_variables(toy_plan.run_id, 4) == {
-        "TRAINMARK_RUN": "20260102T030405Z-toy-abc123",
-        "OMP_NUM_THREADS": "4",
-        "GOMP_SPINCOUNT": "10000",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-@pytest.mark.parametrize(("given", "threads"), [(" 8 ", "8"), ("4,2", "4"), ("9999", "9999")])
-def test_every_number_that_openmp_takes_is_one(
-    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, given: str, threads: str
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert node.run_variables(toy_plan.run_id, 8)["OMP_NUM_THREADS"] == threads
-
-
 @pytest.mark.parametrize("given", ["0", "abc", "4,x"])
 def test_a_thread_count_that_is_none_is_refused_before_anything_starts(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
@@ -96,17 +75,6 @@ def test_a_run_never_writes_into_another_runs_folder(tmp_path: Path) -> None:
         run_dir.created(tmp_path).__enter__()
     assert "--out" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFault, match="cannot write there"):
-        run_dir.created(tmp_path / "file" / "run").__enter__()
-
-
-def test_two_launches_never_share_a_folder(tmp_path: Path) -> None:
-    with run_dir.created(tmp_path / "run"), pytest.raises(EnvironmentFault, match="not empty"):
-        run_dir.created(tmp_path / "run").__enter__()
 
 
 def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:

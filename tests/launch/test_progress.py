@@ -51,11 +51,6 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     assert shown.poll() == f"step 4/5  {said}  at most 0:00:01 left"
 
 
-def test_a_line_that_is_no_event_changes_nothing(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "events.rank0.jsonl").write_text('{"event":"window"}\nnonsense\n')
-    assert Progress(plan).poll() == "starting ranks"
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

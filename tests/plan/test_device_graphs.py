@@ -11,7 +11,7 @@ from trainmark.errors import UsageError
 from trainmark.plan.choosing import choose
 from trainmark.plan.overrides import changes
 from trainmark.plan.request import RunRequest
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 
 
 def recipe_of(case: str, *, nproc: int = 1, **overrides: str) -> Recipe:
@@ -47,21 +47,6 @@ def test_what_a_graph_cannot_replay_is_refused(case: str, words: dict[str, Any])
     plainly = {**words, "compile": "true"}
     if case != "dlrm_criteo":  # which does not compile at all
         assert recipe_of(case, **plainly).compile is True
-
-
-@pytest.mark.parametrize(("word", "value"), [("true", True), ("false", False), ("0", False)])
-def test_the_two_plain_values_stay_what_they_were(word: str, value: bool) -> None:
-    recipe = recipe_of("toy", compile=word)
-    assert recipe.compile is value
-    assert not recipe.replays_graphs
-
-
-def test_another_mode_names_all_that_are_allowed() -> None:
-    with pytest.raises(UsageError) as caught:
-        recipe_of("toy", compile="max-autotune")
-    assert caught.value.where == "recipe field compile"
-    assert "boolean" in caught.value.rule
-    assert "reduce-overhead" in caught.value.rule
 
 
 def test_a_processor_replays_no_graphs() -> None:

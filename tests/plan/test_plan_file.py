@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmark.errors import UsageError
 from trainmark.plan.plan_file import (
     Entry,
     PlanFile,
-    attempt_name,
-    attempt_number,
-    is_plan_file,
     read_plan_file,
 )
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from random import Random
 
     Parse = Callable[..., PlanFile]
 
@@ -154,11 +147,6 @@ def test_a_fault_is_named_with_its_key(parse: Parse, text: str, parts: list[str]
         assert part in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"missing\.yaml: cannot be read"):
-        parsed(tmp_path / "missing.yaml")
-
-
 def test_lists_become_an_entry_for_each_combination(parse: Parse) -> None:
     plan = parse("""\
 runs:
@@ -180,83 +168,6 @@ runs:
     named = plan.entries[-1]
     assert (named.case, named.recipe, named.device) == ("toy", "b", "fake")
     assert (named.nnodes, named.nproc, named.overrides) == (1, 2, {})
-
-
-VALUES = {
-    "case": ["toy", "glm", "gpt"], "recipe": ["tiny", "full"], "device": ["cpu", "fake"],
-    "world": ["1x1", "1x2", "2x8"], "bs": ["8", "16"], "lr": ["1e-4", "3e-4"], "gas": ["1", "2"],
-}  # fmt: skip
-
-
-@st.composite
-def _matrices(draw: st.DrawFn) -> dict[str, list[str]]:
-    names = draw(st.sets(st.sampled_from(list(VALUES)[1:]))) | {"case"}
-    return {
-        name: draw(st.lists(st.sampled_from(VALUES[name]), min_size=1, unique=True))
-        for name in draw(st.permutations(sorted(names)))
-    }
-
-
-def _text(axes: dict[str, list[str]]) -> str:
-    own = {"case", "recipe", "device", "world"}
-    lists = {name: f"{name}: [{', '.join(values)}]" for name, values in axes.items()}
-    fields = ", ".join(text for name, text in lists.items() if name not in own)
-    keys = [text for name, text in lists.items() if name in own]
-    return "runs:\n- {" + ", ".join([*keys, f"set: {{{fields}}}"]) + "}\n"
-
-
-def _point(entry: Entry) -> dict[str, Any]:
-    world = {"world": f"{entry.nnodes}x{entry.nproc}"}
-    found = {"case": entry.case, "recipe": entry.recipe, "device": entry.device}
-    return found | world | entry.overrides
-
-
-@given(_matrices(), st.randoms())
-def test_each_combination_is_there_once_and_keeps_its_name(
-    tmp_path_factory: pytest.TempPathFactory, axes: dict[str, list[str]], random: Random
-) -> None:
-    """Whatever else is in the lists, and in whatever order: its launches are found again."""
-    path = tmp_path_factory.mktemp("any") / "plan.yaml"
-    path.write_text(_text(axes))
-    entries = parsed(path).entries
-    points = [tuple(_point(entry)[name] for name in axes) for entry in entries]
-    assert sorted(points) == sorted(itertools.product(*axes.values()))
-    less = {name: random.sample(values, random.randint(1, len(values)))
-            for name, values in axes.items()}  # fmt: skip
-    path.write_text(_text(dict(reversed(less.items()))))
-    names = {str(sorted(map(str, _point(x).items()))): x.name for x in entries}
-    fewer = {str(sorted(map(str, _point(x).items()))): x.name for x in parsed(path).entries}
-    assert fewer.items() <= names.items()
-
-
-@pytest.mark.parametrize(
-    ("stem", "name"),
-    [
-        ("甲", "甲"),
-        ("हि", "हि"),  # letters that differ in a mark alone stay apart
-        ("a:b\\c\u3000d\u200be", "a-b-c-d-e"),
-        ("\n", "plan"),
-    ],
-)
-def test_the_folder_is_called_after_the_file(tmp_path: Path, stem: str, name: str) -> None:
-    path = tmp_path / f"{stem}.yaml"
-    path.write_text("runs:\n- case: toy\n", encoding="utf-8")
-    assert parsed(path).name == name
-
-
-def test_a_plan_file_is_known_by_its_ending() -> None:
-    assert all(map(is_plan_file, ["plan.yaml", "x/PLAN.YML"]))
-    assert not is_plan_file("plan.yamlx")
-
-
-@given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True), st.integers(1, 10**6))
-def test_attempts_are_found_again_by_their_folders(name: str, number: int) -> None:
-    assert attempt_number(name, attempt_name(name, number)) == number
-
-
-@pytest.mark.parametrize("folder", ["a-1", "a-02", "a-x", "a-", "b", "aa-2", "a-2-2", "a-0"])
-def test_other_folders_are_nobodys_attempts(folder: str) -> None:
-    assert attempt_number("a", folder) is None
 
 
 def test_the_shipped_plans_can_be_read() -> None:

@@ -67,24 +67,11 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, text, words):
     assert "reference.toml" in str(caught.value)
 
 
-@pytest.mark.parametrize("cell", ["/", "", "0.8026/0.802"])
-def test_no_number_is_printed_so_nothing_is_implied(tmp_path, cell):
-    path = write(tmp_path, HEAD + ROW + f'cells = ["amp", "/", "{cell}", "106141201"]')
-    (row,) = reference.read(path).rows
-    assert row.number("e2e_time") is None
-    assert reference.implied_passes(row, samples_per_pass=1000) is None
-    assert reference.same_work(reference.read(path)) is None
-
-
 def test_rows_of_the_same_work_are_told_from_others(tmp_path):
     near = ROW + 'cells = ["", "", "100", "10"]' + ROW + 'cells = ["", "", "105", "10"]'
     assert reference.same_work(reference.read(write(tmp_path, HEAD + near))) is True
     far = near + ROW + 'cells = ["", "", "120", "10"]'
     assert reference.same_work(reference.read(write(tmp_path, HEAD + far))) is False
-
-
-def test_a_case_without_the_file_has_no_references():
-    assert reference.of_case("toy") == reference.References()
 
 
 def test_distilbert_rows_trained_different_amounts():

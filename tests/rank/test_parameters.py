@@ -21,7 +21,7 @@ from trainmark.train.stepper import Stepper
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
 
 
 @pytest.mark.parametrize(("precision", "skipped"), [("fp32", 0), ("fp16", 2)])

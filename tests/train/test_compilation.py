@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 from trainmark.train.parallel import compiler_facts as facts
 from trainmark.train.parallel import counting
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fakes import FakeClock, SyncDevice
 from tiny_training import batches, new_model, new_stepper
 from trainmark.protocols import JobContext
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper

@@ -27,7 +27,8 @@ from trainmark.spec import MESSAGES_FILE, PAGE_FILE, read_messages, read_page
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from trainmark.spec import Case, Recipe
+    from trainmark.recipe import Recipe
+    from trainmark.spec import Case
 
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"

@@ -21,7 +21,8 @@ from trainmark.launch.local import launch
 from trainmark.launch.processes import import_variables
 from trainmark.launch.stopping import StopRequest
 from trainmark.plan.resolving import resolve
-from trainmark.spec import FIELD_ALIASES, Message, message
+from trainmark.recipe import FIELD_ALIASES
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

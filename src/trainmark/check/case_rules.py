@@ -23,8 +23,9 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from trainmark.recipe import Recipe
     from trainmark.record.record import Record
-    from trainmark.spec import Case, DataFacts, Recipe
+    from trainmark.spec import Case, DataFacts
 
 # The check to which the cause of a failed run belongs; by default "runs".
 _CHECK_OF_KIND = {

@@ -20,7 +20,7 @@ from trainmark.errors import MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.node import POLL_S, set_up, started
 from trainmark.plan.capabilities import refuse_ranks
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:
     import subprocess

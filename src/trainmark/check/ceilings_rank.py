@@ -18,7 +18,7 @@ from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, 
 from trainmark.devices import cores, rates
 from trainmark.devices.peaks import Peak, dense_peak, memory_peak
 from trainmark.errors import EnvironmentFault
-from trainmark.spec import Precision, Recipe
+from trainmark.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -24,8 +24,8 @@ from trainmark.plan.choosing import choose as choose_work
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.recipe import Precision, Recipe
 from trainmark.record.run.findings import BUSY_SHARE
-from trainmark.spec import Precision, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

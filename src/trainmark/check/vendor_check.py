@@ -36,7 +36,8 @@ from trainmark.protocols import (
     Vendor,
     missing_members,
 )
-from trainmark.spec import Precision, RankMemory, Recipe
+from trainmark.recipe import Precision, Recipe
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,7 +43,7 @@ What = Literal[
 
 def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
     """Return the rows of a section that follows from the cases alone."""
-    from trainmark.spec import FIELD_ALIASES
+    from trainmark.recipe import FIELD_ALIASES
 
     short = {full: alias for alias, full in reversed(FIELD_ALIASES.items())}
     match what:
@@ -87,7 +87,7 @@ def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
 
 def _division(case: Case) -> Rows:
     from trainmark.plan.divisions import of_case
-    from trainmark.spec import fields_under
+    from trainmark.recipe import fields_under
 
     rules = of_case(case).model_dump(mode="json", exclude_unset=True)
     tunable = dict.fromkeys(sorted(fields_under(case.recipe_type, "closed")), "any value")

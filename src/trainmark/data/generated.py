@@ -21,7 +21,8 @@ from trainmark.errors import EnvironmentFault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.spec import Case, Recipe
+    from trainmark.recipe import Recipe
+    from trainmark.spec import Case
 
 ROOT_VARIABLE = "TRAINMARK_CACHE"
 

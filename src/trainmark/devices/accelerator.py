@@ -17,7 +17,7 @@ from trainmark.protocols import MatmulRate, MemoryUse
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
 
 
 class Accelerator:

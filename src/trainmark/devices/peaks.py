@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from trainmark.spec import Precision
+from trainmark.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.protocols import Device
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
 
 _BUDGET_NS = 250_000_000
 _MOST_REPEATS = 20

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trainmark.devices.accelerator import Accelerator
     from trainmark.protocols import DeviceSample, Monitor, Occupant
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 ROOT = Path("/")
 # Base classes of https://pci-ids.ucw.cz/read/PD, 2026-11-22: display controllers (03), processing

@@ -14,9 +14,10 @@ from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.plan import divisions
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.recipe import fields_under
 from trainmark.record.trust import graded
 from trainmark.record.work import differing, work
-from trainmark.spec import Message, fields_under, message
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,7 +16,7 @@ from trainmark.plan import case_key
 if TYPE_CHECKING:
     from trainmark.plan.choosing import Choice
     from trainmark.protocols import Vendor
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 ACCELERATOR = "accelerator"  # any vendor with a device here, but never the processor
 

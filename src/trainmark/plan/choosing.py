@@ -15,7 +15,8 @@ from trainmark.plan.overrides import apply_overrides, choose_recipe
 
 if TYPE_CHECKING:
     from trainmark.plan.request import RunRequest
-    from trainmark.spec import Case, Recipe
+    from trainmark.recipe import Recipe
+    from trainmark.spec import Case
 
 # torch runs a compiled graph once before it records it, and replays it from the third time on.
 _STEPS_TO_REPLAY = 3

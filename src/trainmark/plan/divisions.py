@@ -18,7 +18,7 @@ from pydantic import Field, PositiveInt
 from trainmark import cases
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError
-from trainmark.spec import fields_under
+from trainmark.recipe import fields_under
 
 if TYPE_CHECKING:
     from trainmark.spec import Case

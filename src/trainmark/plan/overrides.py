@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from trainmark.errors import UsageError, nearest
-from trainmark.spec import (
-    FIELD_ALIASES,
-    PRECISION_ALIASES,
-    SHORT_NAMES,
-    Case,
-    Recipe,
-    fields_under,
-)
+from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trainmark.plan.divisions import Rules
+    from trainmark.spec import Case
 
 
 @cache  # making one takes 10 ms, and a plan file may have 1,000 runs

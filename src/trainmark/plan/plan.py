@@ -22,16 +22,8 @@ from trainmark.data.json_documents import Frozen
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
 from trainmark.plan.request import MOST_TFLOPS
-from trainmark.spec import (
-    Case,
-    Mission,
-    NonNegativeInt,
-    PageSpec,
-    PositiveInt,
-    Recipe,
-    Target,
-    Text,
-)
+from trainmark.recipe import NonNegativeInt, PositiveInt, Recipe
+from trainmark.spec import Case, Mission, PageSpec, Target, Text
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from trainmark.plan.capabilities import Elsewhere
     from trainmark.plan.choosing import Choice
     from trainmark.plan.request import RunRequest
-    from trainmark.spec import Case, DataFacts, Recipe
+    from trainmark.recipe import Recipe
+    from trainmark.spec import Case, DataFacts
 
 PASSED_OVER = "accelerator-not-used"  # labels: see ``_labels``
 _GIVEN_PEAK = "given-peak"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trainmark.protocols.monitor import Monitor
-    from trainmark.spec import Precision, RankMemory, Recipe
+    from trainmark.recipe import Precision, Recipe
+    from trainmark.spec import RankMemory
 
 
 @dataclass(frozen=True, slots=True)

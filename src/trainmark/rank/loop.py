@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device, Job
     from trainmark.rank.parameters import ParameterCheck
-    from trainmark.spec import Recipe, Target
+    from trainmark.recipe import Recipe
+    from trainmark.spec import Target
 
 
 class Emit(Protocol):

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.recipe import Precision
     from trainmark.record.run.telemetry import Telemetry
     from trainmark.record.run.timeline import Phase, RankTimeline, RunTimeline
-    from trainmark.spec import FigureSpec, PageSpec, Precision
+    from trainmark.spec import FigureSpec, PageSpec
 
 NS_PER_S = 1e9
 _FINAL_SHARE = 0.1  # of the steps: the loss that training ended with

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES
 from trainmark.record.rows import Row
-from trainmark.spec import FIELD_ALIASES, PRECISION_ALIASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from trainmark.protocols import Device, JobContext
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

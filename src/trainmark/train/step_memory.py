@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import EnvironmentFault
-from trainmark.spec import RankMemory, Recipe
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.protocols import Device
+    from trainmark.recipe import Recipe
 
     R = TypeVar("R", bound=Recipe)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from trainmark.protocols import Batch, JobContext
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
     from trainmark.train.parallel import Replicas
 
 AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}

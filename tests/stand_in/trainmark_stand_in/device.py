@@ -30,7 +30,7 @@ from trainmark_stand_in.vendor import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.spec import Precision
+    from trainmark.recipe import Precision
     from trainmark_stand_in.timeline import Mark, Timeline
 
 

@@ -13,7 +13,7 @@ from trainmark.protocols import Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
     from trainmark_stand_in.device import StandInDevice
     from trainmark_stand_in.monitor import StandInMonitor
 

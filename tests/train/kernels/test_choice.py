@@ -13,7 +13,7 @@ from trainmark import cases
 from trainmark.cases import generated_folder
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
-from trainmark.spec import Recipe
+from trainmark.recipe import Recipe
 from trainmark.train.kernels.choice import choose
 
 if TYPE_CHECKING:

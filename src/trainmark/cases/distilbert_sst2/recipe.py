@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trainmark.spec import PositiveInt, Recipe, recipe_field
+from trainmark.recipe import PositiveInt, Recipe, recipe_field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from trainmark.spec import Case, Mission, Precision, PrepareOption, Text
+from typing import TYPE_CHECKING
+
+from trainmark.spec import Case, Mission, PrepareOption, Text
 
 from .recipe import DlrmRecipe
+
+if TYPE_CHECKING:
+    from trainmark.recipe import Precision
 
 
 def _standard(world: str, micro_batch_size: int) -> DlrmRecipe:

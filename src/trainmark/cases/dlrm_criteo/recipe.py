@@ -9,12 +9,7 @@ import re
 from dataclasses import dataclass
 
 from trainmark.errors import UsageError
-from trainmark.spec import (
-    NonNegativeInt,
-    PositiveInt,
-    Recipe,
-    recipe_field,
-)
+from trainmark.recipe import NonNegativeInt, PositiveInt, Recipe, recipe_field
 
 WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from trainmark.spec import Case, Mission, Precision, Text
+from typing import TYPE_CHECKING
+
+from trainmark.spec import Case, Mission, Text
 
 from .recipe import GlmRecipe
+
+if TYPE_CHECKING:
+    from trainmark.recipe import Precision
 
 
 def _standard(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:

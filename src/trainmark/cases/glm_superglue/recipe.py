@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
-from trainmark.spec import PositiveFloat, PositiveInt, Recipe, recipe_field
+from trainmark.recipe import PositiveFloat, PositiveInt, Recipe, recipe_field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
-from trainmark.spec import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
+from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
 
 
 @dataclass(frozen=True, kw_only=True)

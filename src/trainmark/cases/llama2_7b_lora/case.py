@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trainmark.spec import Case, Mission, Precision, Text
+from trainmark.spec import Case, Mission, Text
 
 from .recipe import TARGETS, LlamaRecipe
+
+if TYPE_CHECKING:
+    from trainmark.recipe import Precision
 
 
 def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError, nearest
-from trainmark.spec import NonNegativeInt, PositiveFloat, PositiveInt, Recipe, recipe_field
+from trainmark.recipe import NonNegativeInt, PositiveFloat, PositiveInt, Recipe, recipe_field
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

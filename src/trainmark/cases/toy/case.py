@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainmark.spec import Case, Recipe, Text
+from trainmark.recipe import Recipe
+from trainmark.spec import Case, Text
 
 CASE = Case(
     name="toy", model="mlp-16-32-2", dataset="two Gaussian clouds",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 FEATURES = 16
 DISTANCE = 3.0  # between the two means, in standard deviations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.protocols import Monitor
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 _LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
 

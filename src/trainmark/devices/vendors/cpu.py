@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.protocols import Monitor
-    from trainmark.spec import Precision, Recipe
+    from trainmark.recipe import Precision, Recipe
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 # Linux counts ru_maxrss in KiB, macOS in bytes (getrusage(2) of each).

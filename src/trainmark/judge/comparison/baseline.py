@@ -18,12 +18,12 @@ from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.recipe import NonNegativeFloat
 from trainmark.record.record import Status  # noqa: TC001 - pydantic reads them
 from trainmark.record.shapes import Number
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted
 from trainmark.record.work import each_once, groups, work
-from trainmark.spec import NonNegativeFloat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,11 +8,12 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError, nearest
+from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.record import Record
 from trainmark.record.rows import Row
 from trainmark.record.trust import of_repeats, refuted
 from trainmark.record.work import each_once, printed_work, with_all_names, work
-from trainmark.spec import FIELD_ALIASES, message
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from trainmark.pages.sections.performance import precision_label, precision_note
 from trainmark.pages.texts import Phrase, join, known, pairs, t, term, worded
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.rows import Row
-from trainmark.spec import FIELD_ALIASES
+from trainmark.recipe import FIELD_ALIASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

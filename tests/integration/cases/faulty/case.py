@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainmark.cases.toy.case import CASE as TOY
-from trainmark.spec import PositiveInt, Recipe, recipe_field
+from trainmark.recipe import PositiveInt, Recipe, recipe_field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.spec import Recipe
+    from trainmark.recipe import Recipe
 
 ROWS = {"train": 6_400, "validation": 1_000}
 FLIPPED_SHARE = 0.04

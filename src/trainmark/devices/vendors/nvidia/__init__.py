@@ -20,7 +20,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from trainmark.devices.vendors.nvidia.driver import Card
     from trainmark.protocols import Condition, Monitor, Occupant
-    from trainmark.spec import Precision, Recipe
+    from trainmark.recipe import Precision, Recipe
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
