@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fakes import GOLDEN
 from trainmark.cli.app import main
-from trainmark.errors import UsageError, escaped
+from trainmark.errors import escaped
 from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.exports.tables import to_csv
 from trainmark.pages.page import document, html_page, markdown_page
@@ -104,8 +104,6 @@ def test_no_string_of_a_record_moves_a_cursor(hostile, show):
     assert r"\u001b]0;x" in shown.replace("\\\\", "\\").replace("\n", "")
 
 
-
-
 def _twice(record: Record) -> list[Record]:
     return [record, record.model_copy(update={"run_id": "2"})]
 
@@ -144,10 +142,6 @@ def test_no_verb_prints_a_sequence_of_a_record(call, hostile, tmp_path, words):
     assert _CONTROL.findall(out + err) == []
     if words[-1] == "json":
         assert json.loads(out)[0]["cause"] == read(path).model_dump(mode="json")["cause"]
-
-
-
-
 
 
 @given(st.text(st.characters(exclude_categories=())))

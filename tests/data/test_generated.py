@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +15,9 @@ from trainmark.data import generated
 from trainmark.data.generated import generated_folder
 from trainmark.errors import EnvironmentFault
 from trainmark.recipe import Recipe
-from trainmark.spec import Case
+
+if TYPE_CHECKING:
+    from trainmark.spec import Case
 
 RECIPE = Recipe(data="generated")
 

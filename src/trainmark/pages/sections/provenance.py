@@ -14,8 +14,8 @@ from trainmark.pages.phrases import hang_table, has_cards, heads, label_text, ve
 from trainmark.pages.sections.performance import precision_label, precision_note
 from trainmark.pages.texts import Phrase, join, known, pairs, t, term, worded
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.record.rows import Row
 from trainmark.recipe import FIELD_ALIASES
+from trainmark.record.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
