@@ -25,7 +25,7 @@ from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
 from trainmark.library.bundle import pack, verify
-from trainmark.library.importers.references import published
+from trainmark.library.importers.table import published
 from trainmark.library.selection.words import select
 from trainmark.pages.exports import tables
 from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages, write_repeats

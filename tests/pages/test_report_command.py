@@ -9,7 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.cli.app import main
-from trainmark.library.importers.references import published
+from trainmark.library.importers.table import published
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:

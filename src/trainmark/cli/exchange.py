@@ -216,13 +216,13 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Read the figures of result pages, logs and tables of others."""
-    from trainmark.library.importers import files, written
+    from trainmark.library.importers import files
     from trainmark.pages import imported
     from trainmark.pages.terminal import show
 
     found = files.read(paths)
     if as_json:
-        say_json(written.document(found.rows, found.unread))
+        say_json(found.document())
     elif found.rows:
         typer.echo(show([imported.table(found.rows)]))
     for line in imported.summary(found.rows, found.unread):

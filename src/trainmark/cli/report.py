@@ -109,7 +109,7 @@ def report(
 
 def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result]:
     """Return what words name, or the published rows of the records' cases."""
-    from trainmark.library.importers.references import published
+    from trainmark.library.importers.table import published
     from trainmark.library.selection.words import select
 
     if against is None:

@@ -21,7 +21,7 @@ from trainmark.record.rows import Reading
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from trainmark.spec import Message
 
@@ -34,19 +34,18 @@ _KNOWN = {
     for name, headers in names.items()
     for header in headers
 }
-_COUNTS = ("steps", "epochs")  # figures of others, in units of their own name
 _READS = {"mem": "memory", "MFU": "percent"}
 _NUMBER = re.compile(rf"[+-]?(?:{DIGITS}|\.[0-9]+)")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.])")
+_UNCLEAR_COMMA = re.compile(r"[+-]?0+,")  # thousands do not begin with 0
 _MOST_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
 _TERM = re.compile(rf"({DIGITS})\s*(\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
-_FACTORS = re.compile(r"\s*([*/])\s*")
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
 _EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
 _ABSENT = {"empty": [""], "not given": WORDS["nothing"], "out of memory": WORDS["out_of_memory"]}
 _PLAIN = {"": 1.0}
 _SHARE, _POINTS = _PLAIN | {"%": 0.01}, _PLAIN | {"%": 1.0}
-_USED_AND_TOTAL = 2
-FORMULA_TOLERANCE = 0.01  # a result is printed with fewer digits than its factors
+_Found = dict[str, tuple[float | None, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,7 @@ class Column:
         reads: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
         unit: of the figure in a record.
         printed_unit: of its cells, where the header has one: ``e2e_time (h)``.
+        decimal_comma: its cells have one: ``0,125``.
     """
 
     header: str
@@ -67,6 +67,7 @@ class Column:
     reads: str = "number"
     unit: str = ""
     printed_unit: str = ""
+    decimal_comma: bool = False
 
     @property
     def is_figure(self) -> bool:
@@ -101,7 +102,8 @@ def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
 
     Args:
         unknown: the role of a header that nobody knows: ``quality`` in pages, where each
-            case has its own, else ``ignored``; ``final_…`` is a quality everywhere.
+            case has its own, else ``ignored``; ``final_…`` is a quality everywhere, and one with a
+            unit a figure of that unit.
     """
     found = []
     for header in headers:
@@ -112,14 +114,33 @@ def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
             word, printed = base, unit
         other = "quality" if own.startswith("final_") else unknown if own else "ignored"
         role, name = _KNOWN.get(word, (other, own))
+        if word not in _KNOWN and (unit in WORDS["other_units"] or unit.endswith("/s")):
+            unit = own.rstrip(")").rpartition("(")[2].strip()
+            found.append(Column(header.strip(), "figure", own.partition("(")[0].strip(), unit=unit))
+            continue
         reads = "quality" if role in {"quality", "target"} else _READS.get(name, "number")
         spec = FIGURES.get(name) if role == "figure" else None
-        unit = spec.unit if spec else name if role == "figure" and name in _COUNTS else ""
+        unit = spec.unit if spec else name if name in {"steps", "epochs"} else ""
         role = name if role == "other" else role
         found.append(Column(header.strip(), role, name, reads, unit, printed))
     qualities = [column.name for column in found if column.role == "quality"]
     if len(qualities) == 1:  # a table's only target is that of its only quality
         found = [replace(c, name=qualities[0]) if c.role == "target" else c for c in found]
+    return found
+
+
+def with_commas(known: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
+    """Return the columns of a table, told which of them print decimal commas.
+
+    Those whose cells have commas and no points, one of which at least is no comma of thousands.
+    """
+    found = []
+    for place, column in enumerate(known):
+        printed = [plain(row[place]) for row in rows if place < len(row)]
+        numbers = [cell for cell in printed if re.search("[0-9]", cell)]
+        commas = any(_DECIMAL_COMMA.match(cell) for cell in numbers)
+        points = any("." in cell for cell in numbers)
+        found.append(replace(column, decimal_comma=commas and not points and len(numbers) > 1))
     return found
 
 
@@ -136,7 +157,8 @@ def read(text: str, column: Column) -> dict[str, Reading]:
         CellError: the cell has something else than what its column holds.
     """
     cell, how = f"{plain(text)} {column.printed_unit}".strip(), nothing(text)
-    found: dict[str, tuple[float | None, str]]
+    cell = cell.replace(",", ".") if column.decimal_comma else cell
+    found: _Found
     if how is not None:
         found = dict.fromkeys(_names(column), (None, how))
     elif column.reads == "memory":
@@ -145,14 +167,16 @@ def read(text: str, column: Column) -> dict[str, Reading]:
         found = _qualities(cell, _names(column))
     elif column.reads == "percent":
         value, word = _number(cell, _POINTS)
-        if not word and abs(value) <= 1:
-            found = {column.name: (100 * value, "fraction")}
-        else:
-            found = {column.name: (value, "percent" if word else "number")}
-    else:
+        share = not word and abs(value) <= 1
+        how = "fraction" if share else "percent" if word else "number"
+        found = {column.name: (100 * value if share else value, how)}
+    else:  # of `17.23 * 2048 / 8 = 4410 tokens/s` the result
         formula, equals, result = cell.rpartition("=")
-        value, word = _number(result, WORDS["units"].get(column.unit, _PLAIN))
-        found = {column.name: (value, _formula(formula, value) if equals else word or "number")}
+        units = WORDS["units"].get(column.unit, _PLAIN | {column.unit.casefold(): 1.0})
+        value, word = _number(result, units)
+        found = {
+            column.name: (value, f"result of {formula.strip()}" if equals else word or "number")
+        }
     return {
         name: Reading(value=value, unit=column.unit, raw=text, how=how)
         for name, (value, how) in found.items()
@@ -165,69 +189,47 @@ def _names(column: Column) -> list[str]:
     return [part.strip() + "_target" * (column.role == "target") for part in parts]
 
 
-def _no_number(text: str, units: Iterable[str] = ()) -> CellError:
-    known = ", ".join(filter(None, units)) or None
-    return CellError(message("cell_is_no_number", text=text[:60], units=known))
-
-
 def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
     """Return a number in the wanted unit, and the unit that is printed behind it."""
     found = _NUMBER.match(text.strip())
     word = text.strip()[found.end() :].strip().casefold() if found else ""
-    if found is None or word not in units:
-        raise _no_number(text, units)
-    value = float(found[0].replace(",", "")) * units[word]
-    if not math.isfinite(value):
-        raise CellError(message("cell_beyond_numbers", text=text[:60]))
+    value = float(found[0].replace(",", "")) * units.get(word, math.nan) if found else math.nan
+    if not math.isfinite(value) or _UNCLEAR_COMMA.match(text.strip()):
+        known = ", ".join(filter(None, units)) or None
+        raise CellError(message("cell_is_no_number", text=text[:60], units=known))
     return value, word
 
 
-def _formula(formula: str, result: float) -> str:
-    """Return how ``a * b / c = result`` was read; raise if the factors give another result."""
-    first, *rest = _FACTORS.split(formula.strip().replace("×", "*"))
-    value = _number(first, _PLAIN)[0]
-    for sign, word in zip(rest[::2], rest[1::2], strict=True):
-        factor = _number(word, _PLAIN)[0]
-        value = value * factor if sign == "*" else value / factor if factor else math.nan
-    if not math.isclose(value, result, rel_tol=FORMULA_TOLERANCE):
-        raise CellError(message("cell_formula_differs", formula=formula[:60], gives=value))
-    return f"result of {formula.strip()}"
-
-
-def _qualities(cell: str, names: list[str]) -> dict[str, tuple[float | None, str]]:
+def _qualities(cell: str, names: list[str]) -> _Found:
     parts = cell.split("&&")
     # A header of one name over cells of two: `0.382 && 0.343`.
     names += [f"{names[0]}.{n}" for n in range(2, len(parts) + 1)] if len(names) == 1 else []
     if len(parts) != len(names):
         raise CellError(message("cell_has_other_count", found=len(parts), wanted=len(names)))
-    found: dict[str, tuple[float | None, str]] = {}
+    found: _Found = {}
     for name, part in zip(names, parts, strict=True):
-        if len({"%" in text for text in part.split("/", 1)}) > 1:  # `68.5/70%`: of both, or not
-            raise _no_number(part, _SHARE)
-        for key, text in zip((name, f"{name}_target"), part.split("/", 1), strict=False):
-            value, word = _number(text, _SHARE)
-            found[key] = value, ("percent" if word else "number") + " / target" * ("/" in part)
+        texts = part.split("/", 1)
+        signs = _SHARE if len({"%" in text for text in texts}) == 1 else _PLAIN  # of both, or not
+        for key, text in zip((name, f"{name}_target"), texts, strict=False):
+            value, word = _number(text, signs)
+            found[key] = value, ("percent" if word else "number") + " / target" * (len(texts) > 1)
     return found
 
 
-def _memory(cell: str) -> dict[str, tuple[float | None, str]]:
+def _memory(cell: str) -> _Found:
     """Read ``13.9/40.0``, ``59.2 GB``, ``59.23*8G`` and sums of such products, in GiB.
 
-    A product is one device's memory times the devices; of a sum the largest device counts. More
-    devices than GiB (``8*59G``) is the other way round, and 24000 without a unit is not in GiB.
+    A product is one device's memory times the devices; of a sum the largest device counts.
     """
     units = WORDS["units"]["memory"]
-    parts = re.split("[+/]", cell.replace("×", "*"))
-    terms = [found for part in parts if (found := _TERM.fullmatch(part.strip()))]
-    if len(terms) < len(parts) or ("/" in cell and len(parts) != _USED_AND_TOTAL):
-        raise _no_number(cell, units)
-    unit = terms[-1][3]  # also that of those before it which have none
-    values = [_number(f"{term[1]}{term[3] or unit}", units)[0] for term in terms]
-    sized = {term[1]: int(term[2].lstrip("* ")) for term in terms if term[2]}
-    swapped = any(_number(size, _PLAIN)[0] < devices for size, devices in sized.items())
-    if swapped or (not unit and max(values) > _MOST_BYTES):
-        raise _no_number(cell, units)
+    terms = [_TERM.fullmatch(part.strip()) for part in re.split("[+/]", cell.replace("×", "*"))]
+    known = [term for term in terms if term]
+    unit = known[-1][3] if known else ""  # also that of those before it which have none
+    values = [_number(f"{term[1]}{term[3] or unit}", units)[0] for term in known]
+    wrong = len(known) < len(terms) or ("/" in cell and len(terms) != len(("used", "total")))
+    if wrong or (not unit and max(values) > _MOST_BYTES):
+        raise CellError(message("cell_is_no_number", text=cell[:60], units=", ".join(units)))
     if "/" in cell:
         return {"mem": (values[0], unit or "GiB"), "mem_total": (values[1], unit or "GiB")}
-    product = f"product {cell}" if terms[0][2] else unit or "GiB"
-    return {"mem": (max(values), f"largest of {cell}" if len(terms) > 1 else product)}
+    product = f"product {cell}" if known[0][2] else unit or "GiB"
+    return {"mem": (max(values), f"largest of {cell}" if len(known) > 1 else product)}

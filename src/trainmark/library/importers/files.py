@@ -1,19 +1,27 @@
 """Read files and folders of other people's results: which form a file has; nothing is lost.
 
-Owns text encodings and rows that are printed twice. A file that holds no result is listed with the
-reason.
+Owns CSV tables, JSON records of one case, rows as ``import --json`` writes them, text encodings
+and rows that are printed twice. A file that holds no result is listed with the reason.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
-from trainmark.library.importers import documents, logs, pages
-from trainmark.library.importers.table import Page
+from trainmark.library.importers import logs, pages
+from trainmark.library.importers.cells import Column, columns, with_commas
+from trainmark.library.importers.table import Page, no_results, row
+from trainmark.library.store.columns import column_name
+from trainmark.record.figures import FIGURES
+from trainmark.record.index_record import INDEXES, IndexRecord
+from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.rows import Row, Unread
 from trainmark.spec import message
@@ -22,12 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from trainmark.spec import Message
+
 MAX_BYTES = 32 << 20  # of a file that is no log
 _LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
 _OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
-_TEXT_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _SAME_FIGURES = 2  # rows that agree in fewer may do so by chance
+_NAME = re.compile(r"(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
+_BETWEEN = re.compile(r"[\s,\[\]]*")  # documents in a row or an array
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(slots=True)
@@ -36,6 +48,23 @@ class Imported:
 
     rows: list[Row] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as ``import --json`` prints it; a reason is its sentence and its code."""
+        return {
+            "rows": [
+                one.model_dump(mode="json")
+                | {"notes": [_worded(note, "note") for note in one.notes]}
+                for one in self.rows
+            ],
+            "unread": [
+                one.model_dump(mode="json") | _worded(one.reason, "reason") for one in self.unread
+            ],
+        }
+
+
+def _worded(found: Message, name: str) -> dict[str, Any]:
+    return {name: render(found, "en"), "code": found.code, "args": dict(found.args)}
 
 
 def read(places: Sequence[Path]) -> Imported:
@@ -71,17 +100,16 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
     if in_folder and of_run and _OWN_PAGE.fullmatch(path.name):
         yield page.unread(0, "file", message("page_of_a_run"))
         return
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        yield page.unread(0, "file", message("file_unreadable", why="not a regular file"))
-        return
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError("not a regular file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         yield page.unread(0, "file", message("file_unreadable", why=why))
         return
-    suffix, (text, encoding) = path.suffix.lower(), decoded(content)
+    suffix, text = path.suffix.lower(), _decoded(content)
     is_page = suffix in {".md", ".markdown"}
     quotes = is_page or suffix in {".csv", ".tsv", ".json", ".jsonl"}  # perhaps lines of a log
     if suffix == ".log" or (not quotes and _LOG_MARK.search(content)):
@@ -91,41 +119,123 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
     elif text is None:
         yield page.unread(0, "file", message("file_is_no_text"))
     elif suffix in {".csv", ".tsv"}:
-        yield from documents.read_csv(text, page)
+        yield from _csv(text, page)
     elif suffix in {".json", ".jsonl"} or (not is_page and text.lstrip()[:1] in {"{", "["}):
-        yield from documents.read_json(text, page)
+        yield from _json(text, page)
     elif is_page or _TABLE.search(text):
-        notes = (message("read_as", encoding=encoding),) if encoding == "gb18030" else ()
-        printed = Page(file=page.file, form="flagperf", evidence="C", notes=notes)
+        printed = replace(page, form="flagperf", evidence="C")
         yield from pages.read(text, pages.placed(printed, path))
     else:
         yield page.unread(0, "file", message("file_of_unknown_form"))
 
 
-def decoded(content: bytes) -> tuple[str | None, str]:
-    """Return a text with its encoding: UTF-8, UTF-16 with its mark, or GB 18030; None: no text."""
-    marked = next((name for mark, name in _TEXT_MARKS.items() if content.startswith(mark)), None)
-    for encoding in [marked] if marked else ["utf-8", "gb18030"]:
+def _decoded(content: bytes) -> str | None:
+    """Return a text, in UTF-8 or GB 18030; None: it is no text."""
+    for encoding in ("utf-8-sig", "gb18030"):
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if "\0" not in text:
-            return text, encoding
-    return None, ""
+        return None if "\0" in text else text
+    return None
 
 
 def _duplicates_noted(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the rows; one that repeats an earlier one, label and figures, says which."""
     seen: dict[tuple[object, ...], Row] = {}
-    for row in rows:
+    for one in rows:
         known = {
-            name: found.value for name, found in row.figures.items() if found.value is not None
+            name: found.value for name, found in one.figures.items() if found.value is not None
         }
-        key = (row.configuration, row.precision, *row.changes.items(), *known.items())
+        key = (one.configuration, one.precision, *one.changes.items(), *known.items())
         counted = [name for name in known if not name.endswith(("_target", "_total"))]
-        first = seen.setdefault(key, row) if len(counted) >= _SAME_FIGURES else row
-        if first is not row:
-            note = message("row_is_duplicate", file=first.file, line=first.line)
-            row = row.model_copy(update={"notes": [*row.notes, note]})  # noqa: PLW2901
-        yield row
+        first = seen.setdefault(key, one) if len(counted) >= _SAME_FIGURES else one
+        note = message("row_is_duplicate", file=first.file, line=first.line)
+        again = first is not one
+        yield one.model_copy(update={"notes": [*one.notes, note]}) if again else one
+
+
+def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
+    """Yield a row a line, under headers that we know: our own, or those of pages."""
+    page, lines = replace(page, form="csv"), re.split(r"\r\n?|\n", text)
+    delimiter = max(",;\t", key=lines[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    ours = {column_name(name, spec.unit, spec): spec for name, spec in FIGURES.items()}
+    try:
+        headers, rows, start = next(reader, []), [], reader.line_num
+        for printed in reader:
+            rows += [(start, reader.line_num, printed)] if any(printed) else []
+            start = reader.line_num
+    except csv.Error as error:
+        yield page.unread(reader.line_num, "row", message("csv_malformed", why=str(error)))
+        return
+    known = [
+        Column(name, "figure", ours[name].name, unit=ours[name].unit) if name in ours else other
+        for name, other in zip(headers, columns(headers, unknown="ignored"), strict=True)
+    ]
+    known = with_commas(known, [printed for *_, printed in rows])
+    why = no_results(known)
+    # `1.234,5` is German for what is `1,234.5` here, and `12,345` would be read as either.
+    decimal = any(column.decimal_comma for column in known)
+    if why is None and delimiter != "," and not decimal and re.search("[0-9],[0-9]", text):
+        why = message("csv_with_decimal_commas", delimiter=delimiter)
+    if why is not None:
+        yield page.unread(1, "table", why, lines[0])
+        return
+    for start, end, printed in rows:
+        yield from row(printed, known, page, start + 1, table=1, raw="\n".join(lines[start:end]))
+
+
+def _json(text: str, page: Page) -> Iterator[Row | Unread]:
+    """Yield the rows of a document, or of one a line: records of one case, or rows as we write."""
+    at = _BETWEEN.match(text).end()  # type: ignore[union-attr]
+    while at < len(text):
+        line, end = 1 + text.count("\n", 0, at), text.find("\n{", at) % (len(text) + 1)
+        try:
+            document, end = _DECODER.raw_decode(text, at)
+            yield from _of_document(document, page, line, text[at:end])
+        except (ValueError, TypeError, KeyError, UsageError, RecursionError) as error:
+            why = message("json_malformed", why=str(error).partition("\n")[0][:120])
+            yield page.unread(line, "row", why, text[at:end].rstrip())
+        at = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+
+
+def _of_document(document: Any, page: Page, line: int, raw: str) -> Iterator[Row | Unread]:
+    keys = document.keys() if isinstance(document, dict) else set()
+    if {"rows", "unread"} <= keys:  # as `Imported.document` has it
+        for item in document["rows"]:
+            notes = [{key: note[key] for key in ("code", "args")} for note in item["notes"]]
+            yield Row.model_validate(item | {"notes": notes})
+        for item in document["unread"]:
+            reason = {key: item.pop(key) for key in ("code", "args")}
+            yield Unread.model_validate(item | {"reason": reason})
+    elif "FINAL_RESULT" in keys:
+        yield from _of_index(IndexRecord(**document), page, line, raw)
+    elif {"run_id", "plan", "figures"} <= keys:
+        yield page.unread(line, "file", message("file_is_record"))
+    else:
+        yield page.unread(line, "row", message("json_of_unknown_form"), raw)
+
+
+def _of_index(record: IndexRecord, page: Page, line: int, raw: str) -> Iterator[Row | Unread]:
+    """Yield a record of one case as a row; a failed job has no figure."""
+    values = {key: str(value) for key, value in asdict(record).items() if value is not None}
+    if name := _NAME.fullmatch(record.model_name):
+        values |= {"fix_hp": f"bs={name['bs']}", "model": name["model"].partition("_")[2]}
+        values["precision"] = name["precision"]
+    if record.gpu_num == 1:  # of more it does not say on how many machines
+        values |= {"nnodes": "1", "nproc": "1"}
+    kind = INDEXES[record.index]
+    result = Column("FINAL_RESULT", "figure", kind, unit=record.UNIT)
+    if kind == "speed":
+        result = replace(result, name="final_result")
+    elif kind == "mem":
+        result = replace(result, reads="memory", unit="bytes")
+        values["FINAL_RESULT"] += f" {record.UNIT}"
+    known = columns(list(values), unknown="ignored")
+    page = replace(page, form="index", model=record.model_name)
+    if record.JOB_FAIL_FLAG:
+        page = replace(page, notes=(message("run_not_successful"),))
+    else:
+        known[list(values).index("FINAL_RESULT")] = result
+    yield from row(list(values.values()), known, page, line, table=0, raw=raw)

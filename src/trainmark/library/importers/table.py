@@ -1,8 +1,8 @@
 """Turn the cells of one row into a ``Row``, whatever table they stand in.
 
 Owns what the columns of a row say together: labels such as ``A100单机8卡（1x8）``, names of
-configuration files such as ``config_A100x1x8``, changed hyper-parameters, contradictions. Must
-not know Markdown, CSV or files.
+configuration files such as ``config_A100x1x8``, changed hyper-parameters, contradictions; and the
+published rows that cases ship. Must not know Markdown, CSV or files of others.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from trainmark import cases
 from trainmark.library.importers.cells import WORDS, CellError, folded, nothing, plain, read
+from trainmark.library.importers.cells import columns as read_columns
+from trainmark.plan import reference
 from trainmark.record.record import Grade
 from trainmark.record.rows import Row, Unread
 from trainmark.record.trust import refutes
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Literal
 
     from trainmark.library.importers.cells import Column
@@ -32,17 +34,19 @@ _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
 _MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
-_BARE = re.compile(r"(?:^|\s)([0-9]{1,4}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`
-_MOST_NODES = 99  # a larger number, with none before it, is the product's: `RTX 4090 x8`
+_BARE = re.compile(r"(?:^|\s)([0-9]{1,2}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`; not `4090 x8`
 _NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
 _ZEROS = re.compile(r"\.0*$")  # of counts that were written as floating-point numbers
 _WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
+_ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARDS}")
 _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
 _PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
 _MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
 _STATUSES = {word: code for code, words in WORDS["status"].items() for word in words}
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
+LABELS = ("configuration", "device")  # one of them says what a row is of
+_OF_MACHINE = 8  # cards; more than that are those of all machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,16 @@ def case_names() -> dict[str, str]:
     return {word.casefold(): case.name for case in known for word in (case.name, *case.aliases)}
 
 
+def no_results(known: Sequence[Column]) -> Message | None:
+    """Return why a table has no results: which column is missing; None: it has."""
+    roles, shown = {column.role for column in known}, ", ".join(c.header for c in known)[:120]
+    if not roles & {"figure", "target"}:
+        return message("table_without_results", columns=shown)
+    if not roles & {*LABELS, "nnodes", "nproc", "model"}:
+        return message("table_without_configuration", columns=shown)
+    return None
+
+
 def row(
     printed: Sequence[str],
     columns: Sequence[Column],
@@ -107,10 +121,6 @@ def row(
     label = read_label(facts.get("configuration", ""), facts.get("config_file", ""), world)
     changed, device = changes(facts.get("changes", "")), facts.get("device") or label.device
     notes = [*page.notes, *label.notes, *_failures(facts), *_distrust(facts)]
-    if device and page.device and not same_device(device, page.device):
-        notes.append(message("device_differs_from_page", label=device, page=page.device))
-    if "changes" in facts and not changed:
-        notes.append(message("changes_name_no_value", text=facts["changes"][:60]))
     changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
     precision = facts.get("precision") or named or page.precision
@@ -123,7 +133,7 @@ def row(
         model=model, framework=facts.get("framework") or page.framework,
         vendor=facts.get("vendor") or page.vendor, device=device or page.device,
         nnodes=label.nnodes, nproc=label.nproc,
-        precision=precision and precision.split(",")[0].strip().lower(),
+        precision=precision and plain(precision).split(",")[0].strip().lower(),
         data_origin=facts.get("data_origin"), changes=changed, figures=figures, notes=notes,
         evidence=page.evidence, metric=metric and metric.partition("&&")[0].strip(),
     )  # fmt: skip
@@ -176,51 +186,37 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
 
     ``columns`` is the world that other columns of the row tell, as a label prints it: ``(1x8)``.
 
-    Words such as ``四机32卡`` count all cards or those of one machine: alone they tell the
-    devices of a single machine only.
+    Words such as ``四机32卡`` count the cards of one machine up to 8, else those of all.
     """
-    text = _NUMBERED.sub("", plain(label))
-    own, beside = _WORLD.search(text) or _bare(text), _WORLD.fullmatch(columns)
-    printed = own or beside
+    text = _NUMBERED.sub("", plain(label)).replace("×", "x")
+    own, named = _WORLD.search(text) or _BARE.search(text), _FILE.fullmatch(plain(config_file))
+    printed = own or _WORLD.fullmatch(columns)
     head = text[: own.start()].rstrip() if own else text
     # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
     exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
-    words = exact or _WORDS.search(head) or _ENGLISH.search(head)
-    named = _FILE.fullmatch(plain(config_file))
-    labelled = (int(printed[1]), int(printed[2])) if printed else None
-    by_file = (int(named[2]), int(named[3])) if named else None
-    counted = tuple(_NUMERALS.get(word) or int(word) for word in words.groups()) if words else None
-    world = labelled or by_file or (counted if counted and counted[0] == 1 else (0, 0))
+    words = exact or _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
+    counted = None
+    if words:
+        cards = _NUMERALS.get(words[2]) or int(words[2])
+        nodes = _NUMERALS.get(words[1]) or int(words[1] or max(1, cards // _OF_MACHINE))
+        of_all = cards > _OF_MACHINE and nodes and cards % nodes == 0
+        counted = nodes, cards // nodes if of_all else cards
+    if printed:
+        world = int(printed[1]), int(printed[2])
+    else:
+        world = (int(named[2]), int(named[3])) if named else counted or (0, 0)
     device = (head[: words.start()] if words else head).strip(" -/*\\,") if words or printed else ""
     if not device and named and _PRODUCT.fullmatch(named[1]):
         device = named[1]
     notes = []
-    shown = f"{world[0]}x{world[1]}"
-    agree = not counted or (
-        counted[0] == world[0] and counted[1] in (world[1], world[0] * world[1])
-    )
-    if words and not agree and 0 not in world:
-        notes.append(message("label_contradicts_itself", words=words[0].strip(), world=shown))
-    if own and beside and (int(beside[1]), int(beside[2])) != labelled:
-        notes.append(message("columns_contradict_label", columns=columns, label=shown))
-    if named and labelled and labelled != by_file:
-        notes.append(message("file_contradicts_label", file=named[0], label=shown))
+    if words and 0 not in world and counted not in {None, world}:
+        same_nodes = not words[1] or nodes == world[0]
+        all_ = same_nodes and cards == world[0] * world[1]
+        shown = f"{world[0]}x{world[1]}"
+        contradiction = message("label_contradicts_itself", words=words[0].strip(), world=shown)
+        notes += [] if all_ else [contradiction]
     nnodes, nproc = world if 0 not in world else (None, None)
     return Label(device or None, nnodes, nproc, notes)
-
-
-def _bare(text: str) -> re.Match[str] | None:
-    """Return the world without parentheses; None where its first number may be the product's."""
-    found = _BARE.search(text)
-    alone = found and not re.search("[0-9]", text[: found.start()])
-    return None if found and alone and int(found[1]) > _MOST_NODES else found
-
-
-def same_device(first: str, other: str) -> bool:
-    """Tell whether two short names can be of one device: ``MXC500`` and ``C500``."""
-    one, two = (re.sub(r"[^0-9a-z]", "", folded(name)) for name in (first, other))
-    numbers = [set(re.findall(r"[0-9]+", name)) for name in (one, two)]
-    return one in two or two in one or (one[:1] == two[:1] and numbers[0] == numbers[1] != set())
 
 
 def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
@@ -234,3 +230,34 @@ def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
 def changes(text: str) -> dict[str, str]:
     """Return changed hyper-parameters by their printed names; ``bs=96,lr=0.00015``."""
     return {name.strip(): value for name, value in _CHANGE.findall(plain(text))}
+
+
+def references(case: str) -> Iterator[Row | Unread]:
+    """Yield each row of the ``reference.toml`` of ``case``, with what of it cannot be read.
+
+    Raises:
+        UsageError: no such case.
+        RecordError: its file is not valid.
+    """
+    name = cases.load(case).name
+    found = reference.of_case(name)
+    known = read_columns(["configuration", *found.columns], unknown="quality")
+    path = cases.folder(name) / reference.REFERENCE_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if found.rows else []
+    starts = [number for number, line in enumerate(lines, 1) if line.strip() == "[[reference]]"]
+    for entry, line in zip(found.rows, starts, strict=True):
+        page = Page(
+            file=f"{reference.REFERENCE}{name}", form="reference", model=name,
+            framework=cases.load(name).framework, device=entry.device, precision=entry.precision,
+            evidence=entry.source.evidence,
+        )  # fmt: skip
+        printed = [entry.configuration, *entry.cells.values()]
+        yield from row(printed, known, page, line, table=0, raw=" | ".join(printed))
+
+
+def published(names: Iterable[str]) -> Iterator[Row]:
+    """Yield the published rows of those cases that are here, each case's once."""
+    here = cases.names()
+    for name in dict.fromkeys(names):
+        if name in here:
+            yield from (one for one in references(name) if isinstance(one, Row))

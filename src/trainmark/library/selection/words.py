@@ -127,13 +127,13 @@ def _add_bundle(found: Selection, path: Path, *, verify: bool, only: str | None 
 
 def _add_references(found: Selection, word: str, *, rows: bool) -> None:
     """Add the published rows of a case."""
-    from trainmark.library.importers import references
+    from trainmark.library.importers.table import references
     from trainmark.record.rows import Row
 
     if not rows:
         remedy = "name runs; compare and audit take published rows"
         raise RecordError("published rows, and no record", where=word, remedy=remedy)
-    for entry in references.read(word.removeprefix(REFERENCE)):
+    for entry in references(word.removeprefix(REFERENCE)):
         (found.rows if isinstance(entry, Row) else found.unread).append(entry)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from trainmark.judge.audit import audit
 from trainmark.judge.audit.finding import SEVERITIES
 from trainmark.judge.audit.subject import of_row
 from trainmark.judge.comparison import compare
-from trainmark.library.importers import references
+from trainmark.library.importers.table import published, references
 from trainmark.library.store.entries import stored
 from trainmark.pages import comparison
 from trainmark.pages.document import Block, Paragraph, Section, table
@@ -67,7 +67,7 @@ def page(
 
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
-    found = document([record], [*references.published([record.plan.case])])
+    found = document([record], [*published([record.plan.case])])
     run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
     actions = [Link(t("site.launch", n=place), links.run(one)) for place, one in several]
@@ -145,7 +145,7 @@ def with_rows() -> tuple[str, ...]:
 @cache
 def _audited(case: str) -> list[Finding]:
     # Findings name other rows by their lines: on a page these are the numbers of its rows.
-    read = (row for row in references.read(case) if isinstance(row, Row))
+    read = (row for row in references(case) if isinstance(row, Row))
     rows = [row.model_copy(update={"line": number}) for number, row in enumerate(read, 1)]
     return audit([of_row(row) for row in rows])
 
