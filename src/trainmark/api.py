@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
-    from trainmark.record.entries import Outcome
     from trainmark.record.rows import Row
+    from trainmark.record.work import Outcome
 
     Compared = Sequence[Record | Row] | Sequence[str | Path] | str | Path
     Say = Callable[[object], None]

@@ -23,8 +23,8 @@ from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import of_repeat
 from trainmark.record import record as records
-from trainmark.record.entries import Outcome, exit_code
 from trainmark.record.record import Cause, Record
+from trainmark.record.work import Outcome, exit_code
 from trainmark.spec import Message
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -30,8 +29,7 @@ from trainmark.pages.document import Chart, Table
 from trainmark.pages.texts import say
 from trainmark.record import reduce
 from trainmark.record.record import Record
-from trainmark.record.series import MOST_LINES, RunSeries, step_shares
-from trainmark.spec import message
+from trainmark.record.series import MOST_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +156,7 @@ def some_record() -> Record:
     return series("r", [100.0])[0]
 
 
-def ranked(step_ns: Sequence[int], found: Any = None, **fields: Sequence[Any]) -> Record:
+def ranked(step_ns: Sequence[int], **fields: Sequence[Any]) -> Record:
     made = some_record()
     entries = [
         made.ranks[0].model_copy(
@@ -166,25 +164,10 @@ def ranked(step_ns: Sequence[int], found: Any = None, **fields: Sequence[Any]) -
         )
         for rank, time_ns in enumerate(step_ns)
     ]
-    return made.model_copy(update={"ranks": entries, "series": RunSeries(steps=found)})
+    return made.model_copy(update={"ranks": entries})
 
 
-def test_the_slowest_rank_is_named_and_comes_first() -> None:
-    found = step_shares([np.array([time] * 4) for time in (100, 110, 100, 99)])
-    made = charts(ranks.blocks(ranked([10**8, 11 * 10**7, 10**8, 99 * 10**6], found)))
-    chart = drawn(made["ranks-steps"])
-    cells = data(chart)["cells"]
-    assert (cells[0]["of"], cells[0]["step"], cells[0]["over"]) == ("1, slowest", 1, 0.1)
-    assert [x["over"] for x in cells] == [0.1] * 4 + [0.0] * 8 + [-0.01] * 4
-    assert rows(chart.table)[0] == ("1", "1.100", "1.100", "1–1")
-    assert say(chart.description, "en") == (
-        "Time of 4 ranks over 4 steps, each stretch of steps over that of the median rank in it. "
-        "Rank 1 is the slowest: its median step takes 0.11 s, 10.0% more than the median rank's. "
-        "The longest single step against its median is step 1 of rank 1: 1.10 times."
-    )
-
-
-def test_without_step_series_the_record_names_the_slowest() -> None:
+def test_the_slowest_rank_is_named() -> None:
     rates = [4e12, 2e12, 4e12]
     made = ranked([100, 100, 120], wait_ns=[10, 30, 10], matmul_flops_per_second=rates)
     said, shown = ranks.blocks(made)
@@ -196,32 +179,6 @@ def test_without_step_series_the_record_names_the_slowest() -> None:
     assert rows(shown)[2][3:5] == ("3e-05", "2")
     (alike,) = ranks.blocks(ranked([100, 100]))
     assert isinstance(alike, Table)
-
-
-def test_a_thousand_ranks_keep_the_slowest_and_the_worst_of_each_row() -> None:
-    world, slow, spiked = 1024, 700, 3
-    times = [np.full(400, 100) for _ in range(world)]
-    times[slow] = times[slow] + 20
-    times[spiked][:2] = 150
-    made = ranked([100 + 20 * (rank == slow) for rank in range(world)], step_shares(times))
-    chart = charts(ranks.blocks(made))["ranks-steps"]
-    cells = data(chart)["cells"]
-    named = list(dict.fromkeys(x["of"] for x in cells))
-    assert len(named) == ranks.MOST_ROWS + 1
-    assert named[:2] == ["700, slowest", "0-31"]
-    assert [x["over"] for x in cells if x["of"] == "0-31"] == [0.5] + [0.0] * 99
-    assert len(chart.table.rows) <= 40
-    assert len(json.dumps(drawing.document(chart, "en"))) < 300_000
-
-
-def test_one_rank_or_none_with_steps_is_no_section() -> None:
-    assert [*ranks.blocks(ranked([100]))] == []
-    why = message("ranks_not_compared", cells=10, most=5)
-    silent = ranked([0, 0]).model_copy(update={"series": RunSeries(no_steps=why)})
-    (section,) = [one for one in of.of_record(silent) if one.anchor == "ranks"]
-    assert paragraphs(section.blocks) == [
-        "steps of ranks are not compared: 10 of all ranks, beyond 5"
-    ]
 
 
 def test_scaling_has_its_interval_and_the_ideal() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
@@ -22,8 +21,6 @@ from telemetry_files import (
     start,
 )
 from trainmark.record import reduce, series
-from trainmark.record.run import timeline
-from trainmark.record.series import step_shares
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,10 +37,6 @@ def line(found: RunSeries, quantity: str, of: str, *, of_host: bool = False) -> 
         x.points for x in found.lines if (x.quantity, x.of, x.of_host) == (quantity, of, of_host)
     )
     return one
-
-
-def ns(*times: int) -> np.ndarray:
-    return np.array(times, np.int64)
 
 
 def test_devices_and_host_over_time(tmp_path: Path) -> None:
@@ -117,62 +110,3 @@ def test_several_machines_are_on_one_clock(tmp_path: Path) -> None:
     found = made(two_machines(tmp_path))
     for rank in ("0", "1"):
         assert line(found, "power_w", rank) == [(t_s, 100.0 + int(rank)) for t_s in TIMES_S]
-    assert found.steps is not None
-    assert found.steps.ranks == [0, 1]
-
-
-def test_step_times_against_the_lower_median() -> None:
-    found = step_shares([ns(10, 10, 10), ns(10, 12, 10), ns(20, 11, 10)])
-    assert found is not None
-    assert (found.ranks, found.edges) == ([0, 1, 2], [0, 1, 2, 3])
-    assert [row[1] for row in found.share] == pytest.approx([10 / 11, 12 / 11, 1.0], abs=1e-6)
-    assert [row[0] for row in found.share] == [1.0, 1.0, 2.0]
-    assert found.longest == (2, 1, 2.0)
-    two = step_shares([ns(10), ns(15)])
-    assert two is not None
-    assert two.share == [[1.0], [1.5]]
-
-
-def test_stretches_sum_steps_and_keep_the_longest_step() -> None:
-    steps = 10 * series.STRETCHES
-    slow, fast = np.full(steps, 110), np.full(steps, 100)
-    fast[1234] = 10_000
-    found = step_shares([fast, np.full(steps, 100), slow])
-    assert found is not None
-    assert [len(row) for row in found.share] == [series.STRETCHES] * 3
-    assert found.edges[:3] == [0, 10, 20]
-    assert found.share[2][0] == pytest.approx(1.1)
-    assert found.longest == (0, 1235, pytest.approx(10_000 / 110))
-    assert found.share[0][123] == pytest.approx((9 * 100 + 10_000) / (9 * 100 + 110), abs=1e-6)
-
-
-def test_ranks_of_a_run(tmp_path: Path) -> None:
-    found = made(sampled_run(tmp_path / "run", None))
-    assert found.steps is not None
-    assert found.steps.ranks == [0, 1]
-    assert found.steps.edges[-1] == 16
-    assert {share for row in found.steps.share for share in row} == {1.0}
-    assert found.lines == []
-
-
-def test_steps_of_too_many_ranks_are_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timeline, "MOST_CELLS", 31)
-    found = made(sampled_run(tmp_path / "run", None))
-    assert found.steps is None
-    assert found.no_steps is not None
-    assert (found.no_steps.code, found.no_steps.args["cells"]) == ("ranks_not_compared", 32)
-
-
-HOT = ["power_cap", "thermal"]
-
-
-def steps(tmp_path: Path, *times_s: float, hot_s: float) -> list[tuple[int, int]]:
-    """Return the steps of the fake run whose device was hot in one of its readings."""
-    lines = [
-        devices(t_s, busy(t_s, 0, throttle_reasons=HOT if t_s == hot_s else ["power_cap"]))
-        for t_s in times_s
-    ]
-    folder = sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1))
-    return made(folder).lowered

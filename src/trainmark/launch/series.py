@@ -29,10 +29,9 @@ from trainmark.plan.choosing import choose
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import ROUNDS, attempt_name, attempt_number
 from trainmark.plan.resolving import launches, resolve
-from trainmark.record.entries import Outcome, State
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read
-from trainmark.record.work import differing, planned_work
+from trainmark.record.work import Outcome, State, differing, planned_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

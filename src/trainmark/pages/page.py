@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from trainmark.judge.comparison.sides import Result
     from trainmark.pages.summary import Price
-    from trainmark.record.entries import Outcome
     from trainmark.record.record import Record
+    from trainmark.record.work import Outcome
 
 REPEATS_FILE = "repeats.json"
 HTML_PAGE = "page.html"

@@ -13,15 +13,15 @@ from trainmark.pages.document import Block, Code, Paragraph, table
 from trainmark.pages.phrases import sentence, trust_line
 from trainmark.pages.terminal import Screen, show
 from trainmark.pages.texts import say
-from trainmark.record.entries import exit_code as code_of
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import trust_of, verification_of
+from trainmark.record.work import exit_code as code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.record.entries import Outcome
     from trainmark.record.record import Record
+    from trainmark.record.work import Outcome
 
 _QUALITY = "quality"
 

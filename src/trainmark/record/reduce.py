@@ -31,7 +31,7 @@ from trainmark.record.run import cause, checks, findings
 from trainmark.record.run import telemetry as telemetry_of
 from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import RunTimeline, read_run
-from trainmark.record.series import series_of
+from trainmark.record.series import RunSeries, lines_of
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.trust import of_launch
 from trainmark.spec import OwnFigures, message
@@ -232,7 +232,7 @@ def reduce(run_dir: Path) -> Record:
         steps=steps,
         compilation=compilation(plan, timeline),
         telemetry=telemetry,
-        series=series_of(timeline, samples),
+        series=RunSeries(lines=list(lines_of(samples))),
         figures=figures,
         quality=quality,
         fix_hp=plan.fix_hp,

@@ -2,14 +2,12 @@
 
 Owns the rule by which series are thinned: a line has at most ``POINTS`` points, the least and the
 greatest reading of each stretch of time; more than ``MOST_LINES`` devices are three lines, the
-lowest, median and highest of each stretch; ranks are compared in at most ``STRETCHES`` stretches of
-steps, and not at all beyond ``MOST_CELLS`` steps of all ranks together.
+lowest, median and highest of each stretch.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +15,7 @@ from pydantic import Field
 
 from trainmark.data.json_documents import Frozen
 from trainmark.devices.cores import compact
-from trainmark.record.shapes import Count, Number  # noqa: TC001 - pydantic reads them
-from trainmark.record.stats import MOST_CELLS
-from trainmark.spec import Message, message
+from trainmark.record.shapes import Number  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,14 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.record.run.telemetry import Samples
-    from trainmark.record.run.timeline import RunTimeline
 
 MAX_POINTS = 1000
 POINTS = 200  # of a line over time
 MOST_LINES = 8
-STRETCHES = 200  # of steps in which ranks are compared
 TOGETHER = ("lowest", "median", "highest")  # of lines that stand for many series
-_CELLS_AT_ONCE = 1 << 21
 # The column of readings that has each quantity: of devices, then of hosts.
 _COLUMNS = (
     {"memory_used_bytes": "memory_used_bytes", "utilization_percent": "utilization_percent",
@@ -56,44 +49,14 @@ class Line(Frozen):
     points: list[tuple[Number, Number]] = Field(description="seconds from the launch, value")
 
 
-class StepShares(Frozen):
-    """Step times of each rank over that of the step's median rank, of two the faster."""
-
-    ranks: list[Count] = Field(description="those with steps: the rows of share")
-    edges: list[Count] = Field(
-        description="first step of each stretch, from 0; last, the number of steps"
-    )
-    share: list[list[Number | None]] = Field(
-        description="rank x stretch: its time over that of the median rank in the same steps"
-    )
-    longest: tuple[Count, Count, Number] = Field(
-        description="rank, step from 1 and share of the step longest against its median"
-    )
-
-
 class RunSeries(Frozen):
     """What charts draw of a run over time."""
 
     lines: list[Line] = Field(default=[])
-    steps: StepShares | None = None
-    no_steps: Message | None = Field(default=None, description="why ranks are not compared")
 
 
-def series_of(timeline: RunTimeline, machines: Sequence[Samples]) -> RunSeries:
-    """Return the series of a run.
-
-    Args:
-        machines: what the samplers wrote.
-    """
-    kept, no_steps = timeline.rank_steps, None
-    if len(timeline.ranks) > 1 and kept is None:
-        cells = sum(rank.steps for rank in timeline.ranks)
-        no_steps = message("ranks_not_compared", cells=cells, most=MOST_CELLS)
-    steps = step_shares(kept) if kept else None
-    return RunSeries(lines=list(_lines(machines)), steps=steps, no_steps=no_steps)
-
-
-def _lines(machines: Sequence[Samples]) -> Iterator[Line]:
+def lines_of(machines: Sequence[Samples]) -> Iterator[Line]:
+    """Yield the lines of what the samplers of all machines wrote."""
     devices = {
         compact(ranks): one.devices[at].columns
         for one in machines
@@ -160,52 +123,3 @@ def thin(values: NDArray[np.float64], *, max_points: int = MAX_POINTS) -> list[t
             places = sorted({int(np.nanargmin(bucket)), int(np.nanargmax(bucket))})
             points += [(at + place, float(bucket[place])) for place in places]
     return points
-
-
-def step_shares(step_ns: Sequence[NDArray[np.int64]]) -> StepShares | None:
-    """Return the step times of ranks against each other; None where fewer than two have steps.
-
-    Args:
-        step_ns: of each rank, from the first step on.
-    """
-    ranks = [rank for rank, times in enumerate(step_ns) if len(times)]
-    if len(ranks) < 2:
-        return None
-    steps = max(len(times) for times in step_ns)
-    size = -(-steps // STRETCHES)
-    edges = [*range(0, steps, size), steps]
-    share = np.full((len(ranks), len(edges) - 1), np.nan)
-    longest = (ranks[0], 1, 0.0)
-    for stretch, (first, end) in enumerate(pairwise(edges)):
-        spent = np.zeros((2, len(ranks)))  # by the rank, and by the median rank in these steps
-        columns = max(1, _CELLS_AT_ONCE // len(ranks))
-        for at in range(first, end, columns):
-            block = _block([step_ns[rank] for rank in ranks], at, min(at + columns, end))
-            usual = _lower_medians(block)
-            own = np.where(np.isnan(usual), np.nan, block)
-            spent += np.nansum([own, np.where(np.isnan(own), np.nan, usual)], axis=2)
-            ratio = np.nan_to_num(own / usual)
-            row, column = np.unravel_index(int(ratio.argmax()), ratio.shape)
-            if ratio[row, column] > longest[2]:
-                longest = ranks[row], at + int(column) + 1, float(ratio[row, column])
-        known = spent[1] > 0
-        share[known, stretch] = spent[0, known] / spent[1, known]
-    rounded = [[None if np.isnan(one) else round(one, 6) for one in row] for row in share.tolist()]
-    return StepShares(ranks=ranks, edges=edges, share=rounded, longest=longest)
-
-
-def _block(step_ns: Sequence[NDArray[np.int64]], first: int, end: int) -> NDArray[np.float64]:
-    """Return ranks x steps, NaN where a rank ended before."""
-    block = np.full((len(step_ns), end - first), np.nan)
-    for row, times in enumerate(step_ns):
-        taken = times[first:end]
-        block[row, : len(taken)] = taken
-    return block
-
-
-def _lower_medians(block: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the lower median of each column; NaN where it is not over zero."""
-    count = np.count_nonzero(~np.isnan(block), axis=0)
-    ordered = np.sort(block, axis=0)  # NaN last
-    usual = np.take_along_axis(ordered, np.maximum(count - 1, 0)[None] // 2, axis=0)[0]
-    return np.where(usual > 0, usual, np.nan)

@@ -23,7 +23,6 @@ STEADY_DRIFT = 0.05
 _STEADY_MIN_STEPS = 12
 DRAWS = 10_000  # of a bootstrap
 INTERVAL_MIN_LAUNCHES = 5
-MOST_CELLS = 1 << 23  # steps of all ranks whose times are kept: 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,9 @@ class RankSteps:
     loss: array[float] = field(default_factory=lambda: array("d"))
     samples: array[int] = field(default_factory=lambda: array("q"))
     step_samples: array[int] = field(default_factory=lambda: array("q"))
-    windows: list[tuple[int, int]] = field(default_factory=list)  # start and number of steps
 
     def add(self, window: Window) -> None:
         """Take the steps of a window."""
-        self.windows.append((window.start_ns, len(window.step_ns)))
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)
@@ -132,15 +129,6 @@ class RankSteps:
     def median_ns(self, last: int) -> float | None:
         """Return the median time of the ``last`` steps; None for 0."""
         return float(np.median(self.step_ns[-last:])) if last else None
-
-    def edges_ns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return when each step began and ended; in a window they follow each other."""
-        times = _whole(self.step_ns)
-        ends, at = times.copy(), 0
-        for start_ns, steps in self.windows:
-            ends[at : at + steps] = start_ns + times[at : at + steps].cumsum()
-            at += steps
-        return ends - times, ends
 
 
 @dataclass(slots=True)

@@ -25,8 +25,6 @@ def of_record(record: Record, telemetry: Sequence[Block] = ()) -> Iterator[Secti
         course.append(Paragraph(t("chart.note", stretch=cells.count(stretch)), "muted"))
     yield from _section("section.steps", "steps", course, in_terminal=False)
     maps: list[Block] = [*ranks.blocks(record)]
-    why = record.series.no_steps
-    maps += [Paragraph(why, "warn")] if why else []
     yield from _section("ranks.heading", "ranks", maps)
     lines: list[Block] = [*over_time.charts(record)]
     lines += [Paragraph(t("time.note"), "muted")] if lines else []

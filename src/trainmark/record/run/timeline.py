@@ -10,22 +10,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
 from trainmark.record.run.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
-from trainmark.record.stats import MOST_CELLS, RankSteps, Series
+from trainmark.record.stats import RankSteps, Series
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from trainmark.rank.events import Error, Evaluate, Parameters, Synced, Trained, Window
 
-_NO_STEPS = np.empty(0, np.int64), np.empty(0, np.int64)
 _NO_FACTS, _NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
 PHASES = ("compile", "warmup", "train")
 SPAN_NAMES = (
@@ -221,8 +216,6 @@ class RunTimeline:
     launcher: Account
     launcher_malformed_lines: int = 0
     nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
-    rank_steps: list[NDArray[np.int64]] | None = None  # times of each rank's; None: too many
-    first_steps_ns: tuple[NDArray[np.int64], NDArray[np.int64]] = _NO_STEPS  # of rank 0
 
     @property
     def launch_ns(self) -> int:
@@ -339,21 +332,11 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     if "launch" not in launcher:
         raise KeyError("launch")
     ranks: list[RankTimeline] = []
-    series, first_steps_ns = Series.empty(), _NO_STEPS
-    rank_steps: list[NDArray[np.int64]] | None = []
-    cells = 0
+    series = Series.empty()
     for rank in range(world_size):
         timeline, steps = read_rank(run_dir, rank)
-        if rank == 0:
-            first_steps_ns = steps.edges_ns()
         ranks.append(timeline)
-        of_rank = Series.of_rank(steps)
-        series.add(of_rank)
-        cells += timeline.steps
-        if rank_steps is not None and cells <= MOST_CELLS:
-            rank_steps.append(of_rank.step_ns)
-        else:
-            rank_steps = None
+        series.add(Series.of_rank(steps))
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
     for node in of_nodes:
@@ -368,4 +351,4 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         if silent and whole.observed_ns:
             item.unfinished_ns = max(0, min(whole.observed_ns) - (item.last_ns or 0))
     malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
-    return RunTimeline(ranks, series, whole, malformed, of_nodes, rank_steps, first_steps_ns)
+    return RunTimeline(ranks, series, whole, malformed, of_nodes)
