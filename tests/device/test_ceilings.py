@@ -28,9 +28,8 @@ def test_matmuls_are_right(vendor, device, precision, shape):
     check(device, rates.matmul(device, precision, shape))
 
 
-@pytest.mark.parametrize("work", [rates.copy, rates.triad])
-def test_copies_within_the_memory_are_right(device, work):
-    check(device, work(device, 8 * MIB))
+def test_copies_within_the_memory_are_right(device):
+    check(device, rates.copy(device, 8 * MIB))
 
 
 @pytest.mark.parametrize("to_device", [True, False])

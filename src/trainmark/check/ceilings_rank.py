@@ -132,10 +132,8 @@ def kinds(
         why, peak = refusal(vendor, device, precision), dense_peak(product, precision)
         matmuls = [] if why else matmul_candidates(device, precision, shapes(full=full))
         yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=peak), matmuls
-    for name, move, arrays in (("copy", rates.copy, 2), ("triad", rates.triad, 3)):
-        sizes = _ARRAYS + full * _FULL_ARRAYS
-        kind = Kind(name=f"memory_{name}", counts="largest", peak=memory_peak(product))
-        yield kind, _of_bytes(partial(move, device), sizes, arrays)
+    copied = _of_bytes(partial(rates.copy, device), _ARRAYS + full * _FULL_ARRAYS, 2)
+    yield Kind(name="memory_copy", counts="largest", peak=memory_peak(product)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         for memory, pinned in (("pageable", False), ("pinned", True)):
             copy = partial(rates.transfer, device, to_device=up, pinned=pinned)

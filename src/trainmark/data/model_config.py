@@ -1,8 +1,9 @@
-"""The ``config.json`` of a Hugging Face model folder: which keys a case needs, and their ranges.
+"""A Hugging Face model folder: the keys of its ``config.json``, and BERT's tokenizer.
 
-A case declares the keys as ``ConfigKeys``: each field has a type, a range and, as its
-description, the rule that an error names. Owns reading the file and the errors; knows no
-model. Keys that a case does not declare are the writer's own business.
+A case declares the keys that it needs as ``ConfigKeys``: each field has a type, a range and, as its
+description, the rule that an error names. Owns reading the files and the errors, and which tokens a
+vocabulary must have; knows no model and no case. Keys that a case does not declare are the writer's
+own business.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainmark.data.files import readable
+from trainmark.data.files import readable, refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tokenizers import Tokenizer
+
 CONFIG = "config.json"
 Size = Annotated[int, Field(gt=0, description="a size is a whole number above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 _SHOWN_CHARACTERS = 80
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # the first that exists is used
+_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_TOKENIZER_RULE = "text is tokenised with the model's own tokenizer"
 
 
 class ConfigKeys(BaseModel):
@@ -104,3 +110,69 @@ def refuse_short(
             rule=f"the vocabulary is the model's own{padding}; {of} says vocab_size {vocab_size}",
             remedy=remedy,
         )
+
+
+def tokenizer_file(folder: Path, *, remedy: str) -> Path:
+    """Return the file of a model folder's tokenizer.
+
+    Args:
+        remedy: what to do where there is none.
+
+    Raises:
+        DataError: there is none, or it is empty.
+    """
+    file = next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
+    if file is None:
+        what = f"no {' and no '.join(TOKENIZER_FILES)}"
+        raise DataError(what, where=str(folder), rule=_TOKENIZER_RULE, remedy=remedy)
+    refuse_unreadable(file, rule=_TOKENIZER_RULE, remedy=remedy)
+    return file
+
+
+def open_wordpiece(file: Path, *, remedy: str) -> Tokenizer:
+    """Open ``tokenizer.json``, or build BERT's uncased tokenizer from ``vocab.txt``.
+
+    Nothing is padded or truncated. Special tokens are put around a text unless the caller
+    asks for none.
+
+    Args:
+        file: one of the two, not empty.
+        remedy: what to do about a file that cannot be used.
+
+    Raises:
+        DataError: it cannot be read, or a special token is missing.
+    """
+    from tokenizers import Tokenizer, models
+
+    try:
+        if file.suffix == ".txt":
+            tokenizer = Tokenizer(models.WordPiece.from_file(str(file), unk_token="[UNK]"))
+        else:
+            tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
+        what = f"not readable as a tokenizer: {error}"
+        raise DataError(what, where=str(file), rule=_TOKENIZER_RULE, remedy=remedy) from None
+    missing = [name for name in _SPECIAL_TOKENS if tokenizer.token_to_id(name) is None]
+    if missing:
+        raise DataError(
+            f"no token {', '.join(missing)}", where=str(file),
+            rule="a BERT vocabulary holds the five special tokens", remedy=remedy,
+        )  # fmt: skip
+    if file.suffix == ".txt":
+        _as_bert(tokenizer)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _as_bert(tokenizer: Tokenizer) -> None:
+    """Add what BERT's uncased tokenizer does around its vocabulary."""
+    from tokenizers import normalizers, pre_tokenizers, processors
+
+    vocabulary = tokenizer.get_vocab()
+    tokenizer.add_special_tokens(list(_SPECIAL_TOKENS))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(
+        *((token, vocabulary[token]) for token in ("[SEP]", "[CLS]"))
+    )

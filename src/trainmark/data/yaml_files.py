@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,19 +26,7 @@ def read_yaml(file: Path) -> Any:
     import yaml
 
     class Loader(yaml.BaseLoader):
-        """Words only, and no key twice."""
-
-        def construct_mapping(self, node: Any, deep: bool = True) -> dict[Any, Any]:
-            """Return a mapping; raise ConstructorError for a key that is given twice."""
-            keys = [self.construct_object(key, deep) for key, _ in node.value]
-            for number, key in enumerate(keys):
-                if key in keys[:number]:
-                    mark = node.value[number][0].start_mark
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key} is given twice", mark
-                    )
-            found: dict[Any, Any] = super().construct_mapping(node, deep)
-            return found
+        """Words only."""
 
         def construct_scalar(self, node: Any) -> Any:
             """Return a word; None where nothing is, ``null`` or ``~``."""
@@ -67,7 +55,7 @@ def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> 
         remedy: where the keys are described.
 
     Raises:
-        UsageError: with file and key: an unknown key, with the nearest one; a wrong value.
+        UsageError: with file and key: an unknown key, or a wrong value.
     """
     from pydantic import ValidationError
 
@@ -77,22 +65,9 @@ def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> 
         # A misspelt key may also be a missing one: the misspelling says more.
         faults = error.errors(include_url=False)
         first = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
-    place = first["loc"]
-    key = ".".join(map(str, place))
-    if first["type"] != "extra_forbidden":
-        shown = "" if isinstance(first["input"], dict | list) else f", not {first['input']!r}"
-        what = f"{key or 'the file'}: {first['msg']}{shown}"
-        raise UsageError(what, where=str(file), remedy=remedy)
-    section: Any = kind
-    for name in place[:-1]:  # also numbers of a list's members and keys of a mapping
-        if name in section.model_fields:
-            section = _model_of(section.model_fields[name].annotation) or section
-    hint = nearest(str(place[-1]), section.model_fields)
-    raise UsageError(f"unknown key {key!r}", where=str(file), remedy=hint)
-
-
-def _model_of(kind: Any) -> Any:
-    """Return the model in an annotation such as ``Model | None`` or ``dict[str, Model]``."""
-    if hasattr(kind, "model_fields"):
-        return kind
-    return next((found for part in get_args(kind) if (found := _model_of(part))), None)
+    key = ".".join(map(str, first["loc"])) or "the file"
+    shown = "" if isinstance(first["input"], dict | list) else f", not {first['input']!r}"
+    what = f"{key}: {first['msg']}{shown}"
+    if first["type"] == "extra_forbidden":
+        what = f"unknown key {key!r}"
+    raise UsageError(what, where=str(file), remedy=remedy)

@@ -141,21 +141,6 @@ def copy(device: Device, size_bytes: int) -> Work:
     return Work(lambda: target.copy_(source), lambda: difference(target, source))
 
 
-def triad(device: Device, size_bytes: int) -> Work:
-    """Return ``a = b + 3 c`` with arrays of ``size_bytes`` each: two are read, one is written.
-
-    One of STREAM's four (https://www.cs.virginia.edu/stream/ref.html, 2026-11-22).
-    """
-    import torch
-
-    first = device.place(pattern(size_bytes))
-    second, out = first.clone(), torch.zeros_like(first)
-    return Work(
-        lambda: torch.add(first, second, alpha=3.0, out=out),
-        lambda: difference(out, 4 * first),
-    )
-
-
 def transfer(device: Device, size_bytes: int, *, to_device: bool, pinned: bool) -> Work | None:
     """Return a copy between the host's memory and the device's.
 

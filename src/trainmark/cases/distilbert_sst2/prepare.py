@@ -15,8 +15,7 @@ import numpy as np
 
 from trainmark.data import prepared
 from trainmark.data.files import layout_in
-from trainmark.data.model_config import CONFIG
-from trainmark.data.wordpiece import FILES
+from trainmark.data.model_config import CONFIG, TOKENIZER_FILES
 from trainmark.errors import DataError
 
 from .data import FORMS, NPZ, RULE
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 # Row counts of the published SST-2, https://huggingface.co/datasets/stanfordnlp/sst2
 PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
-MODEL_FILES = (CONFIG, *FILES, "tokenizer_config.json", "special_tokens_map.json")
+MODEL_FILES = (CONFIG, *TOKENIZER_FILES, "tokenizer_config.json", "special_tokens_map.json")
 OUTPUT_SEQ_LENGTH = 512
 WHERE_DATA = (
     "SST-2 comes from the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), or from the dataset "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.files import find_layout
-from trainmark.data.wordpiece import FILES
+from trainmark.data.model_config import TOKENIZER_FILES
 
 from .data import HDF5, JSONL, MODEL
 from .data.hdf5 import write_rows
@@ -55,7 +55,9 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     copies = {form.names[split][-1]: file for split, (file,) in layout.files.items()}
     folders = [raw, *sorted(item for item in raw.iterdir() if item.is_dir())]
     if form is JSONL:
-        named = [place for place in folders if any((place / name).is_file() for name in FILES)]
+        named = [
+            place for place in folders if any((place / name).is_file() for name in TOKENIZER_FILES)
+        ]
         remedy = REMEDY.replace("into model/", "there")
         place = prepared.only("vocabulary", named, where=str(raw), remedy=remedy)
         vocabulary = vocabulary_file(place)

@@ -11,8 +11,7 @@ from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING
 
 from trainmark.data.files import Form, find_layout
-from trainmark.data.model_config import CONFIG
-from trainmark.data.wordpiece import tokenizer_file
+from trainmark.data.model_config import CONFIG, tokenizer_file
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 

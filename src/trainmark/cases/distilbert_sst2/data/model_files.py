@@ -12,9 +12,16 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainmark.data import model_config
-from trainmark.data.model_config import CONFIG, ConfigKeys, Share, Size, refuse_short
+from trainmark.data.model_config import (
+    CONFIG,
+    ConfigKeys,
+    Share,
+    Size,
+    open_wordpiece,
+    refuse_short,
+    tokenizer_file,
+)
 from trainmark.data.split import Ragged
-from trainmark.data.wordpiece import open_wordpiece, tokenizer_file
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

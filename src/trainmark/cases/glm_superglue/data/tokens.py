@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark.data.model_config import refuse_short
-from trainmark.data.wordpiece import open_wordpiece, tokenizer_file
+from trainmark.data.model_config import open_wordpiece, refuse_short, tokenizer_file
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Vocabulary:
 
 
 def vocabulary_file(folder: Path) -> Path:
-    """Return the vocabulary of a model folder; see ``wordpiece.tokenizer_file``."""
+    """Return the vocabulary of a model folder; see ``model_config.tokenizer_file``."""
     return tokenizer_file(folder, remedy=REMEDY)
 
 
