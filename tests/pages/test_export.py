@@ -1,11 +1,15 @@
-"""JSON and CSV of records."""
+"""JSON, CSV and OpenMetrics of records."""
 
 import csv
 import io
 import json
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as collector_families
+
+from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
-from trainmark.pages.exports.forms import to_index, to_json
+from trainmark.pages.exports.forms import to_index, to_json, to_openmetrics
 from trainmark.pages.exports.tables import to_csv
 from trainmark.record.record import FigureEntry, Record
 from trainmark.spec import message
@@ -64,6 +68,23 @@ def test_figures_of_a_case_come_last_with_their_unit():
     assert (first["energy_J_per_sample"], second["energy_J_per_sample"]) == ("", "1.5")
 
 
-def test_the_texts_are_golden():
+def test_cells_that_a_spreadsheet_would_run_are_text():
+    (row,) = rows_of(to_csv([record(case_key='=HYPERLINK("x")\n')]))
+    assert row["case_key"] == """'=HYPERLINK("x") """.strip()
+
+
+def test_the_texts_are_golden(tmp_path):
     check_golden("export_csv.csv", to_csv([record()]))
     check_golden("export_index.jsonl", to_index([record()]))
+    check_golden("export_openmetrics.txt", to_openmetrics([write_two_ranks(tmp_path / "run")[0]]))
+
+
+def test_the_collectors_parsers_read_the_same_gauges():
+    text = to_openmetrics([record(), record(run_id='a"\\b')])
+    strict, lax = ([
+        (sample.labels["run_id"], sample.labels["figure"], sample.value)
+        for family in families(text) for sample in family.samples
+    ] for families in (text_string_to_metric_families, collector_families))  # fmt: skip
+    assert sorted(strict) == sorted(lax)
+    known = [name for name, entry in record().figures.items() if entry.value is not None]
+    assert len(strict) == 2 * len(known)

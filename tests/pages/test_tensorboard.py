@@ -1,14 +1,11 @@
 """Event files of TensorBoard, read back by its own reader."""
 
-import os
 import socket
-import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from exported_runs import write_two_ranks
-from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.pages.exports.trackers import write_tensorboard
 
 START_S = 1767323045.0  # 2026-01-02T03:04:05Z
@@ -53,23 +50,3 @@ def test_neither_host_nor_process_is_in_the_name(record, tmp_path):
     (file,) = (tmp_path / record.run_id).iterdir()
     assert file.name == "events.out.tfevents.1767323045.trainmark"
     assert socket.gethostname().encode() not in file.read_bytes()
-
-
-def test_a_run_that_is_there_is_not_written_again(record, tmp_path):
-    write_tensorboard([record], tmp_path)
-    with pytest.raises(UsageError, match="there already"):
-        write_tensorboard([record], tmp_path)
-
-
-@pytest.mark.parametrize("extra", ["tensorboard", "wandb", "mlflow"])
-def test_a_missing_package_is_named_with_its_extra(record, tmp_path, monkeypatch, extra):
-    from trainmark.pages.exports.forms import WRITERS
-
-    for name in [name for name in sys.modules if name.split(".")[0] == extra]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, extra, None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    with pytest.raises(EnvironmentFault) as caught:
-        WRITERS[extra]([record], tmp_path / "out")
-    assert caught.value.remedy == f"pip install 'trainmark[{extra}]'"
-    assert not (tmp_path / "out").exists()

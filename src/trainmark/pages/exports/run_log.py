@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from itertools import accumulate, chain, count
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,6 @@ _METADATA = {
     "samples_count": "trained",
     "step": "step",
 }
-_MARKERS = {":::": "\\u003a::", "[PerfLog]": "\\u005bPerfLog]"}
 
 
 def to_perflog(record: Record, folder: Path) -> str:
@@ -52,15 +51,11 @@ def _lines(
     record: Record,
     folder: Path,
 ) -> str:
-    """Return lines in ASCII, in which no text can pass for a marker or end the line."""
-    lines = []
-    for kind, values in moments(record, folder):
-        for entry in LINES[form].get(kind, ()):
-            text = json.dumps(document(entry, values), allow_nan=False)
-            for found, written in _MARKERS.items():  # both occur in strings, where JSON has escapes
-                text = text.replace(found, written)
-            lines.append(f"{marker} {text}\n")
-    return "".join(lines)
+    return "".join(
+        f"{marker} {json.dumps(document(entry, values), allow_nan=False)}\n"
+        for kind, values in moments(record, folder)
+        for entry in LINES[form].get(kind, ())
+    )
 
 
 def _perflog(entry: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -88,14 +83,9 @@ def _mlperf(entry: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a file, if it exists, each with its ``file`` and ``lineno``."""
-    lines = count(1)
-
-    def numbered(data: bytes) -> dict[str, Any]:
-        number = next(lines)  # also of a malformed line
-        return any_event(data) | {"file": path.name, "lineno": number}
-
     if path.exists():
-        yield from EventFile(path, numbered)
+        for number, event in enumerate(EventFile(path, any_event), 1):
+            yield event | {"file": path.name, "lineno": number}
 
 
 def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -106,14 +96,16 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
     of that step.
 
     Raises:
-        RecordError: the events are not in ``folder``, or are of another run.
+        RecordError: the events are not in ``folder``.
     """
     # With nodes, rank 0 is on the first, whose clock need not be the launcher's.
     files = (folder / node_file(0), folder / LAUNCHER_FILE)
     starts = (event for file in files for event in _events(file) if event["event"] == "launch")
     launch = next(starts, None)
     if launch is None:
-        raise _refused("no events there", folder)
+        rule = "a log is written from a record and the events beside it, which have the times"
+        remedy = "name the run directory"
+        raise RecordError("no events there", where=str(folder), rule=rule, remedy=remedy)
     of_run, shift_ns = _of_run(record), launch["unix_ns"] - launch["t_ns"]
     trained, losses = [0, *accumulate(record.steps.samples)], [None, *record.steps.loss]
     epoch, step, last_ns, path = -1, 0, 0, folder / rank_file(0)
@@ -122,8 +114,6 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
         for kind, t_ns in _kinds(event, epoch, last_ns):
             epoch = event["epoch"] if kind == "epoch" else epoch
             step += len(event["step_ns"]) if kind == "window_end" else 0
-            if step >= len(trained):
-                raise _refused(f"more than the record's {len(losses) - 1} steps", folder)
             last_ns, time_ms = t_ns, (t_ns + shift_ns) // 1_000_000
             so_far = {"trained": trained[step], "loss": losses[step], "step": step}
             place = {"epoch": max(epoch, 0), "next_step": step + 1, "time_ms": time_ms}
@@ -149,11 +139,6 @@ def _kinds(event: dict[str, Any], epoch: int, last_ns: int) -> list[tuple[str, i
         case "no more" if closed:
             return [("broken", last_ns)]
     return []
-
-
-def _refused(what: str, folder: Path) -> RecordError:
-    rule = "a log is written from a record and the events beside it, which have the times"
-    return RecordError(what, where=str(folder), rule=rule, remedy="name the run directory")
 
 
 def _of_run(record: Record) -> dict[str, Any]:

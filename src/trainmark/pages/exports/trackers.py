@@ -8,36 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.pages.cells import clean, markdown
 from trainmark.pages.exports.tables import settings
 from trainmark.record.figures import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trainmark.record.record import Record
 
 _NAME = "trainmark"
 _MOST_METRICS, _MOST_PARAMS, _LONGEST = 1000, 100, 500  # of a call: mlflow.utils.validation
-
-
-@contextmanager
-def _needed(extra: str) -> Iterator[None]:
-    """Import in the block a package of the extra that has its name.
-
-    Raises:
-        EnvironmentFault: it is missing.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise EnvironmentFault(str(error), remedy=f"pip install 'trainmark[{extra}]'") from error
 
 
 def _points(record: Record) -> list[tuple[int, dict[str, float]]]:
@@ -60,49 +45,25 @@ def _points(record: Record) -> list[tuple[int, dict[str, float]]]:
 
 
 def _started_s(record: Record) -> float:
-    """Return when the run was started, in seconds since 1970.
-
-    Raises:
-        RecordError: the record's text is no time.
-    """
-    try:
-        return datetime.fromisoformat(record.started).timestamp()
-    except (ValueError, OverflowError):
-        raise RecordError("started is no time", where=record.run_id, rule="ISO 8601") from None
+    return datetime.fromisoformat(record.started).timestamp()
 
 
-def _safe_name(record: Record) -> str:
+def _name_of(record: Record) -> str:
     """Return a run's id as a name for a file or an id of others, whatever it contains."""
     return re.sub(r"[^\w-]", "_", record.run_id, flags=re.ASCII)[:100]
-
-
-def _run_folder(folder: Path, record: Record) -> Path:
-    """Make the folder of one run.
-
-    Raises:
-        UsageError: it exists.
-        OSError: it cannot be made.
-    """
-    found = folder / _safe_name(record)
-    if found.exists():
-        raise UsageError("the run is there already", where=str(found), remedy="choose another -o")
-    found.mkdir(parents=True)
-    return found
 
 
 def write_tensorboard(records: Sequence[Record], folder: Path) -> None:
     """Write an event file for each record; the wall time of all its events is the run's start.
 
     Raises:
-        EnvironmentFault: the package tensorboard is missing.
-        UsageError: a run's folder exists.
-        OSError: nothing can be written there.
+        OSError: a run's folder exists, or nothing can be written there.
     """
-    with _needed("tensorboard"):
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.summary.writer.record_writer import RecordWriter
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
     text = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     for record in records:
         start_s = _started_s(record)
@@ -114,8 +75,9 @@ def write_tensorboard(records: Sequence[Record], folder: Path) -> None:
         for step, values in _points(record):
             made = [Summary.Value(tag=name, simple_value=x) for name, x in values.items()]
             events.append(Event(step=step, summary=Summary(value=made)))
-        path = _run_folder(folder, record) / f"events.out.tfevents.{start_s:.0f}.trainmark"
-        with path.open("wb") as file:
+        place = folder / _name_of(record)
+        place.mkdir(parents=True)
+        with (place / f"events.out.tfevents.{start_s:.0f}.trainmark").open("wb") as file:
             writer = RecordWriter(file)
             for event in events:
                 event.wall_time = start_s
@@ -128,13 +90,11 @@ def write_wandb(records: Sequence[Record], folder: Path) -> None:
     Nothing is sent: no login, no error reports; neither host, user nor program is recorded.
 
     Raises:
-        EnvironmentFault: the package wandb is missing.
-        UsageError: a run's folder exists.
-        OSError: nothing can be written there.
+        OSError: a run's folder exists, or nothing can be written there.
     """
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read at import
-    with _needed("wandb"):
-        import wandb
+    import wandb
+
     private = wandb.Settings(
         mode="offline", silent=True, console="off", host="", username="", program="",
         program_relpath="", disable_git=True, disable_code=True, disable_job_creation=True,
@@ -142,7 +102,8 @@ def write_wandb(records: Sequence[Record], folder: Path) -> None:
         x_save_requirements=False,
     )  # fmt: skip
     for record in records:
-        name, place = _safe_name(record), _run_folder(folder, record)
+        name, place = _name_of(record), folder / _name_of(record)
+        place.mkdir(parents=True)
         run = wandb.init(
             project="trainmark", id=name, name=name, dir=place, config=settings(record),
             settings=private,
@@ -159,14 +120,12 @@ def write_mlflow(records: Sequence[Record], folder: Path) -> None:
     The time of all values is the run's start.
 
     Raises:
-        EnvironmentFault: the package mlflow is missing.
-        UsageError: a run is there already.
         OSError: nothing can be written there.
     """
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read at import
-    with _needed("mlflow"):
-        from mlflow.entities import Metric, Param
-        from mlflow.tracking import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
     folder.mkdir(parents=True, exist_ok=True)
     place = folder.resolve()
     client = MlflowClient(tracking_uri=f"sqlite:///{place}/mlflow.db")
@@ -174,9 +133,7 @@ def write_mlflow(records: Sequence[Record], folder: Path) -> None:
     artifacts = (place / "artifacts").as_uri()
     experiment = known.experiment_id if known else client.create_experiment(_NAME, artifacts)
     for record in records:
-        name, start_ms = _safe_name(record), int(_started_s(record) * 1000)
-        if client.search_runs([experiment], f"attributes.run_name = '{name}'"):
-            raise UsageError("the run is there already", where=name, remedy="choose another -o")
+        name, start_ms = _name_of(record), int(_started_s(record) * 1000)
         run = client.create_run(experiment, start_ms, run_name=name).info.run_id
         metrics = [
             Metric(_key(metric), value, start_ms, step)
