@@ -212,6 +212,14 @@ class Samples:
         return self.cache_dir / f"epoch-{name}.npy"
 
 
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What a rank trains and scores."""
+
+    train: Samples
+    validation: Samples
+
+
 def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut documents that follow one another every ``seq_length`` tokens.
 

@@ -7,7 +7,6 @@ The check loads the data as a rank does, so that a rank finds no fault that it p
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from hashlib import file_digest
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from trainmark.data.cache import Extremes, cached_scan, extremes
 from trainmark.data.indexed import IndexedReader, bin_file, idx_file, readable
 from trainmark.data.language import entropy_rate
 from trainmark.data.model_config import refuse_short
-from trainmark.data.sampling import Samples, sample_count, split_documents
+from trainmark.data.sampling import Samples, Splits, sample_count, split_documents
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
@@ -41,14 +40,6 @@ BLOCK_BYTES = 16 << 20
 INDICES = "indices"  # subfolder of a data folder for what was computed from it
 CONTENT = "tokens"  # what the findings of a scan are called
 PREPARE = "run `trainmark prepare gpt_megatron tokenizer=DIR --from RAW --data DIR`"
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a rank trains and scores."""
-
-    train: Samples
-    validation: Samples
 
 
 def generate(folder: Path, recipe: GptRecipe) -> None:
@@ -160,7 +151,7 @@ def _refuse_short_vocabulary(folder: Path, vocab_size: int) -> None:
         )  # fmt: skip
 
 
-def load(folder: Path, recipe: GptRecipe) -> Loaded:
+def load(folder: Path, recipe: GptRecipe) -> Splits:
     """Open the pair and cut it into splits; nothing of the tokens is held in memory.
 
     Raises:
@@ -182,7 +173,7 @@ def load(folder: Path, recipe: GptRecipe) -> Loaded:
         )
         for name in ("train", "validation")
     )  # fmt: skip
-    return Loaded(train, validation)
+    return Splits(train, validation)
 
 
 def check(folder: Path, recipe: GptRecipe) -> DataFacts:

@@ -1,0 +1,163 @@
+"""The job of a language model on indexed tokens: replicas, batches, validation loss.
+
+Owns what pre-training jobs share; a case adds its model, learning rates, optimizer and FLOPs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trainmark.errors import DataError
+from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.parameters import trained
+from trainmark.train.read_ahead import read_ahead
+from trainmark.train.shards import Sharding, evaluation_batches, training_batches
+from trainmark.train.stepper import Stepper, add_floats_over_ranks, add_over_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from trainmark.data.sampling import Splits
+    from trainmark.protocols import JobContext
+
+
+class NextTokenJob:
+    """Train on sequences of ``seq_length`` tokens, each followed by its target; see ``Job``.
+
+    Args:
+        data: samples to train and to score.
+        ranks: with a mesh where ``recipe.fsdp`` or ``recipe.tensor_parallel`` needs one.
+        model: called with ids and targets, both (B, T); returns the SUM of the losses in nats. Cut
+            over the ranks of a replica already.
+        blocks: modules that FSDP shards one by one.
+        optimizer: called with the model once it is parallelized; returns its optimizer.
+        schedule_lr, compiled, more: see ``Stepper`` and ``parallelize``.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        data: Splits,
+        *,
+        ranks: Ranks,
+        model: nn.Module,
+        blocks: Iterable[nn.Module],
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        schedule_lr: Callable[[int], float],
+        compiled: bool | str,
+        **more: Any,
+    ) -> None:
+        recipe = context.recipe
+        self.context, self.data, self.recipe = context, data, recipe
+        self.ranks, self.model = ranks, model
+        self.parameters = sum(item.numel() for item in model.parameters())
+        replicas = parallelize(
+            model, ranks, compiled=compiled, shards=blocks if recipe.fsdp else None
+        )
+        self.sharding = Sharding.of(
+            context, num_rows=len(data.train), rank=ranks.data_rank, world_size=ranks.data_size
+        )
+        self.steps_per_epoch = self.sharding.steps_per_epoch
+        self.stepper = Stepper.over(
+            context, ranks, replicas, optimizer(model), self._loss_sum,
+            schedule_lr=schedule_lr, max_grad_norm=recipe.max_grad_norm, **more,
+        )  # fmt: skip
+        self.step, self.check = self.stepper.step, self.stepper.check
+        self.updates = self.stepper.updates
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches; see ``Job.batches``."""
+        index = self.data.train.epoch(epoch)
+        return training_batches(
+            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here,
+            tensors=self._checked,
+        )  # fmt: skip
+
+    def _checked(self, tokens: NDArray[Any]) -> Tensor:
+        """Return token ids (B, T + 1) on the host: T to read, each followed by its target.
+
+        Raises:
+            DataError: an id past the vocabulary. The check before the run knows a file by
+                size and time of change, and a table cut over ranks would take it for zero.
+        """
+        low, high = int(tokens.min()), int(tokens.max())
+        if not 0 <= low <= high < self.recipe.vocab_size:
+            raise DataError(
+                f"token ids from {low} to {high}",
+                where=str(self.context.data_dir),
+                rule=f"a token id lies in [0, {self.recipe.vocab_size}), the recipe's vocab_size",
+                remedy="the tokens changed since they were checked: remove indices/ beside them "
+                "and run again",
+            )
+        return torch.from_numpy(tokens)
+
+    def _loss_sum(self, batch: Batch) -> Tensor:
+        """Return the sum over samples of each sample's mean loss a token."""
+        ids: Tensor = batch.tensors
+        total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])
+        mean: Tensor = total / self.recipe.seq_length
+        return mean
+
+    def trained_parameters(self) -> Mapping[str, Tensor]:
+        """Return the parameters; see ``Job.trained_parameters``."""
+        return trained(self.model)
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Return the mean loss of the validation samples; see ``Job.evaluate``.
+
+        Every rank takes the same number of forward passes, because a sharded or divided
+        model needs all its ranks in each.
+        """
+        index = self.data.validation.in_order()
+        ranks, total, device = self.ranks, len(index), self.stepper.device
+        host = evaluation_batches(
+            index, size=self.recipe.micro_batch_size, rank=ranks.data_rank,
+            world_size=ranks.data_size, tensors=self._checked,
+        )  # fmt: skip
+        loss, scored = torch.zeros((), device=device), 0
+        self.model.eval()
+        depth = self.recipe.read_ahead_batches
+        for ids, samples in read_ahead(host, self.context.device, depth=depth):
+            with self.stepper.autocast():
+                found = self.model(ids[:, :-1], ids[:, 1:])
+            loss += found if samples else 0.0
+            scored += samples
+        self.model.train()
+        counted = ranks.counts_here
+        world_size = self.context.world_size
+        (scored,) = add_over_ranks(scored if counted else 0, world_size=world_size, device=device)
+        (loss_sum,) = add_floats_over_ranks(
+            loss.item() if counted else 0.0, world_size=world_size, device=device
+        )
+        assert scored == total, f"{scored} of {total} validation samples were scored"
+        return Evaluation(loss_sum / (scored * self.recipe.seq_length), scored)
+
+    def model_flops(self, counts: Counts) -> float:
+        """Return the FLOPs of ``counts``: PaLM, appendix B, 6 N + 12 L D T a token.
+
+        N counts the weights of matrix products, those of the head included.
+        """
+        recipe = self.recipe
+        attention = 12.0 * recipe.num_layers * recipe.hidden_size * recipe.seq_length
+        return float((6.0 * recipe.matmul_weights + attention) * counts.tokens_padded)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the record says of the job; see ``Job.facts``."""
+        ranks = self.ranks
+        return {
+            "parameters": self.parameters,
+            "trainable_parameters": self.parameters,
+            "flops_formula": "palm-appendix-b",
+            "parallel": {
+                "data": ranks.data_size, "tensor": ranks.tensor_size,
+                "fsdp": self.recipe.fsdp and ranks.mesh is not None,
+            },
+            "skipped_steps": self.stepper.skipped_steps(),
+        }  # fmt: skip
