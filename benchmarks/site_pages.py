@@ -19,7 +19,7 @@ def main() -> bool:
     from trainmark.library.store.database import Database
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing
-    from trainmark.pages.site import cases, views
+    from trainmark.pages.site import lists, views
     from trainmark.pages.site.links import Links
     from trainmark.pages.site.writing import write_site
 
@@ -31,7 +31,7 @@ def main() -> bool:
             Index(Database(str(folder))).refresh()
         square_s, database = matmul_s(), Database(str(runs))
         links = Links(f"cases/{CASE}.html")
-        case_s = median_s(lambda: cases.case_page(database, CASE, links))
+        case_s = median_s(lambda: lists.case_page(views.every(database, lists.KEYS), CASE, links))
         rows = listing(database, columns=["run_id"], limit=6).rows
         allow = ["case", "precision", "device_products"]
         chosen = [row[0] for row in rows]

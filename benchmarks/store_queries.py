@@ -41,7 +41,7 @@ QUERIES: dict[str, dict[str, object]] = {
     "since a date, figure above": {"words": ["since=2026-06-01", "p_core>450"]},
     "the fastest 50 of all": {"sort": "-p_core"},
     "label, environment, not passed": {
-        "words": ["label=nightly", "env.torch~2.13", "status!=passed"],
+        "words": ["labels~nightly", "torch~2.13", "status!=passed"],
     },
 }
 COLUMNS = ["path", "device", "world", "precision", "status", "trust", "p_core"]

@@ -13,7 +13,7 @@ from typing import Any
 from trainmark.library.store.columns import COLUMNS
 from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
-from trainmark.library.store.query import counts, listing
+from trainmark.library.store.query import listing
 from trainmark.record.figures import FIGURES
 
 GOLDEN = Path(__file__).parent / "golden" / "record_distilbert.json"
@@ -87,19 +87,5 @@ def acknowledged(where: str, folder: Path, *, writers: int = 6) -> set[str]:
 
 def everything(opened: Database) -> list[dict[str, Any]]:
     """Return all that an index says of its runs but for their paths."""
-    columns = [*COLUMNS, *FIGURES, "label", "note", "env.torch", "world"]
+    columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
     return listing(opened, columns=columns, sort="run_id").documents()
-
-
-def questions(opened: Database) -> dict[str, Any]:
-    """Return what a store of ``run-0`` … answers about pages, groups and counts."""
-    of = {
-        "the first of a list": listing(opened, columns=["run_id"], limit=2),
-        "the best of each case": listing(
-            opened, ["status=passed"], columns=["case", "run_id"], sort="-p_core", first_of=["case"]
-        ),
-    }
-    return {name: (one.total, one.rows) for name, one in of.items()} | {
-        "how many of each": counts(opened, ["case", "status"]),
-        "how many of some": counts(opened, ["status"], ["case=gpt"]),
-    }

@@ -1,4 +1,4 @@
-"""``trainmark results``: exact answers on the command line, and ``store:`` where words do."""
+"""``trainmark results``: exact answers on the command line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 import pytest
 
 from store_bodies import document, write
-from trainmark.errors import UsageError
-from trainmark.library.selection.words import select
 
 PAGE = """\
 | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
@@ -65,10 +63,9 @@ def test_json_has_values_of_the_type_they_are_of(cli, runs):
     assert (document["total"], document["unread"]) == (1, [])
     assert (run["p_core"], run["p_train"]) == (None, 457.1609984523195)
     assert (run["nproc"], run["steady"], run["cause_kind"]) == (2, True, "oom")
-    words = "run_id=c", "--columns", "path,env.torch,env.cpu_cores,label", "--json"
+    words = "run_id=c", "--columns", "path,torch,labels", "--json"
     (run,) = json.loads(cli("results", *words)[1])["runs"]
-    assert (run["path"], run["env.torch"], run["env.cpu_cores"]) == ("runs/c", "2.11.0", 128)
-    assert run["label"] == ["odd", "self-reported"]
+    assert run == {"path": "runs/c", "torch": "2.11.0", "labels": "self-reported odd"}
 
 
 def test_a_record_that_cannot_be_read_is_listed(cli, runs):
@@ -100,8 +97,8 @@ def test_history_shows_a_figure_over_time_for_each_piece_of_work(cli, runs):
     code, out, _ = cli("results", "history", "p_core", "device~A100")
     assert (code, out.count("█" * 60)) == (0, 1)
     assert cli("results", "history")[0] == 2
-    code, out, err = cli("results", "history", "monitor")
-    assert (code, out.strip(), "monitor" in err) == (0, "", True)
+    code, out, err = cli("results", "history", "p_core", "case=none")
+    assert (code, out.strip(), "p_core" in err) == (0, "", True)
 
 
 def test_what_is_elsewhere_is_added_and_found_by_queries(cli, runs, tmp_path):
@@ -116,14 +113,20 @@ def test_what_is_elsewhere_is_added_and_found_by_queries(cli, runs, tmp_path):
     (tmp_path / "page.md").write_text(PAGE.replace("1942.6", "1900.5"))
     assert cli("results", "rebuild")[0] == 0
     assert listed(cli, "p_core=1900.5") == [None]
-    found = select(["store:p_core>100 kind=record since=2026-11-01"], verify=False)
-    assert [x.run_id for x in found.records] == ["a", "b", "x"]
-    assert found.places[:2] == ["runs/a", "runs/plan/b"]
-    assert [x.run_id for x in select(["store:runs?precision=bf16"], verify=False).records] == ["c"]
-    (row,) = select(["store:kind=row"]).rows
-    assert (row.figure("p_core"), row.line) == (1900.5, 3)
-    with pytest.raises(UsageError, match="unknown key"):
-        select(["store:cas=toy"])
+
+
+def test_a_store_without_runs_is_listed_as_that(cli, tmp_path):
+    (tmp_path / "runs").mkdir()
+    code, out, err = cli("results")
+    assert (code, out.strip(), "no run in runs" in err) == (0, "", True)
+    assert cli("results", "history", "p_core")[0] == 0
+    assert json.loads(cli("results", "--json")[1]) == {"total": 0, "runs": [], "unread": []}
+
+
+def test_a_history_of_what_is_no_number_is_refused(cli, runs):
+    for key in ("started_utc", "case", "started"):
+        code, out, err = cli("results", "history", key)
+        assert (code, out, "Traceback" in err, key in err) == (2, "", False, True)
 
 
 @pytest.mark.parametrize(

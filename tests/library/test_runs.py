@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.library.selection.runs import find_runs
+from trainmark.library.selection.words import find_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,11 +48,3 @@ def test_what_lies_in_a_run_is_no_run_and_what_lies_deeper_than_a_repeat_is_none
         [tmp_path / "1" / "2" / "3" / "4" / "record.json"]
     ]
     assert find_runs(tmp_path / "none") == [[tmp_path / "none"]]
-
-
-def test_links_in_a_circle_give_no_run_twice(tmp_path: Path) -> None:
-    left(tmp_path, "A", "P/x")
-    (tmp_path / "round").symlink_to("round")
-    (tmp_path / "P" / "up").symlink_to(tmp_path)
-    (tmp_path / "here").symlink_to(".")
-    assert found(tmp_path) == [["A"], ["P/x"]]

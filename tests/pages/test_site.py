@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sys
@@ -14,10 +15,10 @@ import pytest
 from store_bodies import document, write
 from trainmark.cli.app import main
 from trainmark.errors import UsageError
+from trainmark.library.selection.indexing import add
 from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
-from trainmark.pages.charts import drawing, intervals
-from trainmark.pages.site import cases, views, writing
+from trainmark.pages.site import lists, views, writing
 from trainmark.pages.site.links import Links, name
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
@@ -59,10 +60,11 @@ def store(folder, *documents):
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "ROWS", 5)
+    monkeypatch.setattr(lists, "ROWS", 5)
     made = [
         (str(n), document(
             f"run\x1b-{n}" if n == 5 else f"run-{n}",
-            plan__case="toy" if n % 2 else "a/../b\x1b", figures={"p_train": 100.0 + n},
+            plan__case="toy" if n % 2 else "a/../b\x1b", figures={"final_result": 100.0 + n},
             started=f"2026-11-01T00:0{n}:00+00:00",
         ))
         for n in range(6)
@@ -83,7 +85,7 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     for page in pages:
         found = read(page)
         for address in [*found.of("a", "href"), *found.of("link", "href"),
-                        *found.of("script", "src"), *found.of("form", "data-index")]:  # fmt: skip
+                        *found.of("script", "src")]:  # fmt: skip
             parts = urlsplit(address)
             if parts.scheme:
                 assert parts.scheme == "https"
@@ -92,26 +94,38 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     assert json.loads((site / "runs" / "s-1.json").read_bytes())["run_id"] == "s-1"
     assert json.loads((site / "runs.json").read_bytes())["total"] == 8
     assert (site / "runs.csv").read_text(encoding="utf-8").count("\n") == 9
-    index = json.loads((site / "zh" / "index.json").read_bytes())
-    assert len(index["rows"]) == len(index["values"]) == 8
-    assert (site / "zh" / index["rows"][0]["run_address"]).is_file()
     for file in (site / "runs.csv", site / "runs.json", site / "runs" / "s-1.json"):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")
 
 
-def test_the_list_has_the_newest_runs_first_and_pages(runs, tmp_path):
+def test_the_list_has_a_row_a_run_the_newest_first_and_pages(runs, tmp_path):
     writing.write_site(runs, tmp_path / "site")
     first, second = (read(tmp_path / "site" / page) for page in ("index.html", "page-2.html"))
-    assert "1 to 5 of 8 runs" in first.texts
-    assert "6 to 8 of 8 runs" in second.texts
-    assert [x for x in first.texts if re.fullmatch(r"run.*-\d", x)][:2] == [
-        "run\\u001b-5", "run-4",
-    ]  # fmt: skip
+    assert "1 to 5 of 7 runs" in first.texts
+    assert "6 to 7 of 7 runs" in second.texts
+    whens = [x for x in first.texts if x.startswith("2026-11-01 00:")]
+    assert whens == sorted(whens, reverse=True)
+    assert len(whens) == 4
     assert first.of("input", "type").count("checkbox") == 0
     writing.write_site(runs, tmp_path / "served", served=True)
-    served = read(tmp_path / "served" / "zh" / "index.html")
+    served = Reader(gzip.decompress((tmp_path / "served/zh/index.html.gz").read_bytes()).decode())
     assert served.of("input", "type").count("checkbox") == 5
     assert served.of("form", "action") == ["compare"]
+
+
+def test_launches_are_one_row_with_median_and_range_and_imported_rows_are_marked(tmp_path):
+    made = [
+        (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"final_result": rate}))
+        for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
+    ]
+    database = store(tmp_path / "runs", *made)
+    (tmp_path / "others.csv").write_text("case,device,p_train\ntoy,Other GPU,77\n")
+    add(Index(database), [str(tmp_path / "others.csv")])
+    writing.write_site(database, tmp_path / "site")
+    page = read(tmp_path / "site" / "index.html")
+    assert {"110.0 samples/s ", "100.0 – 130.0, 3 launches"} <= set(page.texts)
+    assert {"Other GPU", "77.0 samples/s", "imported", "others.csv:2"} <= set(page.texts)
+    assert not any(str(tmp_path) in text for text in page.texts)
 
 
 def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
@@ -147,7 +161,7 @@ def test_a_record_that_cannot_be_read_has_a_page_that_says_so(runs, tmp_path):
 def test_hostile_text_of_a_record_is_text(tmp_path):
     made = document(
         HOSTILE, plan__case=HOSTILE, plan__recipe_name=HOSTILE, plan__recipe__precision=HOSTILE,
-        environment__devices=[{"name": HOSTILE}], figures={"p_train": 1.0},
+        environment__devices=[{"name": HOSTILE}], figures={"final_result": 1.0},
     )  # fmt: skip
     database = store(tmp_path / "runs", ("a", made))
     writing.write_site(database, tmp_path / "site", served=True)
@@ -158,25 +172,32 @@ def test_hostile_text_of_a_record_is_text(tmp_path):
         assert "7*7" in text or "49" not in Reader(text).texts
 
 
-def test_a_case_has_its_best_runs_and_steps_over_time(tmp_path, monkeypatch):
+def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
+    tmp_path, monkeypatch
+):
     # These records have no evidence, and one without may not be quoted.
     monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
     runs = [
-        (f"{number:02}", document(
-            f"run-{number:02}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
-            plan__recipe_name="tiny", trust={"grade": "usable", "reasons": []},
-            figures={"p_train": (100.0 if number < 10 else 150.0) + number % 3, "power": 300.0},
+        (f"{device}{number:02}", document(
+            f"run-{device.lower()}-{number:02}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            trust={"grade": "usable", "reasons": []},
+            environment__devices=[{"name": device}] * 8, plan__device__product_names=[device] * 8,
+            environment__commit="old" if number < 10 else "new",
+            figures={"final_result": (100.0 if number < 10 else 150.0) + number % 3},
             **(FAILED if number == 19 else {}),
         ))
-        for number in range(20)
+        for device in ("H100", "H200") for number in range(20)
     ]  # fmt: skip
     database = store(tmp_path, *runs)
-    case = cases.listing(database, columns=["case"], limit=1).rows[0][0]
-    page = Reader(cases.case_page(database, case, Links(f"cases/{case}.html")))
-    assert "../runs/run-17.html" in page.of("a", "href")
-    assert any("19 of 20 runs" in line for line in page.texts)
-    assert "2026-11-11 +49.5%" in page.texts
-    assert page.of("figure", "id") == ["chart-history"]
+    case = runs[0][1]["plan"]["case"]
+    page = Reader(lists.case_page(views.every(database, lists.KEYS), case, Links("cases/x.html")))
+    assert "../runs/run-h100-17.html" in page.of("a", "href")
+    assert any("38 of 40 launches" in line for line in page.texts)
+    assert page.texts.count("102.0") >= 2  # the median of 19 launches
+    told = [text for text in page.texts if text.strip()]
+    change = told.index("+49.5%")
+    assert (told[change - 2], told[change + 1]) == ("2026-11-11", "new")
+    assert page.of("figure", "id") == ["chart-devices-0", "chart-history"]
     assert f"../references/{case}.html" in page.of("a", "href")
 
 
@@ -184,23 +205,14 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     doubtful = {"grade": "do_not_quote", "reasons": []}
     database = store(
         tmp_path,
-        ("a", document("run-a", trust=doubtful, figures={"p_train": 100.0})),
-        ("b", document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
+        ("a", document("run-a", trust=doubtful, figures={"final_result": 100.0})),
+        ("b", document("run-b", trust=doubtful, figures={"final_result": 200.0}, **FAILED)),
     )
-    case = cases.listing(database, columns=["case"], limit=1).rows[0][0]
-    page = Reader(cases.case_page(database, case, Links("cases/x.html")))
+    every = views.every(database, lists.KEYS)
+    page = Reader(lists.case_page(every, every[0][0]["case"], Links("cases/x.html")))
     assert "../runs/run-a.html" in page.of("a", "href")
     assert "../runs/run-b.html" not in page.of("a", "href")
     assert any(line.startswith("No run may be quoted") for line in page.texts)
-
-
-def test_the_axis_of_time_has_24_hours_and_no_english_months():
-    for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
-        runs = [("2026-11-22T13:30:00+00:00", 1.0), (f"{until}+00:00", 2.0)]
-        drawn = drawing.svg(intervals.history({"A": runs}, {"A": ()}, "p_train"), "zh")
-        labels = re.findall(r">([^<>]+)</text>", drawn)
-        assert expected in labels
-        assert not any(re.search("[AP]M|Nov|Dec|Jan", label) for label in labels)
 
 
 def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 
@@ -14,7 +13,6 @@ from trainmark.pages.site import writing
 from trainmark.server import serving
 from trainmark.server.app import create_app
 from trainmark.server.serving import Settings
-from trainmark.server.tokens import Tokens
 
 
 def test_the_site_is_served_and_follows_the_store(served, runs):
@@ -31,7 +29,7 @@ def test_the_site_is_served_and_follows_the_store(served, runs):
     client.app.state.serving.refresh()
     assert client.get("/runs/d.html").status_code == 200
     assert client.get("/health").json() == {"status": "ok", "runs": 4}
-    assert client.get("/.serve/tokens.json").status_code == 404
+    assert client.get("/.serve/tokens").status_code == 404
 
 
 def test_what_comes_before_the_first_pages_are_written_is_asked_to_wait(runs):
@@ -79,28 +77,25 @@ def test_lists_are_json_and_csv_without_places_on_the_server(served, runs):
     assert str(runs) not in table + str(found)
 
 
-def test_where_tokens_read_nobody_else_does(served, runs):
-    client, tokens = served(read="token"), Tokens(runs)
-    reader, lab = tokens.make("reader", ["read"]), tokens.make("lab", ["upload"])
-
-    def status(path, authorization=None):
-        headers = {"Authorization": authorization} if authorization else {}
-        return client.get(path, headers=headers).status_code
-
-    basic = base64.b64encode(f"any:{reader}".encode()).decode()
-    for path in ("/", "/runs/a.html", "/runs/a.json", "/runs.csv", "/compare?run=a&run=b"):
-        assert status(path) == 401
-        assert status(path, f"Bearer {lab}") == 403
-        assert status(path, f"Bearer {reader}") == 200
-        assert status(path, f"Basic {basic}") == 200
-    assert client.get("/").headers["www-authenticate"].startswith("Basic")
-    assert status("/health") == 200
-    tokens.revoke("reader")
-    assert status("/", f"Bearer {reader}") == 401
+def test_files_outside_of_the_site_are_not_served(served, runs):
+    (runs / ".serve").mkdir(exist_ok=True)
+    (runs / ".serve" / "secret.gz").write_bytes(b"")
+    client = served()
+    for path in ("/../secret", "/%2e%2e/secret", f"/{runs}/.serve/secret", "/runs", "/a%00b"):
+        assert client.get(path).status_code == 404
 
 
-def test_a_data_folder_within_the_stores_and_tokens_without_a_folder_are_refused(runs, tmp_path):
-    with pytest.raises(UsageError):
+def test_pages_are_sent_compressed_once_and_plain_to_who_cannot_read_that(served):
+    client = served()
+    page = client.get("/", headers={"Accept-Encoding": "gzip"})
+    plain = client.get("/", headers={"Accept-Encoding": "identity"})
+    assert page.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert page.text == plain.text
+    again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_a_folder_of_runs_and_another_for_uploads_are_refused(runs):
+    with pytest.raises(UsageError, match="two folders"):
         create_app(Settings(store=str(runs), data=runs / "uploads"))
-    with pytest.raises(UsageError, match="tokens need a folder"):
-        create_app(Settings(store=f"sqlite:///{tmp_path}/index.sqlite", read="token"))

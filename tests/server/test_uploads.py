@@ -35,7 +35,7 @@ def start(store):
 @pytest.fixture
 def send(store):
     """Send a file with a token that may, and return the answer."""
-    secret = Tokens(store).make("lab", ["upload"])
+    secret = Tokens(store).make("lab")
 
     def sent(client, file, **headers):
         headers = ZIP | {"Authorization": f"Bearer {secret}"} | headers
@@ -70,18 +70,16 @@ def test_a_bundle_is_stored_once_under_the_digest_of_its_bytes(store, start, sen
     assert listed(client) == []
 
 
-def test_uploads_outside_of_the_store_are_followed_too(store, start, tmp_path):
-    data = tmp_path / "data"
+def test_a_database_takes_uploads_into_a_folder_beside_it(tmp_path):
+    data, store = tmp_path / "data", f"sqlite:///{tmp_path}/index.sqlite"
     data.mkdir()
-    client, secret = start(data=data), Tokens(data).make("lab", ["upload"])
-    headers = ZIP | {"Authorization": f"Bearer {secret}"}
+    client = TestClient(create_app(Settings(store=store, data=data)))
+    headers = ZIP | {"Authorization": f"Bearer {Tokens(data).make('lab')}"}
     file = packed(tmp_path, "a-1")
     answer = client.post("/api/runs", content=file.read_bytes(), headers=headers)
     assert answer.status_code == 201
     assert listed(client) == ["a-1"]
-    assert listed(start(data=data)) == ["a-1"]
-    shutil.rmtree(data / answer.json()["digest"])
-    assert listed(client) == []
+    assert client.get("/api/runs/a-1/bundle").content == file.read_bytes()
 
 
 def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
@@ -116,7 +114,7 @@ def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):
     assert left(store) == []
 
 
-@pytest.mark.parametrize("run_ids", [("a/../b",), ("<script>alert(1)</script>",), ("a-1", "a-1")])
+@pytest.mark.parametrize("run_ids", [("a/../b",), ("a-1", "a-1")])
 def test_an_id_that_is_no_name_of_one_page_is_refused(start, send, tmp_path, run_ids):
     runs = [[recorded(tmp_path / f"run{n}", name)] for n, name in enumerate(run_ids)]
     bundle.pack(runs, tmp_path / "a.trainmark.zip")
@@ -139,16 +137,12 @@ def test_what_is_no_bundle_is_refused_without_a_trace_of_it(store, start, send, 
 
 def test_who_has_no_token_for_it_is_refused(store, start, tmp_path):
     client, file = start(), packed(tmp_path, "a-1")
-    reader = {"Authorization": f"Bearer {Tokens(store).make('reader', ['read'])}"}
-    answers = [
-        client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
-        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}, reader)
-    ]
-    assert [answer.status_code for answer in answers] == [401, 401, 401, 403]
-    assert all(answer.headers["connection"] == "close" for answer in answers)
+    for headers in ({}, {"Authorization": "Bearer x"}):
+        answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
+        assert (answer.status_code, answer.headers["connection"]) == (401, "close")
     url = f"sqlite:///{tmp_path}/index.sqlite"  # a server without a folder
     alone = TestClient(create_app(Settings(store=url)))
-    assert alone.post("/api/runs", headers=reader).status_code == 403
+    assert alone.post("/api/runs").status_code == 403
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(store, start, send, tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ EXAMPLES = {
 """,
     "export": """\
   trainmark export runs/* --to csv -o results.csv
-  trainmark export 'store:case=toy since=2026-11-01' --to parquet -o toy.parquet
+  trainmark export runs/* --to parquet -o runs.parquet
   trainmark export runs/RUN --to index                         one JSON line each: speed, memory
   trainmark export runs/RUN --to perflog                       for one run; also mlperf
   trainmark export runs/* --to openmetrics -o trainmark.prom   replaced as a whole
@@ -89,7 +89,7 @@ def bundle(
     with 1 if a run cannot be packed or the server refuses it.
     """
     from trainmark.library.bundle import pack
-    from trainmark.library.selection.runs import find_runs, newest_run
+    from trainmark.library.selection.words import find_runs, newest_run
 
     if (output is None) == (push is None):
         raise UsageError("give -o FILE, or --push URL")
@@ -115,7 +115,7 @@ def _push(
     from trainmark.server.client import Client, RefusedBundleError, token_of
 
     failed, secret = False, token_of(token_file)
-    client = Client(url, secret, insecure_http=insecure_http, waiting=say_remark)
+    client = Client(url, secret, insecure_http=insecure_http)
     with closing(client), tempfile.TemporaryDirectory() as place:
         for path, launches in (found for word in words for found in _found(word)):
             try:
@@ -136,7 +136,7 @@ def _push(
 def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
     """Yield what a word names: each run with its launches; a bundle without any."""
     from trainmark.library.bundle.archive import ENDING
-    from trainmark.library.selection.runs import find_runs
+    from trainmark.library.selection.words import find_runs
 
     if word.name.endswith(ENDING):
         if not word.is_file():
@@ -160,7 +160,7 @@ def verify(
     Ends with 0: verified, 1: contradicted, 2: not a result of ours, or not all of it is there.
     """
     from trainmark.library.bundle import verify as verified
-    from trainmark.library.selection.runs import find_runs
+    from trainmark.library.selection.words import find_runs
     from trainmark.record.messages import render
 
     found, codes = [], {EXIT_PASSED}

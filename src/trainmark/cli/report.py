@@ -37,7 +37,7 @@ EXAMPLES = {
   trainmark results                                       the newest runs under ./runs
   trainmark results case=distilbert_sst2 device~H100 since=2026-11-01
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
-  trainmark results env.torch~2.13 --columns path,p_core,MFU
+  trainmark results torch~2.13 --columns path,p_core,MFU
   trainmark results history p_core case=toy               over time, for each piece of work
   trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
   trainmark results rebuild                               the index anew from the records
@@ -132,7 +132,9 @@ def results(
         ),
     ] = None,
     store: Store = None,
-    sort: Annotated[str, typer.Option(help="Key to sort by; -KEY: greatest first.")] = "-started",
+    sort: Annotated[
+        str, typer.Option(help="Key to sort by; -KEY: greatest first.")
+    ] = "-started_utc",
     limit: Annotated[int | None, typer.Option(min=0, help="Runs; default: 50, 0: all.")] = None,
     columns: Annotated[
         str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
@@ -155,8 +157,11 @@ def results(
         add(index, rest)
     if verb == "history":
         pieces = display.history(database, rest[0], rest[1:])
-        say_json(pieces) if as_json else typer.echo(display.history_text(pieces))
-        if not pieces:
+        if as_json:
+            say_json(pieces)
+        elif pieces:
+            typer.echo(display.history_text(pieces))
+        else:
             say_remark(f"no run has a value of {rest[0]}")
         return
     usual = None if as_json else _COLUMNS.split(",")
@@ -171,6 +176,9 @@ def results(
     if as_json:
         say_json(display.document(found, unread(database)))
     else:
-        typer.echo(display.table(found))
+        if found.rows:
+            typer.echo(display.table(found))
+        else:
+            say_remark(f"no run in {database.folder or database.name} meets the filters")
         for line in display.remarks(found, unread(database)):
             say(line, err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,12 +19,11 @@ EXAMPLES = {
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
   trainmark serve --store postgresql://team@host/results --data /var/lib/trainmark
-  trainmark serve --host 10.0.0.7 --read token     a proxy with TLS is better: docs/site.md
+  trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
   trainmark serve token make ci --expires 2027-01-01
 """,
     "token": """\
-  trainmark serve token make ci --scope upload --expires 2027-01-01
-  trainmark serve token make team --scope read --scope upload --data /var/lib/trainmark
+  trainmark serve token make team --data /var/lib/trainmark
   trainmark serve token list
   trainmark serve token revoke ci
 """,
@@ -34,7 +33,8 @@ EXAMPLES = {
 """,
 }
 Data = Annotated[
-    Path | None, typer.Option(help="Folder of tokens and uploads; default: the store's folder.")
+    Path | None,
+    typer.Option(help="Folder of tokens and uploads of a database; a folder of runs has its own."),
 ]
 
 
@@ -44,23 +44,21 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
     data: Data = None,
-    read: Annotated[
-        Literal["public", "token"], typer.Option(help="Who may read: all, or those with a token.")
-    ] = "public",
     quiet: Quiet = False,
 ) -> None:
     """Serve the results of a store: pages, JSON, uploads."""
     if ctx.invoked_subcommand is not None:
         return
     from trainmark.server.app import create_app
-    from trainmark.server.running import bound, run
-    from trainmark.server.serving import Settings
+    from trainmark.server.serving import Settings, bound, run
 
     listening = bound(host, port)
-    app = create_app(Settings(store=store, data=data, read=read))
+    app = create_app(Settings(store=store, data=data))
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
-        say_remark("other machines reach it without TLS: who is on the way can read tokens")
+        say_remark(
+            "other machines reach it without TLS: who is on the way can read pages and tokens"
+        )
     address = f"[{name}]" if ":" in name else name
     say(f"http://{address}:{number}/")
     run(app, listening, quiet=quiet)
@@ -80,9 +78,6 @@ def build(name: str) -> Any:
 def token(
     verb: Annotated[Literal["make", "list", "revoke"], typer.Argument()],
     name: Annotated[str, typer.Argument(help="Of a token.")] = "",
-    scope: Annotated[
-        list[str] | None, typer.Option(help="upload (default) or read; twice for both.")
-    ] = None,
     expires: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day it is invalid (UTC).")
     ] = None,
@@ -102,14 +97,12 @@ def token(
     tokens = Tokens(folder)
     with writing(folder):
         if verb == "make":
-            say(tokens.make(name, scope or ["upload"], expires and expires.replace(tzinfo=UTC)))
+            say(tokens.make(name, expires))
             say_remark("nothing shows it again; a server that runs admits it from now on")
         elif verb == "revoke":
             tokens.revoke(name)
     for one in tokens.listed() if verb == "list" else ():
-        days = {"made": one.made, "expires": one.expires, "revoked": one.revoked}
-        dates = ", ".join(f"{word} {day:%Y-%m-%d}" for word, day in days.items() if day)
-        say(f"{one.name:24} {','.join(one.scopes):12} {dates}")
+        say(f"{one.name:24} expires {one.expires}")
 
 
 def site(

@@ -6,18 +6,17 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from trainmark.errors import UsageError
 from trainmark.library.store.query import listing
-from trainmark.library.store.tables import RUNS
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph
 from trainmark.pages.document import table as table_of
-from trainmark.pages.exports.tables import arrow, csv_text, write_table
+from trainmark.pages.exports.tables import csv_text
 from trainmark.pages.terminal import Screen, show
 from trainmark.record.messages import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from trainmark.library.store.database import Database
     from trainmark.library.store.query import Listing
@@ -88,9 +87,11 @@ def history(database: Database, figure: str, words: Sequence[str]) -> list[dict[
     """
     asked = [*_WORK, *_POINT, "run_id", figure]
     found = listing(database, ["kind=record", *words], columns=asked)
+    if any(isinstance(row[-1], str | bool) for row in found.rows):
+        raise UsageError(f"{figure} is no figure", where=figure, rule="history FIGURE, as p_core")
     pieces: dict[str, dict[str, Any]] = {}
     for run in reversed(found.documents()):
-        if not isinstance(run[figure], float):
+        if run[figure] is None:
             continue
         head = {name: run[name] for name in _WORK}
         head |= {"figure": figure, "unit": found.units[-1], "points": []}
@@ -114,16 +115,6 @@ def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = No
         most = max((point["value"] for point in points), default=0.0) or 1.0
         blocks.append(replace(made, bars=tuple((0.0, point["value"] / most) for point in points)))
     return show(blocks, screen or _screen())
-
-
-def write_parquet(found: Listing, output: Path) -> None:
-    """Write a listing with columns of their types; null stays null.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    kinds = {column.name: column.type.python_type for column in RUNS.columns}
-    write_table(arrow(found.heads, found.rows, kinds), output)
 
 
 def to_csv(found: Listing) -> str:

@@ -1,19 +1,19 @@
-"""The application: its routes, who may ask for them, and how its errors are answered."""
+"""The application: the site's files, comparisons and uploads, and how errors are answered.
+
+A page is a file, read and sent as it lies; only comparing and uploading compute.
+"""
 
 from __future__ import annotations
 
-import base64
+import gzip
 import threading
 from contextlib import asynccontextmanager
+from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
 from starlette.responses import (
     FileResponse,
     HTMLResponse,
@@ -21,21 +21,20 @@ from starlette.responses import (
     PlainTextResponse,
     Response,
 )
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
 from trainmark.library.bundle.archive import ENDING
-from trainmark.library.store.query import counts
 from trainmark.pages.site.links import Links
 from trainmark.pages.site.views import compare_page, error_page
 from trainmark.server import uploads
-from trainmark.server.refused import Refused
 from trainmark.server.serving import LOG, Serving, Settings
+from trainmark.server.tokens import Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
@@ -72,56 +71,28 @@ def create_app(settings: Settings) -> Starlette:
             Route("/zh/compare", _compare),
             Route("/api/runs", _upload, methods=["POST"]),
             Route("/api/runs/{run_id}/bundle", _bundle),
-            Mount("/", StaticFiles(directory=serving.site, html=True)),
+            Route("/{path:path}", _file),
         ],
-        middleware=[Middleware(Admission, serving), Middleware(GZipMiddleware, compresslevel=5)],
-        exception_handlers={TrainmarkError: _answer, HTTPException: _of_http},
+        middleware=[Middleware(_secured)],
+        exception_handlers={TrainmarkError: _answer},
         lifespan=following,
     )
     app.state.serving = serving
     return app
 
 
-class Admission:
-    """Ask for tokens where only they may read, and add the headers of security to all answers."""
+def _secured(app: ASGIApp) -> ASGIApp:
+    """Add the headers of security to all answers."""
 
-    def __init__(self, app: ASGIApp, serving: Serving) -> None:
-        self.app, self.serving = app, serving
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or let it through."""
-
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _SECURITY.items():
-                    headers.setdefault(name, value)
+                MutableHeaders(scope=message).update(_SECURITY)
             await send(message)
 
-        tokens = self.serving.tokens if self.serving.settings.read == "token" else None
-        if scope["type"] == "http" and tokens and scope["method"] != "POST":
-            given = _bearer(Headers(scope=scope).get("authorization"))
-            try:
-                if scope["path"] != "/health":
-                    await run_in_threadpool(tokens.admitted, given, "read")
-            except TrainmarkError as error:
-                answer = _answer(Request(scope), error)
-                # A browser asks its user for a name and a password, which is the token.
-                answer.headers["WWW-Authenticate"] = 'Basic realm="Trainmark", charset="UTF-8"'
-                await answer(scope, receive, sending)
-                return
-        await self.app(scope, receive, sending)
+        await app(scope, receive, sending)
 
-
-def _bearer(authorization: str | None) -> str | None:
-    """Return what a header of the Basic scheme means, the password being a token."""
-    kind, _, text = (authorization or "").partition(" ")
-    if kind.lower() != "basic":
-        return authorization
-    try:
-        return f"Bearer {base64.b64decode(text).decode().partition(':')[2]}"
-    except ValueError:
-        return authorization
+    return answer
 
 
 def _answer(request: Request, error: Any) -> Response:
@@ -141,29 +112,46 @@ def _answer(request: Request, error: Any) -> Response:
             status, what = 404, error.what
         error = TrainmarkError(what)
     if request.url.path.endswith("/compare"):
-        return HTMLResponse(error_page(error, _links(request)), status, headers)
+        links = Links("compare", _lang(request), served=True)
+        return HTMLResponse(error_page(error, links), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "remedy")}
     problem: dict[str, Any] = {"error": {k: v and escaped(v) for k, v in parts.items()}}
     return JSONResponse(problem | ({"checks": checks} if checks else {}), status, headers)
-
-
-def _of_http(request: Request, error: Any) -> Response:
-    if error.status_code == 404 and not (request.app.state.serving.site / "index.html").exists():
-        error = HTTPException(503, "the site is being written", {"Retry-After": "5"})
-    return PlainTextResponse(error.detail, error.status_code, error.headers)
 
 
 def _lang(request: Request) -> str:
     return "zh" if "/zh/" in request.url.path else "en"
 
 
-def _links(request: Request) -> Links:
-    return Links("compare", _lang(request), served=True)
+async def _file(request: Request) -> Response:
+    """Return a file of the site, which lies compressed in its folder."""
+    site = request.app.state.serving.site.resolve()
+    path = request.path_params["path"]
+    path += "index.html" if path.endswith("/") or not path else ""
+    try:
+        file = (site / f"{path}.gz").resolve()
+        found = file.stat() if file.is_relative_to(site) else None
+        data = file.read_bytes() if found else b""  # out of the page cache: no thread is worth it
+    except (OSError, ValueError):  # the second: a name that can be none
+        found = None
+    if found is None:
+        if (site / "index.html.gz").exists():
+            return PlainTextResponse("Not Found", 404)
+        return PlainTextResponse("the site is being written", 503, {"Retry-After": "5"})
+    tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+    headers = {"ETag": tag, "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(None, 304, headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+    else:
+        data = gzip.decompress(data)
+    return Response(data, 200, headers, guess_type(path)[0] or "application/octet-stream")
 
 
 def _health(request: Request) -> Response:
     serving: Serving = request.app.state.serving
-    runs = sum(found for _, found in counts(serving.database, ["kind"]))
+    runs = serving.index.version()[0]
     return JSONResponse({"status": "stale" if serving.fault else "ok", "runs": runs})
 
 

@@ -1,4 +1,4 @@
-"""Send bundles to a server: over TLS, with a token, and again where that can help.
+"""Send bundles to a server, over TLS and with a token.
 
 Sending again is safe: the server stores a bundle once, whatever was lost on the way.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin
 
@@ -16,15 +15,12 @@ from pydantic import BaseModel, Field, ValidationError
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import httpx2
 
 MEDIA_TYPE = "application/zip"
 VARIABLE = "TRAINMARK_TOKEN"
-_WAITS_S = (1, 2, 4, 8, 16)
-_AGAIN = (429, 502, 503, 504)  # the server, or a proxy before it, may take the same later
 _READ_S = 900  # the server verifies before it answers
 
 
@@ -70,7 +66,6 @@ class Client:
     Args:
         address: of the server, ``https://HOST[:PORT][/PREFIX]``.
         insecure_http: whether the token may go over the network without TLS.
-        waiting: is called with what delays the sending.
 
     Raises:
         UsageError: not an address, or one without TLS.
@@ -82,8 +77,6 @@ class Client:
         token: str,
         *,
         insecure_http: bool = False,
-        waiting: Callable[[str], None] = lambda _: None,
-        sleep: Callable[[float], None] = time.sleep,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         import httpx2
@@ -98,7 +91,6 @@ class Client:
         if url.scheme == "http" and not (insecure_http or _loopback(url.host)):
             remedy = "use https; --insecure-http if nobody else is on the way"
             raise UsageError("the token could be read on the way", where=address, remedy=remedy)
-        self._waiting, self._sleep = waiting, sleep
         self._http = httpx2.Client(
             headers={"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE},
             timeout=httpx2.Timeout(30, read=_READ_S),
@@ -118,22 +110,13 @@ class Client:
         """
         import httpx2
 
-        for wait in (*_WAITS_S, None):
-            try:
-                with file.open("rb") as content:
-                    answer = self._http.post(urljoin(self.address, "api/runs"), content=content)
-            except httpx2.TransportError as error:
-                what = str(error) or type(error).__name__
-                if "CERTIFICATE" in what:
-                    raise EnvironmentFault(what, where=self.address) from None
-            else:
-                if answer.status_code not in _AGAIN:
-                    return self._stored(answer)
-                what = _problem(answer)[0]
-            if wait is not None:
-                self._waiting(f"{what}; again in {wait} s")
-                self._sleep(wait)
-        raise EnvironmentFault(what, where=self.address, remedy="nothing is lost: call again later")
+        try:
+            with file.open("rb") as content:
+                answer = self._http.post(urljoin(self.address, "api/runs"), content=content)
+        except httpx2.TransportError as error:
+            what, remedy = str(error) or type(error).__name__, "nothing is lost: call again later"
+            raise EnvironmentFault(what, where=self.address, remedy=remedy) from None
+        return self._stored(answer)
 
     def _stored(self, answer: httpx2.Response) -> Stored:
         what, more = _problem(answer)

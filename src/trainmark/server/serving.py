@@ -1,26 +1,34 @@
-"""What the requests of a server share: its settings, its index, and the site that follows it."""
+"""A server's process: its settings, its index, the site that follows it, its socket and its end."""
 
 from __future__ import annotations
 
 import logging
 import shutil
+import signal
+import socket
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from weakref import finalize
 
-from trainmark.errors import UsageError
-from trainmark.library.selection.indexing import add, opened
+import uvicorn
+
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.library.selection.indexing import opened
 from trainmark.pages.site.writing import write_site
 from trainmark.server.tokens import Tokens, state
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from trainmark.library.store.index import Index
 
 LOG = logging.getLogger("trainmark.server")
-INCOMING, RECEIPT = "incoming", "upload.json"  # uploads that are received, and one that is stored
+INCOMING = "incoming"  # uploads that are received
+_GRACE_S = 30  # that requests have to end after SIGTERM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +37,22 @@ class Settings:
 
     Args:
         store: folder of runs or URL of a database, as ``Database`` takes it.
-        data: folder of tokens and uploads; None: the store's folder, if it is one.
-        read: who may read: everybody, or whoever has a token with the scope ``read``.
+        data: folder of tokens and uploads of a database; a folder of runs is its own.
         max_upload_bytes: size of the largest bundle.
         refresh_s: seconds between two looks at the store's folder.
     """
 
     store: str | None = None
     data: Path | None = None
-    read: Literal["public", "token"] = "public"
     max_upload_bytes: int = 256 << 20
     refresh_s: float = 3.0
 
 
 class Serving:
-    """The shared state of one server.
+    """The shared state of one server; ``data`` is None where nothing can be uploaded.
 
     Raises:
-        UsageError: not a store, or no folder for tokens to read.
+        UsageError: not a store.
         EnvironmentFault: the store cannot be reached.
     """
 
@@ -54,29 +60,20 @@ class Serving:
         self.settings = settings
         self.index: Index = opened(settings.store)[0]
         self.database, top = self.index.database, self.index.database.folder
-        self.data = settings.data or top
-        if settings.read == "token" and self.data is None:
-            raise UsageError("tokens need a folder", where="--read token", remedy="name --data")
-        if (
-            top is not None
-            and self.data is not None
-            and top.resolve() in self.data.resolve().parents
-        ):
-            rule = "the data folder is the store's, or outside of it"
-            raise UsageError("the index would follow it in part", where=str(self.data), rule=rule)
-        self.tokens = None if self.data is None else Tokens(self.data)
+        if top is not None and settings.data is not None:
+            rule = "--data goes with a database; a folder of runs takes its uploads itself"
+            raise UsageError("two folders", where=str(settings.data), rule=rule)
+        self.data = top or settings.data
         try:
             if self.data is None:
                 raise PermissionError
             self.site = state(self.data) / "site"
-            self.site.mkdir(exist_ok=True)
             shutil.rmtree(self.site.parent / INCOMING, ignore_errors=True)  # of a killed server
             (self.site.parent / INCOMING).mkdir()
-            self.uploads: Path | None = self.data
         except OSError:  # nothing can be written there: it is read only
-            self.site = Path(mkdtemp(prefix="trainmark-site-"))
+            self.data, self.site = None, Path(mkdtemp(prefix="trainmark-site-"))
             finalize(self, shutil.rmtree, self.site, ignore_errors=True)
-            self.uploads = None
+        self.tokens = Tokens(self.data) if self.data else None
         self.fault: str | None = None  # why the last look at the store failed
         self._written: object = None
         self._lock, self._ended = threading.Lock(), threading.Event()
@@ -95,7 +92,7 @@ class Serving:
         """Look at the store now; after a fault, such as a full disk, the site stays as it was."""
         with self._lock:
             try:
-                self.follow_files()
+                self.index.refresh()
                 if (version := self.index.version()) != self._written:
                     write_site(self.database, self.site, served=True)
                     self._written = version
@@ -104,13 +101,36 @@ class Serving:
                 self.fault = str(error)
                 LOG.exception("the site cannot follow the store")
 
-    def follow_files(self) -> None:
-        """Let the index follow the store's folder, and uploads that are outside of it."""
-        self.index.refresh()
-        if self.uploads is not None and self.uploads != self.database.folder:
-            top, known = self.uploads.resolve(), set(self.index.sources())
-            there = {str(file.parent) for file in top.glob(f"*/{RECEIPT}")}
-            add(self.index, sorted(there - known))
-            for gone in known - there:
-                if Path(gone).parent == top:
-                    self.index.keep(gone, [])
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; who connects before the server runs waits for it.
+
+    Raises:
+        EnvironmentFault: the port is in use, or the address is not one of this machine.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        what, remedy = f"cannot listen: {error.strerror}", "name another --host or --port"
+        raise EnvironmentFault(what, where=f"{host}:{port}", remedy=remedy) from None
+
+
+def run(app: Starlette, listening: socket.socket, *, quiet: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT; requests that run then are answered first.
+
+    Args:
+        quiet: no access log.
+    """
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
+    for name in ("trainmark.server", *(() if quiet else ("uvicorn.access",))):
+        logging.getLogger(name).setLevel(logging.INFO)
+    config = uvicorn.Config(
+        app, log_config=None, log_level=None, access_log=not quiet, server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises again what ended it; to have answered everything is success.
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    server.run(sockets=[listening])

@@ -15,28 +15,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.bundle.archive import ENDING, unpack
 from trainmark.library.bundle.checking import checks
-from trainmark.library.store.tables import RUNS
+from trainmark.library.selection.indexing import add
+from trainmark.library.store.query import listing
 from trainmark.pages.site.links import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.server.client import MEDIA_TYPE, Run, Stored
-from trainmark.server.refused import Refused
-from trainmark.server.serving import INCOMING, LOG, RECEIPT
-from trainmark.server.tokens import state
+from trainmark.server.serving import INCOMING, LOG
+from trainmark.server.tokens import Refused, state
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from trainmark.server.serving import Serving
 
-BUNDLE = f"bundle{ENDING}"
+BUNDLE, RECEIPT = f"bundle{ENDING}", "upload.json"
 _MOST_UNPACKED_BYTES = 4 << 30
 _RUN_ID = re.compile(r"[A-Za-z0-9_.<>~-]{1,200}")  # with placeholders of redaction
 _ONE_AT_A_TIME = threading.Lock()  # verifying keeps a core busy
@@ -49,13 +48,13 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
         Refused: no token for it, too large, it does not verify, a run of it is there already,
             or the disk is full.
     """
-    if serving.uploads is None or serving.tokens is None:
+    if serving.data is None or serving.tokens is None:
         raise Refused(403, "this server takes no uploads", remedy="start it with --data FOLDER")
     given = request.headers.get("authorization")
-    token = await run_in_threadpool(serving.tokens.admitted, given, "upload")
+    token = await run_in_threadpool(serving.tokens.admitted, given)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise Refused(415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}")
-    incoming = state(serving.uploads) / INCOMING
+    incoming = state(serving.data) / INCOMING
     try:
         with tempfile.TemporaryDirectory(dir=incoming) as place:
             digest = await _received(request, Path(place), serving.settings.max_upload_bytes)
@@ -90,24 +89,24 @@ async def _received(request: Request, place: Path, most_bytes: int) -> str:
 
 def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
     """Verify the bundle in ``place`` and move it to where it stays."""
-    assert serving.uploads is not None
-    target = serving.uploads / digest
+    assert serving.data is not None
+    target = serving.data / digest
     with _ONE_AT_A_TIME:
         if (target / RECEIPT).exists():
             return Stored.model_validate_json((target / RECEIPT).read_bytes()), False
         run_ids = _verified(place)
         runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
         receipt = Stored(digest=digest, runs=runs)
-        there = sa.select(RUNS.c.run_id).where(RUNS.c.run_id.in_(run_ids))
-        with serving.database.reading() as connection:
-            if (known := connection.scalar(there)) is not None:
+        for run_id in run_ids:
+            if listing(serving.database, [f"run_id={run_id}"], columns=["run_id"]).total:
                 rule = "nothing is overwritten"
-                raise Refused(409, "the run is there in another bundle", where=known, rule=rule)
+                raise Refused(409, "the run is there in another bundle", where=run_id, rule=rule)
         (place / RECEIPT).write_text(receipt.model_dump_json())
         place.chmod(0o755)
         place.rename(target)
         place.mkdir()  # for whoever removes it
-        serving.follow_files()
+        add(serving.index, [str(target)])
+    serving.refresh()
     return receipt, True
 
 
@@ -141,11 +140,8 @@ def bundle_of(serving: Serving, run_id: str) -> Path:
     Raises:
         Refused: there is none.
     """
-    asked = sa.select(RUNS.c.path).where(RUNS.c.run_id == run_id)
-    with serving.database.reading() as connection:
-        for path in connection.scalars(asked):
-            for folder in Path(serving.database.place(path)).resolve().parents:
-                top = serving.uploads and serving.uploads.resolve()
-                if folder.parent == top and (folder / BUNDLE).is_file():
-                    return folder / BUNDLE
+    for (path,) in listing(serving.database, [f"run_id={run_id}"], columns=["path"]).rows:
+        for folder in Path(path).resolve().parents:
+            if (folder / RECEIPT).is_file():
+                return folder / BUNDLE
     raise Refused(404, "no bundle of this run", where=run_id[:200])

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
-from trainmark.library.selection.runs import find_runs
 from trainmark.library.selection.words import select
 from trainmark.library.store.database import Database
-from trainmark.library.store.entries import of_record, of_row, of_unread
-from trainmark.library.store.index import Found, Index
-from trainmark.record.record import RECORD_FILE
+from trainmark.library.store.index import Index, of_record, of_row, of_unread
+from trainmark.record.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trainmark.record.rows import Unread
 
 
 def opened(where: str | None = None, *, rebuild: bool = False) -> tuple[Index, list[str]]:
@@ -24,14 +24,13 @@ def opened(where: str | None = None, *, rebuild: bool = False) -> tuple[Index, l
         where: as ``Database`` takes it.
         rebuild: whether to read all records and rows again, of other sources too.
     """
-    index, unreached = Index(Database(where, empty=rebuild)), []
+    index = Index(Database(where, empty=rebuild))
     index.refresh()
+    unreached = []
     for source in index.sources(unread=True):
-        if Path(source).exists():
+        try:
             add(index, [source])
-        elif rebuild and Path(source).parent.is_dir():
-            index.keep(source, [])  # it is gone, not its disk
-        else:
+        except RecordError:  # it is gone, its disk is not there, or it cannot be read any more
             unreached.append(source)
     return index, unreached
 
@@ -44,28 +43,16 @@ def add(index: Index, words: Sequence[str]) -> None:
     """
     for word in words:
         source = str(Path(word).resolve())
-        if not Path(source).exists():  # else it would be shown as a file of the store
-            raise RecordError("no such file or folder", where=word, remedy="name one that exists")
         if index.database.folder and Path(source).is_relative_to(index.database.folder.resolve()):
             continue  # it follows its own folder by itself
-        runs = [path for launches in find_runs(Path(source)) for path in launches]
-        if (runs[0] / RECORD_FILE).exists() or runs[0].name == RECORD_FILE:
-            paths = [str(path) for path in runs]
-            index.take(paths, source)
-        else:
-            found = _rows(source)
-            index.put(found, source)
-            paths = [item.path for item in found]
-        index.keep(source, paths)
-
-
-def _rows(source: str) -> list[Found]:
-    """Return the rows that a word names, what could not be read, and records of a bundle."""
-    named = select([source])
-    records = zip(named.places, named.records, strict=True)
-    found = [Found(place, of_record(record)) for place, record in records]
-    found += [Found(str(Path(source) / x.file), of_row(x), line=x.line) for x in named.rows]
-    found += [
-        Found(str(Path(source) / x.file), of_unread(x.reason), line=x.line) for x in named.unread
-    ]
-    return found
+        named = select([source])
+        found = [
+            of_record(record) | {"path": place}
+            for record, place in zip(named.records, named.places, strict=True)
+        ]
+        entries: list[Row | Unread] = [*named.rows, *named.unread]
+        for entry in entries:
+            made = of_row(entry) if isinstance(entry, Row) else of_unread(entry.reason)
+            found.append(made | {"path": str(Path(source) / entry.file), "line": entry.line})
+        index.put(found, source)
+        index.keep(source, {made["path"] for made in found})

@@ -1,30 +1,34 @@
-"""Words that name results, as ``report``, ``compare`` and ``audit`` take them.
+"""What words name, as ``report``, ``compare`` and ``audit`` take them: runs and others' results.
 
 Owns which kinds of words there are: a run directory, a ``record.json``, a folder of runs, a bundle;
-files and folders of others' results; ``reference:CASE``; ``store:QUERY``.
+files and folders of others' results; ``reference:CASE``.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
+from trainmark.launch.run_dir import complete
 from trainmark.library.bundle.archive import ENDING, unpacked
-from trainmark.library.selection.runs import find_runs, newest_run
+from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
+from trainmark.record.rows import Row
 from trainmark.record.verify import checked
-
-STORE = "store:"
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.record.record import Record
-    from trainmark.record.rows import Row, Unread
+    from trainmark.record.rows import Unread
+
+_DEPTH = 3  # a repeat of a run of a plan
+_REPEAT = re.compile(r"r\d+")
 
 
 @dataclass(slots=True)
@@ -67,6 +71,52 @@ class Selection:
         self.places.append(place)
 
 
+def newest_run() -> Path:
+    """Return the newest run under ``./runs`` that has a record; the whole series of a repeat.
+
+    Raises:
+        RecordError: there is none.
+    """
+    launches = (path / RECORD_FILE for run in find_runs(RUNS_DIR) for path in run)
+    found = [path for path in launches if path.exists()]
+    if not found:
+        remedy = "`trainmark run CASE`, or name a run"
+        raise RecordError("no run there yet", where=str(RUNS_DIR), remedy=remedy)
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    return newest.parent if record.read(newest).plan.repeat_count > 1 else newest
+
+
+def find_runs(folder: Path) -> list[list[Path]]:
+    """Return the runs that ``folder`` is or holds, each as the directories of its launches.
+
+    A run is its own launch or has repeats ``r1``, ``r2`` …; those of a plan file lie one
+    down. Where there is no record, ``folder`` alone is returned: reading it says so. Runs whose
+    launcher was killed get their record first.
+
+    Raises:
+        RecordError: ``folder`` is a run that is still running.
+    """
+    complete(folder)
+    if folder.is_file() or (folder / RECORD_FILE).exists():
+        return [[folder]]
+    return _below(folder, _DEPTH) or [[folder]]
+
+
+def _below(folder: Path, depth: int) -> list[list[Path]]:
+    """Return the runs that ``folder``, which is none itself, holds."""
+    found: list[list[Path]] = []
+    for child in sorted(folder.glob("*")):
+        if (child / RECORD_FILE).exists():
+            found.append([child])
+        elif depth > 1 and child.is_dir():
+            found += _below(child, depth - 1)
+    # A plan file may call a run r1: repeats are alone in their folder.
+    paths = [path for run in found for path in run]
+    if found and all(path.parent == folder and _REPEAT.fullmatch(path.name) for path in paths):
+        return [sorted(paths, key=lambda path: int(path.name[1:]))]
+    return found
+
+
 def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> Selection:
     """Return what ``words`` name, in their order; without any, the newest run under ``./runs``.
 
@@ -76,14 +126,14 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
 
     Raises:
         RecordError: a word names nothing that can be read.
-        UsageError: ``reference:CASE`` names no case, or ``store:QUERY`` is not one.
+        UsageError: ``reference:CASE`` names no case.
     """
     found = Selection()
     for word in words or [str(newest_run())]:
-        if word.startswith(STORE):
-            _add_stored(found, word.removeprefix(STORE), verify=verify)
-        elif word.endswith(ENDING):
-            _add_bundle(found, Path(word), verify=verify)
+        if word.endswith(ENDING):
+            with unpacked(Path(word)) as bundle:
+                for place in bundle.launches:
+                    found.add(bundle.folder / place, f"{word}/{place}", verify=verify)
         elif word.startswith(REFERENCE):
             _add_references(found, word, rows=rows)
         else:
@@ -94,41 +144,9 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
     return found
 
 
-def _add_stored(found: Selection, query: str, *, verify: bool) -> None:
-    """Add what an index finds, the oldest first: ``[STORE?]FILTERS``, records from their files."""
-    from trainmark.library.store.database import Database
-    from trainmark.library.store.index import Index
-    from trainmark.library.store.query import listing
-    from trainmark.record.rows import Row
-
-    first, *rest = query.split() or [""]
-    store, _, before = first.rpartition("?")
-    index = Index(Database(store or None))
-    index.refresh()
-    filters = [word for word in (before, *rest) if word]
-    columns = ("kind", "path", "more")
-    listed = listing(index.database, filters, columns=columns, sort="started")
-    for kind, path, more in listed.rows:
-        bundle, inside, place = path.partition(f"{ENDING}/")
-        if kind == "row":
-            found.rows.append(Row.model_validate(more["row"]))
-        elif inside:
-            _add_bundle(found, Path(bundle + ENDING), only=place, verify=verify)
-        else:
-            found.add(Path(path), path, verify=verify)
-
-
-def _add_bundle(found: Selection, path: Path, *, verify: bool, only: str | None = None) -> None:
-    """Add the records of a bundle whose files agree with its manifest, all or one launch's."""
-    with unpacked(path) as bundle:
-        for place in bundle.launches if only is None else [only]:
-            found.add(bundle.folder / place, str(path / place), verify=verify)
-
-
 def _add_references(found: Selection, word: str, *, rows: bool) -> None:
     """Add the published rows of a case."""
     from trainmark.library.importers.table import references
-    from trainmark.record.rows import Row
 
     if not rows:
         remedy = "name runs; compare and audit take published rows"

@@ -1,7 +1,7 @@
-"""Open the index's database: where it is, its form, and its transactions.
+"""The index's database: its table, where it is, and its transactions.
 
-SQLite in a folder's ``.index``, or a database by URL. An index of another form, which another
-version of the program left, is emptied: everything in it can be read again from the files.
+SQLite in a folder's ``.index``, or a database by URL. A version of the program with other columns
+makes a table of its own: everything in it can be read again from the files.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError, DatabaseError
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.library.store.tables import FORM, FORM_TABLE, METADATA, SOURCES
+from trainmark.library.store.columns import KINDS
 from trainmark.plan.plan import RUNS_DIR
+from trainmark.record.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,16 +31,43 @@ VARIABLE = "TRAINMARK_STORE"
 # In a folder of its own: SQLite makes and removes files beside it, which would change a folder of
 # runs at each look at the index.
 INDEX_FILE = ".index/results.sqlite"
+_MEANING = 2  # to be raised when columns that stay get other values
 _PRAGMAS = (
     "busy_timeout=60000",  # ms that a writer waits for others
     "journal_mode=WAL",  # readers do not wait for writers
     "synchronous=NORMAL",  # safe when a process is killed; the files are the truth
     "cache_size=-65536",  # KiB
-    "case_sensitive_like=ON",  # as PostgreSQL's
     f"mmap_size={1 << 30}",
 )
 _LOCK = 0x7472616D  # of PostgreSQL: held by the one that writes
 _DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+
+METADATA = sa.MetaData()
+# Compared byte by byte in all databases, so that they give the same order and answers.
+_TEXT: Any = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+_TYPES: dict[type, Any] = {str: _TEXT, int: sa.BigInteger(), float: sa.Double(), bool: sa.Boolean()}
+# Of a result, besides the columns of records: ``path`` is relative to the store's folder, or
+# absolute; ``source`` is what it was added with, empty for the folder's own; ``kind`` is record,
+# row (figures that others printed) or unread.
+_OTHERS: dict[str, type] = (
+    dict.fromkeys(("source", "path", "kind", "configuration", "notes", "work", "comparable"), str)
+    | dict.fromkeys(("torch", "driver", "cpu"), str)
+    | dict.fromkeys(("line", "bytes", "mtime_ns", "world"), int)
+)
+_KINDS = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
+_FORM = sha256(f"{_MEANING} {sorted((key, of.__name__) for key, of in _KINDS.items())}".encode())
+_INDEXED = ("path", "run_id", "started_utc", "case")
+RUNS = sa.Table(
+    f"runs_{_FORM.hexdigest()[:8]}",
+    METADATA,
+    sa.Column("id", sa.Integer(), primary_key=True),
+    *(sa.Column(key, _TYPES[kind], index=key in _INDEXED) for key, kind in _KINDS.items()),
+    # Figures of a case's own as value, unit and column, or why a file could not be read.
+    sa.Column("more", sa.JSON()),
+    sqlite_autoincrement=True,  # no id comes twice
+)
+# What was added from elsewhere, of all versions of the program.
+SOURCES = sa.Table("sources", METADATA, sa.Column("path", _TEXT, primary_key=True))
 
 
 class Database:
@@ -56,16 +86,12 @@ class Database:
         self.name = where or os.environ.get(VARIABLE) or str(RUNS_DIR)
         self.folder = None if "://" in self.name else Path(self.name)
         url = _url(self.name) if self.folder is None else self._file(self.folder)
-        self.name = url.render_as_string(hide_password=True) if self.folder is None else self.name
+        self.name = url.render_as_string(hide_password=True)
         self.engine = _engine(url)
-        try:
-            self._prepare(empty=empty)
-        except EnvironmentFault:
-            if not empty or self.folder is None:
-                raise
-            shutil.rmtree(self.folder / INDEX_FILE, ignore_errors=True)  # a damaged index
-            (self.folder / INDEX_FILE).unlink(missing_ok=True)
-            self._prepare(empty=False)
+        with self.writing() as connection:
+            if empty:
+                RUNS.drop(connection, checkfirst=True)
+            METADATA.create_all(connection)
 
     def _file(self, folder: Path) -> sa.URL:
         """Return the URL of a folder's index; of a read-only folder, one that lasts as this."""
@@ -80,21 +106,8 @@ class Database:
             file.parent.mkdir(exist_ok=True)
         except OSError as error:
             what, where = f"the index cannot be made: {error.strerror}", str(file.parent)
-            raise EnvironmentFault(what, where=where, remedy="remove what is there") from None
+            raise EnvironmentFault(what, where=where) from None
         return sa.URL.create("sqlite", database=str(file))
-
-    def _prepare(self, *, empty: bool) -> None:
-        """Create the tables, in place of those of another form."""
-        with self.reading() as connection:
-            if not empty and _form(connection) == FORM:
-                return
-        with self.writing() as connection:
-            if empty or _form(connection) != FORM:  # another process may have been first
-                METADATA.drop_all(connection)
-                METADATA.create_all(connection)
-                SOURCES.create(connection, checkfirst=True)
-                connection.execute(sa.update(SOURCES).values(form=None))
-                connection.execute(sa.insert(FORM_TABLE).values(form=FORM))
 
     def place(self, path: str) -> str:
         """Return a path of the index as it can be named from here."""
@@ -131,22 +144,15 @@ class Database:
             what = f"the index cannot be used: {' '.join(str(error.orig).split())}"
             remedy = "check that it can be reached and written"
             if self.folder is not None:
-                remedy += "; `trainmark results rebuild` makes it anew from the records"
+                remedy += "; a damaged one can be removed: it is made anew from the records"
             raise EnvironmentFault(what, where=self.name, remedy=remedy) from error
 
 
-def _form(connection: sa.Connection) -> str | None:
-    """Return the form of the tables that are there; None: there are none."""
-    if sa.inspect(connection).has_table(FORM_TABLE.name):
-        return connection.scalar(sa.select(FORM_TABLE.c.form))
-    return None
-
-
 def _url(name: str) -> sa.URL:
-    rule = "a folder, sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
     with suppress(ArgumentError, KeyError, ValueError):  # the last: of a port
         url = sa.make_url(name)
         return url.set(drivername=_DRIVERS[url.get_backend_name()])
+    rule = "a folder, sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
     raise UsageError("not a store that is known", where="--store", rule=rule)
 
 

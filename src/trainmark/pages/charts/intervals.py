@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Chart, table
-from trainmark.pages.texts import t
+from trainmark.pages.texts import Phrase, t
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def efficiency(worlds: Sequence[dict[str, Any]]) -> Chart:
 def history(
     series: Mapping[str, Sequence[tuple[str, float]]],
     changes: Mapping[str, Sequence[Change]],
-    figure: str,
+    figure: Phrase,
 ) -> Chart:
     """Return a figure over time, a line a series, with its change points.
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from trainmark import cases
-from trainmark.errors import UsageError
+from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.finding import SEVERITIES
 from trainmark.judge.audit.subject import of_row
 from trainmark.judge.comparison import compare
+from trainmark.library.bundle.archive import ENDING, unpacked
 from trainmark.library.importers.table import published, references
-from trainmark.library.store.entries import stored
+from trainmark.library.redaction import redacted_record
+from trainmark.library.store.query import listing
 from trainmark.pages import comparison
 from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.page import document
@@ -28,12 +32,13 @@ from trainmark.pages.sections.performance import (
     reference_configuration,
     sources,
 )
-from trainmark.pages.site import reading
 from trainmark.pages.site.links import Links
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.plan.reference import of_case
+from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.rows import Row
 from trainmark.record.trust import of_repeats, verification_of
+from trainmark.record.verify import MOST_BYTES, checked
 from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 MOST_COMPARED = 6
+_REPEAT = re.compile(r"(.*/)r[0-9]{1,6}", re.DOTALL)
 _FIGURES = (
     "p_train", "p_core", "p_whole", "token/p/s", "MFU", "step_time_p50", "e2e_time", "mem", "power",
     "energy_per_sample",
@@ -68,7 +74,7 @@ def page(
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
     found = document([record], [*published([record.plan.case])])
-    run_id, case = stored(record.run_id), stored(record.plan.case)  # by which they are found
+    run_id, case = escaped(record.run_id), escaped(record.plan.case)  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
     actions = [Link(t("site.launch", n=place), links.run(one)) for place, one in several]
     actions.append(Link("record.json", links.record(run_id)))
@@ -94,10 +100,10 @@ def compare_page(
     links = Links(Links("").compare(chosen, allow), lang, served=True)
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
-    sides = reading.sides(database, chosen)
+    sides = _sides(database, chosen)
     sections, rows, refused = list[Section](), list[list[Phrase]](), set[str]()
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
-        case, others = stored(side[0].plan.case), [x for x in chosen if x != run_id]
+        case, others = escaped(side[0].plan.case), [x for x in chosen if x != run_id]
         base = links.compare([run_id, *others], allow)
         rows.append([
             letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
@@ -123,6 +129,61 @@ def compare_page(
     words = t("site.allow", keys=", ".join(sorted(refused)))
     actions = [Link(words, more)] if refused else []
     return page(links, t("site.side_by_side"), sections, lead=lead, actions=actions)
+
+
+def every(database: Database, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
+    """Return all runs and imported rows, the newest first: what the index has of each launch.
+
+    Args:
+        more: columns beside those that tell which launches are of one run.
+    """
+    found: dict[Any, list[dict[str, Any]]] = {}
+    seen = set()
+    columns = ("id", "kind", "run_id", "path", "repeat_index", *more)
+    for one in listing(database, columns=columns).documents():
+        if one["kind"] == "record" and one["run_id"] in seen:  # in a bundle too
+            continue
+        seen.add(one["run_id"])
+        repeat = _REPEAT.fullmatch(one["path"])
+        found.setdefault(repeat[1] if repeat else one["id"], []).append(one)
+    return [sorted(run, key=lambda one: one["repeat_index"] or 0) for run in found.values()]
+
+
+def opened(path: str) -> Record:
+    """Return the record of a run, redacted, and held against its evidence where that is small.
+
+    Args:
+        path: as the index has it, placed: a run directory, a record, or one within a bundle.
+
+    Raises:
+        RecordError: the record is gone or cannot be read.
+    """
+    bundle, inside, place = path.partition(f"{ENDING}/")
+    if inside:
+        with unpacked(Path(bundle + ENDING)) as files:
+            return _read(files.folder / place)
+    return _read(Path(path))
+
+
+def _read(path: Path) -> Record:
+    file = path / RECORD_FILE if path.is_dir() else path
+    return redacted_record(checked(read(file), file.parent, most_bytes=MOST_BYTES))
+
+
+def _sides(database: Database, run_ids: Sequence[str]) -> list[list[Record]]:
+    """Return the launches of each run; of launches of one run that are told apart, each alone.
+
+    Raises:
+        RecordError: there is no such run, or it cannot be read.
+    """
+    beside = {one["run_id"]: run for run in every(database) for one in run}
+    for run_id in run_ids:
+        if run_id not in beside:
+            raise RecordError("no such run", where=run_id[:200], remedy="the list has all runs")
+    chosen = [beside[run_id] for run_id in run_ids]
+    if len({run[0]["id"] for run in chosen}) < len(chosen):
+        chosen = [[x for x in beside[one] if x["run_id"] == one] for one in run_ids]
+    return [[opened(one["path"]) for one in run] for run in chosen]
 
 
 def _has(launches: Sequence[Record], figure: str) -> bool:
