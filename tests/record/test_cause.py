@@ -182,9 +182,9 @@ def complete_rank() -> Events:
 @pytest.mark.parametrize(
     ("lost", "code"),
     [
-        ("evaluate", "evaluations_lost"),
-        ("facts", "facts_lost"),
-        ("result", "facts_lost"),
+        ("evaluate", "events_altered"),
+        ("facts", "events_altered"),
+        ("result", "events_altered"),
         ("window", "steps_lost"),
     ],
 )
@@ -200,4 +200,4 @@ def test_altered_counts_never_pass(ending: Any) -> None:
     window = next(item for item in events if item["event"] == "window")
     window["samples"] = [value + 1 for value in window["samples"]]
     result = ending([agent_exit()], events)
-    assert result.cause["message"]["code"] == "samples_altered"
+    assert result.cause["message"]["code"] == "events_altered"

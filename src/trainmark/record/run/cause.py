@@ -214,13 +214,13 @@ def _lost_of(rank: RankTimeline) -> Message | None:
         return message("rank_unfinished", rank=number)
     if lines or trained.steps != steps:
         return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained.steps)
-    if trained.samples not in (None, samples):
-        return message("samples_altered", rank=number, samples=samples, trained=trained.samples)
-    made = trained.evaluations
-    if made not in (None, evaluations):
-        return message("evaluations_lost", rank=number, evaluations=evaluations, made=made)
-    if trained.samples is not None and not (rank.reported_facts and rank.reported_result):
-        return message("facts_lost", rank=number)
+    altered = (
+        trained.samples not in (None, samples)
+        or trained.evaluations not in (None, evaluations)
+        or (trained.samples is not None and not (rank.reported_facts and rank.reported_result))
+    )
+    if altered:
+        return message("events_altered", rank=number)
     return None
 
 

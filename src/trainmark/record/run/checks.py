@@ -33,8 +33,10 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
         ("impossible_figure", _steps(plan, timeline)),
         ("impossible_figure", _whole(plan, timeline)),
         ("not_trained", _training(timeline)),
-        ("impossible_figure", _utilisation(figures) if plan.peak_tflops is None else ()),
-        ("peak_exceeded", _given_peak(plan, figures)),
+        (
+            "impossible_figure" if plan.peak_tflops is None else "peak_exceeded",
+            _utilisation(plan, figures),
+        ),
     )
     for kind, faults in rules:
         for fault in faults:
@@ -80,15 +82,11 @@ def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
         yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
 
 
-def _utilisation(figures: dict[str, FigureEntry]) -> Iterator[Message]:
-    mfu = figures["MFU"].value
-    if mfu is not None and mfu > 100:
+def _utilisation(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Message]:
+    mfu = figures["MFU"].value or 0.0
+    if mfu > 100 and plan.peak_tflops is None:
         yield message("mfu_above_one", share=mfu / 100)
-
-
-def _given_peak(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Message]:
-    mfu = figures["MFU"].value
-    if plan.peak_tflops is not None and mfu is not None and mfu > 100:
+    elif mfu > 100:
         yield message("mfu_above_given_peak", share=mfu / 100, tflops=plan.peak_tflops)
 
 

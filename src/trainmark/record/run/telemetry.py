@@ -87,17 +87,14 @@ class Telemetry(Frozen):
     host: dict[IntervalName, Use] = Field(description="of the first machine")
     other_hosts: list[dict[IntervalName, Use]] = Field(default=[], description="in their order")
     faults: list[SourceFault]
-    failed_readings: dict[Source, Count] | None = Field(
-        description="by source; null without an end"
-    )
     last_s: Number | None = Field(description="time of the last line; null if none could be read")
     malformed_lines: Count
 
     @property
     def unmonitored(self) -> bool:
-        """Whether the sampler began, ended and in between found nothing that reads devices."""
-        began, failed = self.interval_s is not None, self.failed_readings
-        return began and self.monitor is None and failed is not None and "monitor" not in failed
+        """Whether the sampler began and found nothing that reads devices."""
+        failed = any(fault.source == "monitor" for fault in self.faults)
+        return self.interval_s is not None and self.monitor is None and not failed
 
 
 class Readings:
@@ -214,7 +211,6 @@ class Samples:
     )
     host: Readings = field(default_factory=lambda: Readings(*_OF_HOST))
     faults: dict[tuple[Source, FaultKind], dict[str, Any]] = field(default_factory=dict)
-    failed: dict[Source, int] | None = None
     last_s: float | None = None
     malformed_lines: int = 0
 
@@ -244,8 +240,6 @@ class Samples:
                     key = line.source, line.kind
                     fault = self.faults.setdefault(key, {"said": line.said, "times": 0})
                     fault["times"] += 1
-                case events.SamplerEnd():
-                    self.failed = line.faults
         self.malformed_lines = lines.malformed_lines
 
     @property
@@ -282,14 +276,10 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> list[Samples]:
 def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples, as far as they could be read."""
     spans = intervals(timeline)
-    first, failed = samples[0], [one.failed for one in samples]
     faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
     for key, fault in (item for one in samples for item in one.faults.items()):
         faults.setdefault(key, {"said": fault["said"], "times": 0})["times"] += fault["times"]
-    counted: Counter[Source] = Counter()
-    for one in filter(None, failed):
-        counted.update(one)
-    began = first.start
+    began = samples[0].start
     hosts = [one.host.over(spans) for one in samples]
     return Telemetry(
         interval_s=began.interval_s if began else None,
@@ -300,7 +290,6 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
         host=hosts[0],
         other_hosts=hosts[1:],
         faults=[SourceFault(source=key[0], kind=key[1], **fault) for key, fault in faults.items()],
-        failed_readings=None if None in failed else dict(counted),
         last_s=min((one.last_s for one in samples if one.last_s is not None), default=None),
         malformed_lines=sum(one.malformed_lines for one in samples),
     )
