@@ -73,3 +73,17 @@ def test_a_scaled_step_of_an_optimizer_that_is_not_fused_is_refused(sync_device)
     scaler.scale(weight.sum()).backward()
     with no_synchronization(sync_device), pytest.raises(SynchronizedError):
         scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_an_optimizers_own_counter_of_steps_is_no_wait(sync_device, kind, options):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = kind([weight], lr=0.1, **options)
+    for _ in range(2):  # the counters are there after the first step
+        (weight * 2).sum().backward()
+        if optimizer.state:
+            with no_synchronization(sync_device):
+                optimizer.step()
+        else:
+            optimizer.step()

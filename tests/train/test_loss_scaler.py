@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainmark.train.optimizer import LossScaler
 
-START = 65_536.0
+START = 2.0**32  # as Megatron-LM starts
 
 
 def scales_of(
@@ -19,7 +19,7 @@ def scales_of(
     weight = torch.nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = LossScaler(
-        "cpu", torch.device("cpu"), enabled=True, window=window, hysteresis=hysteresis
+        "cpu", torch.device("cpu"), enabled=True, window=window, hysteresis=hysteresis, start=START
     )
     scales, weights = [], []
     for overflow in overflows:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -162,11 +163,23 @@ class SynchronizedError(RuntimeError):
 
 
 class _Dispatched(TorchDispatchMode):
-    """Raise for each operation on tensors of ``torch_type`` whose result the host waits for."""
+    """Raise for each operation on tensors of ``torch_type`` whose result the host waits for.
+
+    Optimizers count steps in tensors that stay on the host and read them there: on a CPU they look
+    like the device's.
+    """
 
     def __init__(self, torch_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._torch_type = torch_type
+        self._counters: set[int] = set()
+
+    def note_counters(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Let ``optimizer``, whose step begins, read its counters on the host."""
+        for state in optimizer.state.values():
+            counter = state.get("step")
+            if isinstance(counter, Tensor) and counter.device.type == "cpu":
+                self._counters.add(id(counter))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -179,6 +192,8 @@ class _Dispatched(TorchDispatchMode):
         tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
         places = {item.device.type for item in tensors}
         packet = operation.overloadpacket
+        if packet is _aten._local_scalar_dense and id(args[0]) in self._counters:
+            return False
         if packet in _COPYING:
             if kwargs.get("device") is not None:
                 places.add(torch.device(kwargs["device"]).type)
@@ -219,8 +234,12 @@ def no_synchronization(device: Device) -> Iterator[None]:
         SynchronizedError: it names the operation.
     """
     own = getattr(device, "forbid_synchronization", nullcontext)()
-    with own, _Dispatched(device.torch_type), _Called(device.torch_type):
-        yield
+    with own, _Dispatched(device.torch_type) as mode, _Called(device.torch_type):
+        hook = register_optimizer_step_pre_hook(mode.note_counters)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 if __name__ == "__main__":

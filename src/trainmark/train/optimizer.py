@@ -48,13 +48,17 @@ class LossScaler:
 
     Args:
         enabled: whether losses are scaled; if not, no step is dropped.
+        start: the first step's scale.
     """
 
     def __init__(
-        self, torch_type: str, device: torch.device, *, enabled: bool, window: int, hysteresis: int
-    ) -> None:
+        self, torch_type: str, device: torch.device, *, enabled: bool, window: int,
+        hysteresis: int, start: float,
+    ) -> None:  # fmt: skip
         self.enabled = enabled
-        self._scaler = torch.amp.GradScaler(torch_type, growth_interval=window, enabled=enabled)
+        self._scaler = torch.amp.GradScaler(
+            torch_type, init_scale=start, growth_interval=window, enabled=enabled
+        )
         self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)
         self._skipped = torch.zeros_like(self._one)

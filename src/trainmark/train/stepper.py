@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmark.train.parallel import Replicas
 
 AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# The initial scale halved sixteen times: gradients overflowed at every scale in between.
+# Gradients overflowed at every scale from the first one down to this.
 LOSS_SCALE_FLOOR = 1.0
 
 
@@ -94,6 +94,7 @@ class Stepper:
         max_grad_norm: clip the global gradient norm; none: no clipping.
         loss_scale_window: steps without overflow after which fp16's loss scale doubles.
         loss_scale_hysteresis: overflows since then that halve it; see ``LossScaler``.
+        loss_scale_start: the first step's; the default is that of torch's ``GradScaler``.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Stepper:
         max_grad_norm: float | None = None,
         loss_scale_window: int = 2000,
         loss_scale_hysteresis: int = 1,
+        loss_scale_start: float = 2.0**16,
     ) -> None:
         self.model = replicas.module
         self._replicas = replicas
@@ -126,7 +128,7 @@ class Stepper:
         self.device = next(self.model.parameters()).device
         self._scaler = LossScaler(
             torch_type, self.device, enabled=precision == "fp16",
-            window=loss_scale_window, hysteresis=loss_scale_hysteresis,
+            window=loss_scale_window, hysteresis=loss_scale_hysteresis, start=loss_scale_start,
         )  # fmt: skip
         self._steps_with_rate = 0
         self._skipped_with_rate = torch.zeros((), device=self.device)
