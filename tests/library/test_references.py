@@ -22,8 +22,7 @@ def page_of(case):
     table = reference_table(reference.of_case(case))
     section = document.Section("性能指标", "figures", (table,))
     page = document.Document(
-        title=case, badge="", tone="plain", verdict="", trust="", trust_tone="plain",
-        sections=(section,),
+        title=case, badge="", tone="plain", verification="", sentence="", sections=(section,),
     )  # fmt: skip
     return to_markdown(page, "zh")
 

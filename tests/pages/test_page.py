@@ -446,5 +446,5 @@ def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():
     none = markdown(of_spread_model(parallel=None))
     assert "- Ranks: none\n- Share: not known\n- Batch: 192\n- Width: not known\n" in none
     made = markdown(of_spread_model(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}]))
-    assert "Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
-    assert "Layers" not in markdown(of_spread_model(layers=[3]))
+    assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
+    assert "### Layers" not in markdown(of_spread_model(layers=[3]))

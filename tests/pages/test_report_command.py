@@ -9,7 +9,6 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.cli.app import main
-from trainmark.library.importers.table import published
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:
@@ -54,20 +53,14 @@ def read(path: Path) -> str:
 def test_a_report_is_compared_with_chosen_runs(report: Call, tmp_path: Path) -> None:
     assert report("bert", "-o", "page.html", "--against", "other")[0] == 0
     made = read(tmp_path / "page.html")
-    assert "differ from other, as far as both tell" in made
     assert "<td>9.9 other</td>" in made
 
 
 def test_without_a_choice_it_is_compared_with_the_case_s_published_rows(
     report: Call, tmp_path: Path
 ) -> None:
-    assert report("bert", "toy", "-o", "page.html")[0] == 0
-    made = read(tmp_path / "page.html")
-    assert made.count("differ from reference:distilbert_sst2, as far as both tell") == 1
-    assert "reference:toy" not in made
-    assert [row.case for row in published(["distilbert_sst2", "toy", "not_here"])] == [
-        "distilbert_sst2"
-    ] * 4
+    assert report("bert", "-o", "page.html")[0] == 0
+    assert "Nothing comparable; the nearest is A100" in read(tmp_path / "page.html")
 
 
 @pytest.mark.parametrize("words", [["--format", "md"], ["--scaling", "-o", "x.html"]])
@@ -89,7 +82,7 @@ def test_a_choice_that_holds_no_result_is_refused(report: Call, tmp_path: Path) 
 def test_each_chart_becomes_a_file(report: Call, tmp_path: Path, form: str, begins: bytes) -> None:
     assert report("bert", "--format", form, "-o", "charts")[0] == 0
     found = sorted(path.stem for path in (tmp_path / "charts").iterdir())
-    assert {"spans", "step-time", "loss", "quality"} <= set(found)
+    assert {"step-time", "loss", "quality"} <= set(found)
     assert {path.suffix for path in (tmp_path / "charts").iterdir()} == {f".{form}"}
     for path in (tmp_path / "charts").iterdir():
         assert path.read_bytes().startswith(begins)
@@ -97,8 +90,8 @@ def test_each_chart_becomes_a_file(report: Call, tmp_path: Path, form: str, begi
 
 def test_charts_of_several_cases_do_not_replace_each_other(report: Call, tmp_path: Path) -> None:
     assert report("bert", "toy", "--format", "svg", "-o", "charts")[0] == 0
-    assert (tmp_path / "charts" / "1-spans.svg").exists()
-    assert (tmp_path / "charts" / "2-spans.svg").exists()
+    assert (tmp_path / "charts" / "1-loss.svg").exists()
+    assert (tmp_path / "charts" / "2-loss.svg").exists()
 
 
 @pytest.mark.parametrize("words", [(), ("-o", "-")])

@@ -13,7 +13,7 @@ from trainmark.pages.texts import Phrase, t
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Tone = Literal["plain", "muted", "good", "bad", "warn"]
+Tone = Literal["plain", "muted", "good", "bad", "warn", "heading"]
 _MOST, _FIRST, _LAST = 40, 24, 4  # of what a page lists for each rank, device or file
 
 

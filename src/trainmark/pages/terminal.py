@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
+    "heading": "bold",
 }  # fmt: skip
 _WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _LEAST_BAR, _MOST_BAR = 8, 60  # columns; narrower, bars say nothing
@@ -145,7 +146,7 @@ def show_page(page: Document, screen: Screen | None = None, lang: str = "en") ->
     ]  # fmt: skip
     for section in page.sections:
         if section.in_terminal:
-            blocks += [Paragraph(""), Paragraph(section.heading, "good"), *section.blocks]
+            blocks += [Paragraph(""), Paragraph(section.heading, "heading"), *section.blocks]
     return show(blocks, screen, lang)
 
 

@@ -102,8 +102,8 @@ def test_the_chinese_page_words_samples_and_scores_in_chinese() -> None:
         update={"quality": made.quality.model_copy(update={"history": [point]})}
     )
     english, chinese = (markdown_page([scored], lang) for lang in ("en", "zh"))
-    assert "| seq_length tokens of dialogues with their summaries |" in english
-    assert "| 一段长 seq_length 个 token 的对话及其摘要 |" in chinese
+    assert "one sample: seq_length tokens of dialogues with their summaries\n" in english
+    assert "样本定义：一段长 seq_length 个 token 的对话及其摘要\n" in chinese
     assert section(english, "Quality by evaluation")[-1].endswith(
         "| val_loss /, macro 0.4217, shots 4.9, social sciences 0.5, STEM 0.25 |"
     )

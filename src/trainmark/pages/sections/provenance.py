@@ -97,7 +97,7 @@ def _declared(record: Record, spec: TableSpec) -> Iterator[Block]:
     """Yield the list or the table that a case declares, under its heading; none without rows."""
     made = declared_table(record, spec) if spec.rows else Facts(_entries(record, spec))
     if made is not None:
-        yield Paragraph(spec.heading, "muted")
+        yield Paragraph(spec.heading, "heading")
         yield made
 
 
