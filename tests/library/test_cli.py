@@ -70,7 +70,7 @@ def test_a_failed_run_has_a_record_and_exits_with_one(analyze):
     code, out, err = analyze("train.log", "keyword=speed:", "model_mode=1")
     record = json.loads(out)
     assert (code, record["FINAL_RESULT"], record["JOB_FAIL_FLAG"]) == (1, 0.0, 1)
-    assert "no line with 'speed:'" in err
+    assert "no value with 'speed:'" in err
     assert "FAILED" in err
 
 

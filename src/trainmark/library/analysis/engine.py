@@ -19,7 +19,7 @@ from trainmark.errors import UsageError, nearest
 from trainmark.library.analysis import log as logs
 from trainmark.library.analysis.events import MARKS, EventValues
 from trainmark.library.analysis.presets import AUTO, PRESETS, choose
-from trainmark.record.index_record import MISSIONS, IndexRecord, fail_flag, rounded
+from trainmark.record.index_record import IndexRecord, fail_flag, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class Options:
     run_mode: Literal["sp", "mp"] | None = None
     model_name: str | None = None
     mission_name: str = ""
-    direction_id: int | None = None
+    direction_id: int = 0
     index: int = 1
     keyword_loss: str = ""
     log_with_profiler: str | None = None
@@ -106,23 +106,16 @@ def analyze(log: str, said: Options) -> Analysis:
     if said.preset not in {None, AUTO, *PRESETS}:
         remedy = nearest(str(said.preset), [*PRESETS, AUTO])
         raise UsageError(f"no preset {said.preset!r}", where="preset", remedy=remedy)
-    _record(said, log, 0.0, "", None, failed=True)  # refuses names and codes that are unknown
-    if not said.preset:
-        logs.Rule(said.keyword, said.separator, said.position, said.range)
-        _batch_needed(said.model_mode, said)
+    if not (said.keyword or said.preset) or "\n" in said.keyword:
+        remedy = "give keyword=TEXT, as in the log, or preset=auto"
+        raise UsageError("no keyword to look for", where="keyword", remedy=remedy)
     found = _read(log, said)
     if len(found.values) > said.skip_steps:
         return _computed(log, found, said)
-    count, lines = len(found.values), len(found.values) + found.malformed
-    if count:
-        why = f"skip_steps={said.skip_steps} leaves none of {count} values"
-    elif lines:
-        why = f"{lines} lines with {found.keyword!r}, none with a value"
-    else:
-        presets = "".join(f"\n    {one.name}: {one.sample}" for one in PRESETS.values())
-        why = f"no line with {found.keyword!r}" if found.keyword else f"no known line:{presets}"
+    lines = f"{len(found.values)} values and {found.malformed} malformed lines"
+    notes = [f"no value with {found.keyword or 'a keyword of any preset'!r}: {lines}", *found.notes]
     record = _record(said, log, 0.0, said.ips_unit or "", None, failed=True)
-    return Analysis(record, _figures(record, found, {"notes": [why, *found.notes]}))
+    return Analysis(record, _figures(record, found, {"notes": notes}))
 
 
 def _read(log: str, said: Options) -> Values:
@@ -131,32 +124,25 @@ def _read(log: str, said: Options) -> Values:
     head = list(islice(source, _HEAD_BLOCKS)) if said.preset else []
     chosen = choose(said.preset, b"".join(head).decode("utf-8", "replace")) if said.preset else None
     preset, form = chosen or (None, None)
-    notes = [f"preset {preset.name}"] if preset else []
+    notes, source = [f"preset {preset.name}"] if preset else [], chain(head, source)
     if preset and form is None:
         events = EventValues(keyword=MARKS[preset.name], skip=said.skip_steps, notes=notes)
-        for number, line in logs.lines(chain(head, source), events.keyword):
+        for number, line in logs.lines(source, events.keyword):
             events.feed(number, line)
         return events
-    found = logs.Values(
-        keyword=said.keyword or (form.keyword if form else ""), skip=said.skip_steps, notes=notes
-    )
+    keyword = said.keyword or (form.keyword if form else "")
+    found = logs.Values(keyword=keyword, skip=said.skip_steps, notes=notes)
     batch, loss = "", said.keyword_loss
     if form is not None:
         found.reads, found.time_unit = form.reads, form.time_unit
         found.whole_job, loss = not form.per_device, loss or form.loss
         if not said.keyword:
             batch, found.unit = form.batch * (said.base_batch_size is None), form.unit
-    if found.keyword:
-        rule = logs.Rule(found.keyword, said.separator, said.position, said.range, batch)
-        logs.read(chain(head, source), found, rule, loss)
+    if said.separator or said.position is not None or said.range:
+        found.read_words(source, said.separator, said.position, said.range)
+    elif keyword:
+        found.read(source, batch, loss)
     return found
-
-
-def _batch_needed(mode: int | None, said: Options) -> None:
-    if said.index == 1 and mode in {-2, 0, 3} and said.base_batch_size is None:
-        rule = f"mode {mode} is {_MODES[mode][0]}"
-        remedy = "give base_batch_size=N, what one device takes in a step"
-        raise UsageError("no batch size", where="base_batch_size", rule=rule, remedy=remedy)
 
 
 def _computed(log: str, found: Values, said: Options) -> Analysis:
@@ -174,9 +160,10 @@ def _computed(log: str, found: Values, said: Options) -> Analysis:
     devices = 1 if of_log or of_speed else said.gpu_num or 1
     time_unit = said.time_unit or found.time_unit
     if said.index == 1:
-        if not of_log:
-            _batch_needed(mode, said)
         formula, unit, compute = _MODES[mode]
+        if batch is None and "batch" in formula:
+            rule, remedy = f"mode {mode} is {formula}", "give base_batch_size=N, of one device"
+            raise UsageError("no batch size", where="base_batch_size", rule=rule, remedy=remedy)
         unit = unit or _unit(found.unit if mode == -1 else "samples/s" * of_log, mode, said)
         base = mean / 1000 if time_unit == "ms" else mean
         result = compute(base, batch or 0.0, devices) if base else 0.0
@@ -197,8 +184,7 @@ def _computed(log: str, found: Values, said: Options) -> Analysis:
     shares = np.percentile(values, [*_SHARES.values()], overwrite_input=True)  # in place: many
     own_figures = {
         "mean": mean, **dict(zip(_SHARES, shares.tolist(), strict=True)),
-        "model_mode": mode, "time_unit": time_unit, "batch": batch, "devices_in_formula": devices,
-        "how": how, "result": result, "unit": unit, "loss": loss, "notes": notes,
+        "batch": batch, "how": how, "result": result, "unit": unit, "loss": loss, "notes": notes,
     }  # fmt: skip
     return Analysis(record, _figures(record, found, own_figures))
 
@@ -233,20 +219,15 @@ def _record(
     Raises:
         UsageError: for a name or code that the record does not know.
     """
-    log = log.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    stem = "stdin" if log == logs.STDIN else Path(log).name.removesuffix(".gz").removesuffix(".log")
-    direction, mission = said.direction_id, said.mission_name
-    if direction is None and mission in MISSIONS:
-        vision = MISSIONS.index(mission) <= MISSIONS.index("视频分类")
-        direction = 2 if "推荐" in mission else 0 if vision else 1
+    devices = said.gpu_num or 1
     return IndexRecord(
         log_file=log,
-        model_name=said.model_name or stem or log,
-        mission_name=mission,
-        direction_id=direction or 0,
-        run_mode=said.run_mode or ("sp" if (said.gpu_num or 1) == 1 else "mp"),
+        model_name=said.model_name or Path(log).stem,
+        mission_name=said.mission_name,
+        direction_id=said.direction_id,
+        run_mode=said.run_mode or ("sp" if devices == 1 else "mp"),
         index=said.index,
-        gpu_num=said.gpu_num or 1,
+        gpu_num=devices,
         FINAL_RESULT=result,
         JOB_FAIL_FLAG=fail_flag(result, failed=failed),
         UNIT=unit,

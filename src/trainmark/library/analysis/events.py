@@ -51,11 +51,11 @@ class EventValues(Values):
                 return None
             value = self._perflog(event) if "event" in event else self._mllog(event)
         except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
-            self.take(None, number, line)
+            self.take(number, line)
             return None
         self.events += 1
         if value is not None:
-            self.take([value], number, line)
+            self.take(number, line, value)
         return event
 
     def _interval(self, start: _Moment, end: _Moment) -> float | None:

@@ -28,9 +28,10 @@ DIGITS = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]+){_FRACTION}"
 _OTHERS = r"\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
 # Dates, versions, clock times and decimal commas begin like a number, and so does one that the end
 # of the log has cut: all of them are none.
-_NUMBER = rf"((?>(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS})))(?![:.\-_,]?\d)(?=.)"
+_NUMBER = rf"(?>(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS}))"
+_END = r"(?![:.\-_,]?\d)(?=.)"
 _OPENING = " \t:='\"(["
-_LEADING = re.compile(rf"[{re.escape(_OPENING)}]*{_NUMBER}".encode())
+_LEADING = re.compile(rf"[{re.escape(_OPENING)}]*({_NUMBER}){_END}")
 _BLOCK_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 300
 _UNIT = r"[\s:='\"]*[\d.,eE+-]+\s*([A-Za-z]+/s)(?:ec)?\b"
@@ -75,101 +76,27 @@ def _cleaned(block: bytes) -> bytes:
 
 def lines(source: Iterable[bytes], *marks: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that hold one of ``marks``, each with its number, from 1."""
-    wanted, number = [mark.encode() for mark in marks], 0
+    wanted, before = [mark.encode() for mark in marks], 0
     for block in source:
-        for number, line in enumerate(block.splitlines(), number + 1):  # noqa: B020 - goes on
+        for number, line in enumerate(block.splitlines(), before + 1):
+            before = number
             if any(mark in line for mark in wanted):
                 yield number, line.decode("utf-8", "replace")
 
 
-class Rule:
-    """Which number of a line is the value: a word's leading one, so that units may be glued to it.
-
-    A keyword inside another word does not count: ``ips:`` is not ``avg_ips:``.
-
-    Args:
-        keyword: a line counts when it holds this text.
-        separator: what words stand between; empty: white space.
-        position: the word's place in the line, from 0, from the end if negative; None: the first
-            number that follows the keyword.
-        cut: which characters of the word count, ``N`` or ``A:B``; empty: all.
-        batch: keyword of a second number, further on in the line.
-
-    Raises:
-        UsageError: for a keyword that is no piece of a line, or a cut of another form.
-    """
-
-    def __init__(
-        self,
-        keyword: str,
-        separator: str = "",
-        position: int | None = None,
-        cut: str = "",
-        batch: str = "",
-    ) -> None:
-        if not keyword or "\n" in keyword:
-            remedy = "give keyword=TEXT, as in the log, or preset=auto"
-            raise UsageError("no keyword to look for", where="keyword", remedy=remedy)
-        if not re.fullmatch(r"(?:(-?\d+)?:)?(-?\d+)?", cut):
-            rule = "N for the first N characters, or A:B as Python cuts"
-            raise UsageError(f"cannot cut by {cut!r}", where="range", rule=rule)
-        self.keyword = keyword.encode()
-        self._separator, self._position = separator.encode(), position
-        self._cut = slice(*(int(end) if end else None for end in cut.split(":")))
-        # A literal in front is what ``re`` finds fastest; the rest of the line is passed over.
-        pattern = f"{_after(keyword)}(?:[^\n]*?{_after(batch)})?" if batch else _after(keyword)
-        self._pattern = re.compile(f"{pattern}[^\n]*".encode(), re.DOTALL)
-        self._plain = not separator and position is None and not cut
-
-    def of_lines(self, block: bytes) -> list[array[float]] | None:
-        """Return value, and batch, of each line with the keyword; None: take line by line."""
-        if not self._plain or not (found := self._pattern.findall(block)):
-            return None
-        columns = zip(*found, strict=True) if self._pattern.groups > 1 else [found]
-        try:
-            numbers = [array("d", map(float, column)) for column in columns]
-        except ValueError:  # a malformed line, or one with commas between thousands
-            return None
-        finite = all(np.isfinite(np.frombuffer(column)).all() for column in numbers)
-        return numbers if finite else None
-
-    def of_line(self, block: bytes, at: int, end: int) -> list[float] | None:
-        """Return value, and batch, of the line with the keyword at ``at`` and its end at ``end``.
-
-        None: it is malformed.
-        """
-        while at >= 0 and self._plain:
-            found = self._pattern.match(block, at)
-            if found and all(found.groups()):
-                return [_number(text) for text in found.groups()]
-            at = block.find(self.keyword, at + 1, end)
-        if self._plain:
-            return None
-        line, whole = block[block.rfind(b"\n", 0, at) + 1 : end], end < len(block)
-        place, text = self._position, line
-        if place is None:
-            behind = line.partition(self.keyword)[2]
-            place, text = 0, behind.lstrip(_OPENING.encode() + self._separator)
-        words = text.strip().split(self._separator or None)
-        if not -len(words) <= place < len(words):
-            return None
-        number = _LEADING.match(words[place][self._cut] + b" ")
-        torn = not whole and line.endswith(words[place])
-        return [_number(number[1])] if number and not torn else None
-
-
 def _after(keyword: str) -> str:
-    """Return the pattern of a keyword that is a word of its own, and the number behind it."""
-    alone = rf"(?<!\w{re.escape(keyword)})" if keyword[0].isalnum() else ""
-    gap = "+" if keyword[-1].isalnum() else "*"
-    return f"{re.escape(keyword)}{alone}(?:[{re.escape(_OPENING)}]{gap}{_NUMBER})?"
+    """Return the pattern of a keyword that is a word of its own, and of the number behind it.
+
+    Of several in a line the first that a number follows counts; none of them: no number.
+    """
+    literal = re.escape(keyword)  # in front, as ``re`` finds it fastest
+    alone = rf"(?<!\w{literal})" if keyword[0].isalnum() else ""
+    gap = f"[{re.escape(_OPENING)}]{'+' if keyword[-1].isalnum() else '*'}"
+    other = rf"(?![^\n]*?{literal}{alone}{gap}{_NUMBER}{_END})"
+    return f"{literal}{alone}(?:{gap}({_NUMBER}){_END}|{other})"
 
 
-def _number(text: bytes) -> float:
-    return float(text.replace(b",", b""))
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Values:
     """What was read of a log until now.
 
@@ -194,13 +121,14 @@ class Values:
     failed: bool = False
     notes: list[str] = field(default_factory=list)
     malformed: int = 0
-    first: str = ""
     malformed_at: int = 0
     first_malformed: str = ""
+    first: str = ""
 
-    def take(self, numbers: list[float] | None, number: int, line: str) -> None:
-        """Add value, and batch, of a line; None, or one that is not finite: it is malformed."""
-        if numbers is None or not all(map(math.isfinite, numbers)):
+    def take(self, number: int, line: str, *found: str | float) -> None:
+        """Add value, and batch, of a line; without a finite one it is malformed."""
+        numbers = [float(str(text).replace(",", "") or "nan") for text in found]
+        if not numbers or not all(map(math.isfinite, numbers)):
             self.malformed += 1
             if self.malformed == 1:
                 self.malformed_at, self.first_malformed = number, line.strip()
@@ -212,32 +140,70 @@ class Values:
         self.values.append(numbers[0])
         self.batches.extend(numbers[1:])
 
+    def read(self, source: Iterable[bytes], batch: str = "", loss: str = "") -> None:
+        """Add the numbers behind the keyword: a value's is its word's leading one.
 
-def read(source: Iterable[bytes], found: Values, rule: Rule, loss: str = "") -> None:
-    """Add the numbers of a log to ``found``, and the last one behind the keyword ``loss``."""
-    of_loss = Rule(loss) if loss else None
-    before = 0  # lines before the block
-    for block in source:
-        at = block.find(rule.keyword)
-        if at >= 0 and len(found.values) > found.skip and (columns := rule.of_lines(block)):
-            found.values.extend(columns[0])
-            found.batches.extend(columns[-1] if len(columns) > 1 else ())
-            at = -1
-        number, seen = before + 1, 0
-        while at >= 0:
-            end = block.find(b"\n", at) % (len(block) + 1)
-            line = block[block.rfind(b"\n", 0, at) + 1 : end].decode("utf-8", "replace")
-            number, seen = number + block.count(b"\n", seen, at), at
-            found.take(rule.of_line(block, at, end), number, line)
-            at = block.find(rule.keyword, end)
-        found.loss = _last(of_loss, block, found.loss) if of_loss else found.loss
-        before += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
+        So units may be glued to it. A keyword inside another word does not count: ``ips:`` is not
+        ``avg_ips:``.
 
+        Args:
+            batch: keyword of a number further on in the line, which is malformed without it.
+            loss: keyword of the loss, of which the last in the log counts.
+        """
+        text = _after(self.keyword) + (f"(?:[^\n]*?{_after(batch)})?" if batch else "")
+        pattern = re.compile(f"{text}[^\n]*".encode(), re.DOTALL)
+        of_loss = re.compile(_after(loss).encode(), re.DOTALL) if loss else None
+        before = 0  # lines before the block
+        for block in source:
+            if len(self.values) <= self.skip or not self._take_all(pattern, block):
+                number, seen = before + 1, 0
+                for found in pattern.finditer(block):
+                    start = block.rfind(b"\n", 0, found.start()) + 1
+                    number, seen = number + block.count(b"\n", seen, start), start
+                    line = block[start : found.end()].decode("utf-8", "replace")
+                    self.take(number, line, *((text or b"").decode() for text in found.groups()))
+            last = block.rfind(loss.encode()) if of_loss else -1
+            if of_loss and last >= 0:
+                told = of_loss.search(block, block.rfind(b"\n", 0, last) + 1)
+                self.loss = float(told[1]) if told and told[1] else self.loss
+            before += int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
 
-def _last(rule: Rule, block: bytes, otherwise: float | None) -> float | None:
-    """Return the last value in a block; ``otherwise`` if it has none."""
-    at, found = block.rfind(rule.keyword), None
-    while at >= 0 and found is None:
-        found = rule.of_line(block, at, block.find(b"\n", at) % (len(block) + 1))
-        at = block.rfind(rule.keyword, 0, at)
-    return found[0] if found else otherwise
+    def _take_all(self, pattern: re.Pattern[bytes], block: bytes) -> bool:
+        """Add the numbers of a block at once; tell whether all of its lines had them."""
+        found = pattern.findall(block)
+        texts = zip(*found, strict=True) if pattern.groups > 1 else [found]
+        try:
+            columns = [array("d", map(float, column)) for column in texts]
+        except ValueError:  # a malformed line, or one with commas between thousands
+            return False
+        if not all(np.isfinite(np.frombuffer(column)).all() for column in columns if column):
+            return False
+        for own, column in zip((self.values, self.batches), columns, strict=False):
+            own.extend(column)
+        return True
+
+    def read_words(
+        self, source: Iterable[bytes], separator: str, position: int | None, cut: str
+    ) -> None:
+        """Add the numbers in one word of each line with the keyword.
+
+        Args:
+            separator: what words stand between; empty: white space.
+            position: the word's place, from 0, from the end if negative; None: behind the keyword.
+            cut: which characters of the word count, ``N`` or ``A:B``; empty: all.
+
+        Raises:
+            UsageError: for a cut of another form.
+        """
+        if not re.fullmatch(r"(?:(-?\d+)?:)?(-?\d+)?", cut):
+            rule = "N for the first N characters, or A:B as Python cuts"
+            raise UsageError(f"cannot cut by {cut!r}", where="range", rule=rule)
+        characters = slice(*(int(end) if end else None for end in cut.split(":")))
+        for number, line in lines(source, self.keyword):
+            text, place = line.strip(), position
+            if place is None:
+                text, place = line.partition(self.keyword)[2].strip(_OPENING + separator), 0
+            words = text.split(separator or None)
+            word = words[place][characters] if -len(words) <= place < len(words) else ""
+            found = _LEADING.match(f"{word} ")
+            self.take(number, line, *(found.groups() if found else ()))
