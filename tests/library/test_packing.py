@@ -26,6 +26,8 @@ PLANTED = {
     "key of a cloud": ("AKIAABCDEFGHIJKLMNOP", "AKIAABCDEF"),
     "password": ("password=hush-1", "hush-1"),
     "password in a URL": ("https://ann:hush-2@pypi.org/simple", "hush-2"),
+    "password of an index": ("--index-url https://ann:hush-4@pypi.internal/simple", "hush-4"),
+    "index in quotes": ("PIP_EXTRA_INDEX_URL='https://ann:hu%20h-5@10.1.2.3:8080/x'", "h-5"),
     "signed request": ("Authorization: Basic aHVzaC0z", "aHVzaC0z"),
     "e-mail": ("ann.lee@lab.example.org", "ann.lee@"),
     "IPv4": ("listening on 10.11.12.13:29500", "10.11.12.13"),
@@ -46,7 +48,10 @@ REDACTED = {
     "node.sh": f"# {TEXT}\n".replace("\n", "\n# "),
     "job.sbatch": TEXT,
     "job.yaml": "\n".join(f"- '{text}'" for text, _ in PLANTED.values()),
-    "site.json": json.dumps({"user": "bo", "hosts": TEXT.split("\n"), "key": KEY}, indent=2),
+    "site.json": json.dumps(
+        {"user": "bo", "hosts": TEXT.split("\n"), "key": KEY, "pip_index": "http://a:hush-4@h/"},
+        indent=2,
+    ),
     "ssh.nodes.json": json.dumps({"nodes": [{"host": "n1", "options": TEXT.split("\n")}]}),
 }
 

@@ -1,4 +1,4 @@
-"""The archive of a bundle: a zip file with a manifest of digests, read within bounds.
+"""The archive of a bundle: a zip file with a manifest of digests, signed by ``ssh-keygen -Y``.
 
 Must not know what the files mean.
 """
@@ -6,6 +6,7 @@ Must not know what the files mean.
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 import zipfile
 import zlib
@@ -20,6 +21,7 @@ from pydantic import Field, ValidationError
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +128,9 @@ def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpack
         raise AlteredError(f"altered, or not a bundle: {error}", where=str(path)) from None
     except (FileNotFoundError, IsADirectoryError, NotImplementedError, RuntimeError) as error:
         raise BundleError(f"not a bundle: {error}", where=str(path)) from None
+    except OSError as error:
+        what, remedy = f"cannot unpack: {error.strerror}", "set TMPDIR to a folder on another disk"
+        raise EnvironmentFault(what, where=str(path), remedy=remedy) from None
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked:
@@ -147,9 +152,6 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked
     total = sum(file.bytes for file in manifest.files)
     if total > most_bytes:
         raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {most_bytes:,}")
-    if shutil.disk_usage(folder).free < total:
-        remedy = "set TMPDIR to a folder on another disk"
-        raise EnvironmentFault(f"{total:,} bytes do not fit", where=str(folder), remedy=remedy)
     for name, file in listed.items():
         target, found = folder / name, sha256()
         if infos[name].file_size != file.bytes:  # of which zipfile reads no more
@@ -162,3 +164,61 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked
         if found.hexdigest() != file.sha256:
             raise AlteredError("altered: not its digest", where=name)
     return Unpacked(folder, manifest, texts[MANIFEST_FILE], texts.get(SIGNATURE_FILE))
+
+
+def sign(content: bytes, key: Path) -> bytes:
+    """Return the signature of ``content`` by the private key in a file, or by the agent's.
+
+    Raises:
+        EnvironmentFault: ``ssh-keygen`` is missing, or cannot sign with this key.
+    """
+    ended = _keygen("sign", "-f", key, content=content)
+    if ended.returncode or not ended.stdout:
+        raise EnvironmentFault(f"cannot sign: {_said(ended)}", where=str(key))
+    return ended.stdout
+
+
+def signer_of(
+    content: bytes, signature: bytes, allowed: Path | None, signer: str | None
+) -> tuple[bool, Message]:
+    """Tell whether a signature is right, and whose it is.
+
+    Args:
+        allowed: file of allowed signers, as ``ssh-keygen`` reads it; None: only whether the
+            signature is that of the key which it names.
+        signer: who must have signed; None: any of the allowed.
+
+    Raises:
+        EnvironmentFault: ``ssh-keygen`` or the file is missing.
+    """
+    if allowed is not None and not allowed.is_file():
+        raise EnvironmentFault("no such file", where=str(allowed), remedy="see docs/bundle.md")
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "manifest.sig"
+        file.write_bytes(signature)
+        if allowed is None:
+            ended = _keygen("check-novalidate", "-s", file, content=content)
+            if ended.returncode:
+                return False, message("bundle_signature_wrong", said=_said(ended))
+            return True, message("bundle_signed", key=ended.stdout.decode().split()[-1])
+        known = _keygen("find-principals", "-s", file, "-f", allowed, content=b"").stdout
+        names = [signer] if signer else known.decode().splitlines()
+        for name in names:
+            words = ("-s", file, "-f", allowed, "-I", name)
+            ended = _keygen("verify", *words, content=content)
+            if not ended.returncode:
+                return True, message("bundle_signer", signer=name)
+    said = _said(ended) if names else "none of the allowed signers has this key"
+    return False, message("bundle_signature_wrong", said=said)
+
+
+def _said(ended: subprocess.CompletedProcess[bytes]) -> str:
+    return (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]
+
+
+def _keygen(verb: str, *words: str | Path, content: bytes) -> subprocess.CompletedProcess[bytes]:
+    command = ["ssh-keygen", "-Y", verb, "-n", "trainmark", *map(str, words)]
+    try:
+        return subprocess.run(command, input=content, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise EnvironmentFault("ssh-keygen is not here", remedy="install OpenSSH") from None

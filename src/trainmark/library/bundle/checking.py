@@ -11,8 +11,7 @@ from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, UsageError
 from trainmark.judge import compliance
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
-from trainmark.library.bundle.archive import AlteredError, unpacked
-from trainmark.library.bundle.signing import signer_of
+from trainmark.library.bundle.archive import AlteredError, signer_of, unpacked
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify as verify_record

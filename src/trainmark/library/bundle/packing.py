@@ -14,8 +14,7 @@ from trainmark.data.json_documents import written_whole
 from trainmark.errors import EnvironmentFault
 from trainmark.library import redaction
 from trainmark.library.bundle import archive
-from trainmark.library.bundle.archive import BundleError, Manifest, PackedFile
-from trainmark.library.bundle.signing import sign
+from trainmark.library.bundle.archive import BundleError, Manifest, PackedFile, sign
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record import evidence, record, reduce
 from trainmark.record.record import Suite
@@ -30,7 +29,7 @@ def pack(
     """Write a bundle, whole or not at all; the same input gives the same bytes.
 
     Args:
-        runs: each as the run directories of its launches, as ``selection.runs`` finds them.
+        runs: each as the run directories of its launches, as ``find_runs`` finds them.
         key: file of the ssh key that signs.
         replace: whether ``output`` may exist.
 
