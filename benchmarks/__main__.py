@@ -19,7 +19,6 @@ NAMES = (
     "million_steps",
     "many_ranks",
     "audit_records",
-    "compare_draws",
     "verify_bundle",
     "index_building",
     "store_queries",

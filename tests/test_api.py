@@ -78,7 +78,9 @@ def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: P
 
 
 def test_sides_are_records_or_words(runs: Path) -> None:
-    other = TOY.model_copy(update={"run_id": "other"})
+    times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
+    steps = TOY.steps.model_copy(update={"time_ns": times})
+    other = TOY.model_copy(update={"run_id": "other", "steps": steps})
     by_record = trainmark.compare([TOY], [other], figures=["p_train"])
     assert by_record.figures[0].ratio == 1
     by_word = trainmark.compare(runs / "a", [other], figures=["p_train"])

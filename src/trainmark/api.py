@@ -15,8 +15,8 @@ from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record, of_row
+from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
-from trainmark.judge.comparison.comparing import THRESHOLD
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import launchers, local, series, submission
 from trainmark.launch.launchers import CONTAINER, LOCAL
@@ -74,7 +74,7 @@ class Records(list[Record]):
         self.places = [Path(place) for place in places]
 
     def summary(self) -> RepeatSummary:
-        """Return median, 95% interval and CV of every figure over launches of the same work.
+        """Return mean, 95% interval and CV of every figure over launches of the same work.
 
         Raises:
             RecordError: no record, or work that differs.

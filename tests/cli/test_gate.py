@@ -27,6 +27,12 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
 
 
+@pytest.fixture(name="gate")
+def _gate(cli: Call) -> Call:
+    """Call the command on records without evidence."""
+    return lambda verb, *words: cli(verb, "--unverified", *words)
+
+
 def run(folder: str, rate: float, **changes: Any) -> Path:
     path = Path("runs") / folder
     path.mkdir(parents=True)
@@ -34,54 +40,73 @@ def run(folder: str, rate: float, **changes: Any) -> Path:
     return path
 
 
-def test_a_baseline_is_written_and_held_against_later_runs(cli: Call) -> None:
+def test_a_baseline_is_written_and_held_against_later_runs(gate: Call) -> None:
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
         run(name, rate)
-    code, out, err = cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
+    code, out, err = gate("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     assert (code, out, err) == (0, "", "b.yaml\n")
     assert (
-        cli("gate", "runs/good", "--write", "-", "--figure", "p_train")[1]
+        gate("gate", "runs/good", "--write", "-", "--figure", "p_train")[1]
         == Path("b.yaml").read_text()
     )
-    code, out, _ = cli("gate", "runs/same", "--baseline", "b.yaml")
+    code, out, _ = gate("gate", "runs/same", "--baseline", "b.yaml")
     assert (code, out.count("passed")) == (0, 1)
-    assert cli("gate", "runs/same", "--baseline", "b.yaml", "--quiet")[:2] == (0, "\n")
-    code, out, _ = cli("gate", "runs/slow", "--baseline", "b.yaml", "--json")
+    assert gate("gate", "runs/same", "--baseline", "b.yaml", "--quiet")[:2] == (
+        0,
+        "\n",
+    )
+    code, out, _ = gate("gate", "runs/slow", "--baseline", "b.yaml", "--json")
     found = json.loads(out)
     assert (code, found["exit_code"]) == (1, 1)
     assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
-    code, _, _ = cli("gate", "runs/slow", "--write", "b.yaml")
-    assert (code, cli("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
+    code, _, _ = gate("gate", "runs/slow", "--write", "b.yaml")
+    assert (code, gate("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
 
 
-def test_reports_for_a_pipeline(cli: Call) -> None:
+def test_a_tolerance_that_hides_regressions_is_told(gate: Call) -> None:
+    for n, rate in enumerate((100.0, 150.0), 1):
+        run(f"wild/r{n}", rate)
+    code, out, err = gate(
+        "gate", "runs/wild", "--write", "-", "--figure", "p_train", "--figure", "mem"
+    )
+    assert (code, "worse_by: 100%" in out) == (0, True)
+    assert "wide tolerance of p_train: " in err
+
+
+def test_a_report_for_a_pipeline(gate: Call) -> None:
     run("good", 100.0)
     run("slow", 90.0)
-    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
-    words = ("gate", "runs/slow", "--baseline", "b.yaml", "--junit", "gate.xml")
-    code, _, err = cli(*words)
-    assert (code, err) == (1, "trainmark: slow: unverified\n")
+    gate("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
+    code, _, err = gate("gate", "runs/slow", "--baseline", "b.yaml", "--junit", "gate.xml")
+    assert (code, err) == (1, "")
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
-    _, out, _ = cli(*words, "--lang", "zh")
-    assert "结论" in out.splitlines()[0]
 
 
-def test_a_figure_is_named_for_a_history_only(cli: Call) -> None:
+@pytest.mark.parametrize("words", [["--write", "-"], ["--history", "runs"]])
+def test_a_record_without_its_evidence_is_refused_unless_asked(cli: Call, words: list[str]) -> None:
     run("good", 100.0)
-    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
-    code, out, err = cli("gate", "runs/good", "--baseline", "b.yaml", "--figure", "p_core")
+    code, out, err = cli("gate", "runs/good", *words)
+    assert (code, out) == (2, "")
+    assert "good: unverified" in err
+    assert "--unverified" in err
+
+
+def test_a_figure_is_named_for_a_history_only(gate: Call) -> None:
+    run("good", 100.0)
+    gate("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
+    code, out, err = gate("gate", "runs/good", "--baseline", "b.yaml", "--figure", "p_core")
     assert (code, out) == (2, "")
     assert "--history" in err
 
 
-def test_runs_against_their_own_history(cli: Call) -> None:
+def test_runs_against_their_own_history(gate: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=UTC)
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
         run(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
     words = ("--history", "runs", "--figure", "p_train", "--json")
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
-        found, out, _ = cli("gate", f"runs/n{night:02}", *words)
+        found, out, _ = gate("gate", f"runs/n{night:02}", *words)
         assert (night, found) == (night, code)
     assert json.loads(out)["judgements"][0]["message"]["args"]["since"] == "n20"
 
@@ -96,34 +121,34 @@ def test_runs_against_their_own_history(cli: Call) -> None:
         (["gate", "runs/good", "--write", "-", "--baseline", "b.yaml"], "makes the baseline"),
     ],
 )
-def test_what_cannot_be_judged_is_a_usage_error(cli: Call, words: list[str], said: str) -> None:
+def test_what_cannot_be_judged_is_a_usage_error(gate: Call, words: list[str], said: str) -> None:
     run("good", 100.0)
-    cli("gate", "runs/good", "--write", "b.yaml")
+    gate("gate", "runs/good", "--write", "b.yaml")
     Path("page.md").write_text("| a | b |\n|---|---|\n| 1 | 2 |\n", encoding="utf-8")
-    code, out, err = cli(*words)
+    code, out, err = gate(*words)
     assert (code, out) == (2, "")
     assert said in err
     assert "Traceback" not in err
 
 
 def test_a_record_that_its_evidence_contradicts_fails(
-    cli: Call, monkeypatch: pytest.MonkeyPatch
+    gate: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("good", 100.0)
-    cli("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
+    gate("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     bad = run("bad", 100.0)
     monkeypatch.setattr("trainmark.library.selection.words.checked", checked)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
-    code, out, _ = cli("gate", "runs/bad", "--baseline", "b.yaml", "--json")
+    code, out, _ = gate("gate", "runs/bad", "--baseline", "b.yaml", "--json")
     assert code == 1
     assert [one["message"]["code"] for one in json.loads(out)["judgements"]] == ["gate_refuted"]
-    code, _, err = cli("gate", "runs/bad", "--write", "-")
+    code, _, err = gate("gate", "runs/bad", "--write", "-")
     assert code == 2
     assert "bad" in err
 
 
 @pytest.mark.parametrize("page", ["compare.md", "compare.zh.md"])
-def test_the_pipeline_of_the_documentation_works(cli: Call, page: str) -> None:
+def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     first = next(
         line for line in text.splitlines() if line.startswith("trainmark gate runs/first --write")
@@ -135,6 +160,6 @@ def test_the_pipeline_of_the_documentation_works(cli: Call, page: str) -> None:
         for n in range(1, 6):
             run(f"{Path(name).name}/r{n}", 100.0 + n)
     Path("ci").mkdir()
-    assert cli(*first.split()[1:])[0] == 0
-    assert cli(*steps[1][1:])[:1] == (0,)
+    assert gate(*first.split()[1:])[0] == 0
+    assert gate(*steps[1][1:])[:1] == (0,)
     assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4

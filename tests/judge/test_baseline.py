@@ -58,7 +58,6 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert entry.work == baseline.in_words(work(golden()))
     assert entry.work["compile"] == "false"
     assert list(entry.figures) == ["final_result", "p_train", "e2e_time", "mem"]
-    assert entry.figures["p_train"].median == 100.0
     assert entry.figures["p_train"].launches == [100.0, 102.0, 98.0]
 
 
@@ -77,7 +76,6 @@ def test_tolerances_follow_the_scatter_of_launches(
     (entry,) = baseline.take(launches(rates), ["p_train"]).entries
     expected = entry.figures["p_train"]
     assert (expected.worse_by, expected.better_by) == (worse, better)
-    assert not expected.fail_if_better
 
 
 @pytest.mark.parametrize(("count", "most"), [(3, 0.015), (5, 0.01), (10, 0.005)])
@@ -87,7 +85,7 @@ def test_a_later_launch_is_rarely_beyond_the_tolerance(count: int, most: float) 
     launched = 1 + 0.02 * rng.standard_normal((20_000, count))
     cvs = launched.std(axis=1, ddof=1) / launched.mean(axis=1)
     allowed = np.array([baseline.tolerance(float(cv), count) for cv in cvs])
-    later = (1 + 0.02 * rng.standard_normal(20_000)) / np.median(launched, axis=1)
+    later = (1 + 0.02 * rng.standard_normal(20_000)) / np.exp(np.log(launched).mean(axis=1))
     assert np.mean(later < 1 - allowed) <= most
 
 
@@ -95,18 +93,18 @@ def test_an_update_changes_what_it_names_and_keeps_what_people_wrote(tmp_path: P
     other = launch("other", recipe={"micro_batch_size": 8}, figures={"p_train": 50.0})
     old = baseline.take([*launches([100.0]), other], ["p_train", "mem"])
     path = tmp_path / "baseline.yaml"
-    text = baseline.dumps(old).replace("max_age_days: null", "max_age_days: 30", 1)
-    path.write_text(text.replace("worse_by: 3%", "worse_by: 7%", 1), encoding="utf-8")
+    text = baseline.dumps(old).replace("worse_by: 3%", "worse_by: 7%", 1)
+    path.write_text(text, encoding="utf-8")
     new = baseline.take(launches([110.0], started="2026-12-01T00:00:00"), ["p_train"],
                         baseline.read(path))  # fmt: skip
     first, second = new.entries
     assert second == old.entries[1]
-    assert (first.max_age_days, first.taken) == (30, date(2026, 12, 1))
-    assert (first.figures["p_train"].median, first.figures["p_train"].worse_by) == (110.0, 0.07)
+    assert first.taken == date(2026, 12, 1)
+    assert (first.figures["p_train"].launches, first.figures["p_train"].worse_by) == ([110.0], 0.07)
     assert first.figures["mem"] == old.entries[0].figures["mem"]
     everything = baseline.take(launches([120.0]), [], new).entries[0].figures
     assert list(everything) == ["p_train", "mem"]  # none is added that was not asked for
-    assert everything["p_train"].median == 120.0
+    assert everything["p_train"].launches == [120.0]
 
 
 def test_runs_that_failed_or_are_refuted_make_no_baseline() -> None:
@@ -116,7 +114,6 @@ def test_runs_that_failed_or_are_refuted_make_no_baseline() -> None:
         with pytest.raises(RecordError) as caught:
             baseline.take([golden(), bad], [])
         assert caught.value.where == "bad"
-        assert ("status" in caught.value.what) is (bad.status == "oom")
     for records in ([], [golden(), golden()]):
         with pytest.raises(UsageError):
             baseline.take(records, [])
@@ -132,14 +129,8 @@ def test_a_figure_that_is_not_known_is_refused_with_the_nearest() -> None:
     ("old", "new", "said"),
     [
         ("worse_by: 3%", "wrose_by: 3%", ["figures.p_train.wrose_by"]),
-        ("schema_version: 1", "schema_version: 2", ["schema_version"]),
-        ("status: passed", "status: good", ["status", "'target_missed'"]),
-        ("worse_by: 3%", "worse_by: -3%", ["worse_by", "greater than or equal to 0"]),
         ("worse_by: 3%", "worse_by: 0.03", ["worse_by", "a percentage, as 3%"]),
-        ("median: 100.0", "median: nan", ["median"]),
-        ("median: 100.0", "median: 0", ["median", "greater than"]),
-        ("median: 100.0", "median: 110", ["figures.p_train", "launches: []"]),
-        ("taken: '2026-11-21'", "taken: '2026-13-99'", ["taken"]),
+        ("- 100.0", "- nan", ["launches"]),
     ],
 )
 def test_what_is_no_baseline_is_refused_at_its_line(
@@ -147,10 +138,3 @@ def test_what_is_no_baseline_is_refused_at_its_line(
 ) -> None:
     shown = refused(written(tmp_path, **{old: new}))
     assert [word for word in ("baseline.yaml", *said) if word not in shown] == []
-
-
-def test_the_same_work_twice_is_refused(tmp_path: Path) -> None:
-    text = baseline.dumps(baseline.take([golden()], ["p_train"]))
-    path = tmp_path / "baseline.yaml"
-    path.write_text(text + text[text.index("- name") :], encoding="utf-8")
-    assert "the same work" in refused(path)

@@ -59,7 +59,7 @@ def one(
         ([110.1], "improved", "gate_improved"),
         ([96.0, 95.0, 96.5], "regressed", "gate_regressed"),  # the range is beyond
         ([96.0, 95.0, 98.0], "noisy", "gate_noisy"),
-        ([99.0, 96.0, 100.0], "noisy", "gate_noisy"),  # though the median is within
+        ([99.0, 96.0, 100.0], "noisy", "gate_noisy"),  # though the mean is within
         ([105.0, 115.0], "passed", "gate_passed"),  # not all of them better by so much
     ],
 )
@@ -99,34 +99,19 @@ def test_of_times_lower_is_better() -> None:
 
 def test_tolerances_are_the_files_own() -> None:
     assert one([96.0], expecting([100.0], worse_by=0.05)).verdict == "passed"
-    strict = one([105.0], expecting([100.0], better_by=0.04, fail_if_better=True))
-    assert (strict.verdict, strict.exit_code) == ("improved", 1)
     assert one([105.0], expecting([100.0], better_by=0.04)).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("limits", "code"),
-    [({"at_least": 98.0}, "gate_passed"), ({"at_least": 99.5}, "gate_too_low"),
-     ({"at_most": 98.5}, "gate_too_high"), ({"at_most": 99.0, "at_least": 99.0}, "gate_passed")],
-)  # fmt: skip
-def test_limits_are_absolute(limits: dict[str, float], code: str) -> None:
-    found = one([99.0], expecting([100.0], **limits))
-    assert found.message.code == code
-    assert found.verdict == ("passed" if code == "gate_passed" else "regressed")
-
-
-def test_a_required_quality_is_a_limit() -> None:
+def test_quality_is_judged_by_its_direction() -> None:
     base = take([golden()], ["quality"])
-    expected = base.entries[0].figures["quality"].model_copy(update={"at_least": 0.91})
-    entry = base.entries[0].model_copy(update={"figures": {"quality": expected}})
-    worse = golden().quality.model_copy(update={"value": 0.905})
-    for records, verdict in (([golden()], "passed"), ([launch("x", quality=worse)], "regressed")):
-        (found,) = against_baseline(records, Baseline(entries=[entry]))
-        assert (found.figure, found.verdict) == ("quality", verdict)
     lower = golden().plan.about.model_copy(update={"higher_is_better": False})
     plan = golden().plan.model_copy(update={"about": lower})
-    (found,) = against_baseline([golden().model_copy(update={"plan": plan})], base)
-    assert found.verdict == "passed"
+    worse = golden().quality.model_copy(update={"value": 0.8})
+    for of, verdict in ((golden().plan, "regressed"), (plan, "improved")):
+        (found,) = against_baseline(
+            [launch("x", quality=worse).model_copy(update={"plan": of})], base
+        )
+        assert (found.figure, found.verdict) == ("quality", verdict)
 
 
 def test_a_figure_that_is_gone_fails() -> None:
@@ -160,16 +145,6 @@ def test_runs_that_failed_or_are_refuted_fail_and_the_others_are_judged() -> Non
     assert [one.message.args["run"] for one in found[:2]] == ["failed", "lying"]
     alone = list(against_baseline([failed], expecting([100.0])))
     assert verdicts(alone) == [("status", "failed", 1)]
-
-
-def test_an_old_baseline_must_be_taken_anew() -> None:
-    entry = expecting([100.0]).entries[0].model_copy(update={"max_age_days": 30})
-    baseline = Baseline(entries=[entry])
-    late = {"started": "2026-12-22T00:00:00+00:00"}
-    assert [v for _, v, _ in verdicts([one([100.0], baseline)])] == ["passed"]
-    found = list(against_baseline(launches("run", [100.0], **late), baseline))
-    assert verdicts(found) == [("age", "outdated", 2), ("p_train", "passed", 0)]
-    assert found[0].message.args == {"days": 31, "most": 30}
 
 
 def test_what_changed_in_the_environment_is_told() -> None:
@@ -216,11 +191,10 @@ def nights(
     ]  # fmt: skip
 
 
-def tonight(rates: Sequence[float], *, repeat: int = 1, last: int = 60) -> Judgement:
+def tonight(rates: Sequence[float], *, repeat: int = 1) -> Judgement:
     """Judge the last night by those before it."""
     records = nights(rates, repeat=repeat)
-    run, past = records[-repeat:], records[:-repeat]
-    (found,) = against_history(run, past, ["p_train"], last=last)
+    (found,) = against_history(records[-repeat:], records[:-repeat], ["p_train"])
     return found
 
 
@@ -229,22 +203,14 @@ NOISE = list(100 * (1 + 0.005 * np.random.default_rng(5).standard_normal(80)))
 
 def test_a_night_as_those_before_passes() -> None:
     found = tonight(NOISE[:40])
-    assert (found.verdict, found.message.code) == ("passed", "gate_passed")
-    assert found.message.args["median"] == pytest.approx(100.0, rel=0.005)
-
-
-def test_noise_that_hides_a_regression_lets_none_pass() -> None:
-    rates = list(100 * (1 + 0.06 * np.random.default_rng(5).standard_normal(40)))
-    assert tonight([*rates, 95.0]).verdict == "passed"
-    found = tonight([*rates, 85.0])
-    assert found.message.args["worse_by"] > 0.15
-    assert (found.verdict, found.message.code, found.exit_code) == ("noisy", "gate_wide", 3)
+    assert (found.verdict, found.message.code) == ("passed", "gate_usual_passed")
+    assert found.message.args["expected"] == pytest.approx(100.0, rel=0.005)
 
 
 def test_one_slow_night_alone_is_a_doubt_and_five_launches_are_none() -> None:
     slow = [*NOISE[:40], 90.0]
     found = tonight(slow)
-    assert (found.verdict, found.message.code, found.exit_code) == ("noisy", "gate_alone", 3)
+    assert (found.verdict, found.message.code, found.exit_code) == ("noisy", "gate_usual_noisy", 3)
     assert tonight(slow, repeat=5).verdict == "regressed"
     assert tonight([*NOISE[:40], 90.0, NOISE[41]]).verdict == "passed"
 
@@ -253,29 +219,33 @@ def test_a_step_fails_for_a_while_and_is_then_what_is_expected() -> None:
     stepped = [*NOISE[:40], *(0.95 * rate for rate in NOISE[40:])]
     found = [tonight(stepped[: 40 + n]) for n in range(1, 21)]
     codes = [one.message.code for one in found]
-    assert codes[:2] == ["gate_alone"] * 2
-    assert codes[2:12] == ["gate_step"] * 10
-    assert codes[-4:] == ["gate_passed"] * 4
+    assert codes[:2] == ["gate_usual_noisy"] * 2
+    assert codes[3:12] == ["gate_step"] * 9
+    assert codes[-4:] == ["gate_usual_passed"] * 4
     step = found[5].message.args
     assert step["since"] == "night40"
     assert step["change"] == pytest.approx(-0.05, abs=0.01)
     assert found[5].verdict == "regressed"
 
 
-def test_a_step_that_is_over_does_not_count() -> None:
-    for factor, verdict in ((0.95, "passed"), (0.85, "improved")):
-        slow = [factor * rate for rate in NOISE[40:46]]
-        assert tonight([*NOISE[:40], *slow]).verdict == "regressed"
-        assert tonight([*NOISE[:40], *slow, NOISE[46]]).verdict == verdict
+def test_a_slow_drift_fails() -> None:
+    drifting = [*NOISE[:40], *(rate * (1 - 0.001 * n) for n, rate in enumerate(NOISE[40:70]))]
+    found = tonight(drifting)
+    assert (found.verdict, found.message.code) == ("regressed", "gate_drift")
+    assert found.message.args["change"] == pytest.approx(-0.03, abs=0.01)
+    assert tonight([*NOISE[:40], *(r * (1 + 0.001 * n) for n, r in enumerate(NOISE[40:70]))]
+                   ).verdict == "passed"  # fmt: skip
 
 
-def test_too_short_a_history_tells_nothing() -> None:
-    found = tonight(NOISE[:10])
-    assert (found.verdict, found.message.code) == ("noisy", "gate_short_history")
-    assert found.message.args["runs"] == 9
+def test_too_short_a_history_is_told_once_and_is_no_noise() -> None:
+    records = nights(NOISE[:10])
+    (found,) = against_history(records[-1:], records[:-1], [])
+    assert (found.verdict, found.message.code, found.exit_code) == (
+        "no_history", "gate_no_history", 3,
+    )  # fmt: skip
+    assert found.message.args == {"runs": 9, "least": 10}
     assert tonight(NOISE[:11]).verdict == "passed"
-    many = nights(NOISE[:3], repeat=5)
-    (found,) = against_history(nights([100.0], first=9), many, ["p_train"])
+    (found,) = against_history(nights([100.0], first=9), nights(NOISE[:3], repeat=5), ["p_train"])
     assert found.message.args["runs"] == 3  # launches of one run are one value
 
 
@@ -288,7 +258,7 @@ def test_only_earlier_launches_of_the_same_work_that_passed_count() -> None:
         *nights([50.0] * 12, trust=graded([message("evidence_altered", file="x")])),
     ]
     (found,) = against_history(nights([100.0], first=13), [*strange, *past], ["p_train"])
-    assert (found.verdict, found.message.args["median"]) == (
+    assert (found.verdict, found.message.args["expected"]) == (
         "passed", pytest.approx(100.0, rel=0.01)
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainmark.record.stats import drift, over_launches, spread
+from trainmark.record.stats import drift, spread
 
 
 def test_percentiles_mad_and_cv() -> None:
@@ -37,20 +37,3 @@ def test_drift_compares_the_last_third_with_the_first() -> None:
     assert drift(np.zeros(12, np.int64)) is None
     outlier = np.array([100, 100, 100, 9_000] + [100] * 8)
     assert drift(outlier) == 0.0
-
-
-def test_launches_are_deterministic_and_say_when_they_are_few() -> None:
-    values = [10.0, 11.0, 12.0, 13.0, 14.0]
-    first, again = over_launches(values), over_launches(values)
-    assert first == again
-    assert (first.median, first.launches, first.descriptive) == (12.0, 5, False)
-    assert (first.low, first.high) == (10.0, 14.0)
-    assert first.cv == pytest.approx(2.5**0.5 / 12)
-    # Nine launches: the median of a resample is at most the smallest in 0.1%, at most the
-    # second in 3.0% of cases (binomial), so that 2.5% lies at the second.
-    nine = over_launches([float(value) for value in range(1, 10)])
-    assert (nine.low, nine.median, nine.high) == (2.0, 5.0, 8.0)
-    assert over_launches(values[:4]).descriptive
-    one = over_launches([7.0])
-    assert (one.low, one.median, one.high, one.cv, one.descriptive) == (7.0, 7.0, 7.0, None, True)
-    assert over_launches([0.0, 0.0]).cv is None

@@ -64,8 +64,8 @@ def compare(
     Ends with 0: it is not, 1: it is, 2: other work, 3: too noisy or too little data to tell.
     """
     from trainmark.api import run_entries
-    from trainmark.judge.comparison.comparing import compare as compared
-    from trainmark.judge.comparison.comparing import known_figures
+    from trainmark.judge.comparison import compare as compared
+    from trainmark.judge.comparison import known_figures
     from trainmark.judge.comparison.sides import refuse_other_work
     from trainmark.pages.comparison import blocks
     from trainmark.pages.terminal import show

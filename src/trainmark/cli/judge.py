@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from trainmark.cli.options import Json, Lang, Quiet
 from trainmark.cli.output import say, say_json, say_refuted, say_remark, write_text
 from trainmark.errors import EXIT_FAILED, UsageError
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Record
 
 EXAMPLES = {
     "gate": """\
@@ -44,13 +47,16 @@ def gate(
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Take records without evidence too.")
+    ] = False,
     as_json: Json = False,
     lang: Lang = "en",
     quiet: Quiet = False,
 ) -> None:
     """Judge runs by a baseline, or by earlier runs of the same work; --quiet: what did not pass.
 
-    Ends with 0: passed, 1: failed, 2: other work or outdated, 3: too noisy to tell.
+    Ends with 0: passed, 1: failed, 2: other work, 3: too noisy or too little data.
     """
     from trainmark.judge.comparison import gate as gating
     from trainmark.judge.comparison.baseline import read
@@ -62,7 +68,7 @@ def gate(
     if write is not None:
         if baseline or history:
             raise UsageError("--write makes the baseline", remedy="leave the other out")
-        _write(runs, write, figure or [])
+        _write(_selected(runs, unverified=unverified), write, figure or [])
         return
     if baseline is None and not history:
         remedy = "give --baseline FILE or --history WORD; --write FILE makes a baseline"
@@ -70,11 +76,8 @@ def gate(
     if figure and not history:
         rule = "a baseline names its figures itself"
         raise UsageError("goes with --history", where="--figure", rule=rule, remedy="leave it out")
-    records = select(runs, rows=False).records
+    records = _selected(runs, unverified=unverified)
     each_once(record.run_id for record in records)
-    for record in records:
-        if record.verification == "unverified":
-            say_remark(f"{record.run_id}: unverified")
     judged = list(gating.against_baseline(records, read(baseline))) if baseline else []
     if history:
         past = select(history, rows=False).records
@@ -91,13 +94,24 @@ def gate(
     raise typer.Exit(code)
 
 
-def _write(runs: list[str], file: Path, figures: list[str]) -> None:
+def _selected(runs: list[str], *, unverified: bool) -> list[Record]:
+    """Return the records of ``runs``; refuse those without their evidence unless asked."""
+    from trainmark.library.selection.words import select
+
+    records = select(runs, rows=False).records
+    for record in records:
+        if record.verification == "unverified" and not unverified:
+            rule = "only records that agree with their events are judged"
+            raise UsageError("unverified", where=record.run_id, rule=rule, remedy="--unverified")
+    return list(records)
+
+
+def _write(records: list[Record], file: Path, figures: list[str]) -> None:
     """Write the baseline that ``runs`` make."""
     from trainmark.judge.comparison.baseline import dumps, read, take
-    from trainmark.library.selection.words import select
     from trainmark.record.trust import MOST_CV
 
-    new = take(select(runs, rows=False).records, figures, read(file) if file.is_file() else None)
+    new = take(records, figures, read(file) if file.is_file() else None)
     for entry in new.entries:
         wide = [name for name, found in entry.figures.items() if found.worse_by > MOST_CV]
         if wide:

@@ -55,8 +55,6 @@ def _side(name: str, side: Side) -> Iterator[Block]:
     """Yield what a reader must know of one side."""
     if side.evidence:
         yield Paragraph(t("compare.published", side=name, level=t(f"evidence.{side.evidence}")))
-    if side.untold:
-        yield Paragraph(t("compare.untold", side=name, keys=", ".join(side.untold)), "warn")
     for one in side.left_out:
         yield Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
 

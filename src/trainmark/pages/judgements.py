@@ -1,4 +1,4 @@
-"""What a gate and the rules say: a table, JUnit XML.
+"""What a gate and the rules say: a table, JSON, JUnit XML.
 
 Names in judgements come from records of others: each output escapes them for itself.
 """
@@ -22,18 +22,14 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison.gate import Judgement
     from trainmark.judge.compliance import Compliance
 
-_IN_UNIT = ("value", "median", "at_least", "at_most")  # arguments of a message
+_IN_UNIT = ("value", "expected")  # arguments of a message
 
 
 def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
-    """Return a row a judgement: verdict, figure, work and the sentence, in a language.
-
-    No cell is a command to GitHub's runner, which reads every line of a log.
-    """
+    """Return a row a judgement: verdict, figure, work and the sentence, in a language."""
     rows = ((t(f"judgement.{x.verdict}"), x.figure, x.work, _scaled(x)) for x in judgements)
     shown = ([cells.clean(say(cell, lang)) for cell in row] for row in rows)
-    inert = ([x.replace("::", ": :").replace("##[", "## [") for x in row] for row in shown)
-    return table(heads("judgement", "name", "configuration", "remark"), inert)
+    return table(heads("judgement", "name", "configuration", "remark"), shown)
 
 
 def _scaled(one: Judgement) -> Message:
@@ -54,23 +50,17 @@ def documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[st
     ]
 
 
-def _with_texts(
-    judgements: Sequence[Judgement], lang: str
-) -> Iterator[tuple[Judgement, list[str]]]:
-    for one, row in zip(judgements, gate_table(judgements, lang).rows, strict=True):
-        yield one, [str(cell) for cell in row]
-
-
 def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a report in JUnit XML with one test case a judgement."""
     from junitparser import Error, Failure, Skipped, TestCase, TestSuite
 
     kinds = {EXIT_FAILED: Failure, EXIT_USAGE: Error, EXIT_NOISY: Skipped}
     suite = TestSuite("trainmark gate")
-    for one, row in _with_texts(judgements, lang):
-        case = TestCase(row[1], row[2], 0.0)
+    for one, row in zip(judgements, gate_table(judgements, lang).rows, strict=True):
+        verdict, figure, work, said = map(str, row)
+        case = TestCase(figure, work, 0.0)
         if one.exit_code in kinds:
-            case.result = [kinds[one.exit_code](row[3], one.verdict)]
+            case.result = [kinds[one.exit_code](said, verdict)]
         suite.add_testcase(case)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + str(suite.tostring(), "utf-8")
 

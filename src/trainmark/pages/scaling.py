@@ -35,8 +35,9 @@ _RULE = "scaling compares passed runs of the same work, with one batch for each 
 def scaling(records: Sequence[Record]) -> dict[str, Any]:
     """Return how throughput grows over the worlds of ``records``, the smallest first.
 
-    Throughput and efficiency are the median over the launches, and both ends of its interval. That
-    of an efficiency joins the far ends of two worlds' intervals, so it is wider than 95%.
+    Throughput and efficiency are the geometric mean over the launches, and both ends of its
+    interval. That of an efficiency joins the far ends of two worlds' intervals, so it is wider
+    than 95%.
 
     Raises:
         UsageError: a record that did not pass, other work, or a single world; with the key.
@@ -56,10 +57,10 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
         worlds.append({
             "world": f"{plan.nnodes}x{plan.nproc}", "launches": rate.launches,
             "samples_per_rank": prod(plan.recipe[name] for name in _BATCH),
-            "throughput": [rate.median, rate.low, rate.high],
-            "efficiency": [share * x for x in (rate.median / base.median, *far)],
-            "step_s": step.median,
-            "exposed_s": step.median - first.median if kind == "weak" else None,
+            "throughput": [rate.mean, rate.low, rate.high],
+            "efficiency": [share * x for x in (rate.mean / base.mean, *far)],
+            "step_s": step.mean,
+            "exposed_s": step.mean - first.mean if kind == "weak" else None,
         })  # fmt: skip
     fewest = sorted(sums, key=lambda one: one.launches)
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
@@ -29,9 +28,9 @@ _QUALITY = "quality"
 def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
     """Return a table with a row an entry, then reasons, remarks and folders.
 
-    Figures are those of runs that passed, over several launches their median, with its interval
-    for the result; ``/`` where there is none, and no column without any. What holds for several
-    entries is said once. No line is wider than the screen, but for one with a folder.
+    Figures are those of runs that passed, over several launches their geometric mean, with its
+    interval for the result; ``/`` where there is none, and no column without any. What holds for
+    several entries is said once. No line is wider than the screen, but for one with a folder.
     """
     said: dict[str, list[str]] = {}
     for words, name in (pair for outcome in outcomes for pair in _said(outcome)):
@@ -174,9 +173,9 @@ def _values(outcome: Outcome, name: str) -> list[float]:
 
 
 def _over(outcome: Outcome, name: str) -> float | None:
-    """Return the median over an entry's launches."""
+    """Return the mean over an entry's launches."""
     values = _values(outcome, name)
-    return median(values) if values else None
+    return over_launches(values).mean if values else None
 
 
 def _interval(outcome: Outcome) -> Launches | None:

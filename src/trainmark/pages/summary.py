@@ -61,17 +61,12 @@ class RepeatSummary:
 
     @property
     def descriptive(self) -> bool:
-        """Tell whether any interval is over too few launches to infer anything from it."""
-        return any(found.descriptive for found in self.figures.values())
-
-    @property
-    def is_range(self) -> bool:
-        """Tell whether every interval is the range of its launches."""
-        return all(found.is_range for found in self.figures.values())
+        """Tell whether a figure has too few launches for an interval, and a range in its place."""
+        return any(found.is_range for found in self.figures.values())
 
 
 def summary(records: Sequence[Record]) -> RepeatSummary:
-    """Return median, 95% interval and CV of every figure over ``records``.
+    """Return geometric mean, 95% interval and CV of every figure over ``records``.
 
     Raises:
         RecordError: no record, or work that differs, naming what.
@@ -108,22 +103,22 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
 
 
 def summary_table(found: RepeatSummary) -> Table:
-    """Return a row a figure: median, unit, interval, CV and the launches it is over.
+    """Return a row a figure: geometric mean, unit, interval, CV and the launches it is over.
 
-    Of few launches the interval is no more than least and greatest, and is headed so.
+    Of fewer than five launches the interval is the range, and is headed so.
     """
     rows = []
     for name, item in [*found.figures.items(), (found.metric, found.quality)]:
         if item is None:
             continue
-        values = [item.median, item.low, item.high]
-        (median, low, high), unit = cells.scaled(values, found.units.get(name, ""))
+        values = [item.mean, item.low, item.high]
+        (mean, low, high), unit = cells.scaled(values, found.units.get(name, ""))
         if item is found.quality:
-            median, low, high = map(cells.quality, values)
+            mean, low, high = map(cells.quality, values)
         cv = cells.percent(None if item.cv is None else 100 * item.cv, digits=2)
-        rows.append((name, median, unit, f"{low} – {high}", cv, item.launches))
-    interval = "range" if found.is_range else "interval"
-    names = ("name", "median", "unit", interval, "cv", "launches")
+        rows.append((name, mean, unit, f"{low} – {high}", cv, item.launches))
+    interval = "range" if found.descriptive else "interval"
+    names = ("name", "mean", "unit", interval, "cv", "launches")
     return table((t(f"head.{name}") for name in names), rows)
 
 
@@ -135,8 +130,6 @@ def remarks(found: RepeatSummary) -> list[Phrase]:
         lines.append(t("repeats.left_out", runs=runs))
     if found.descriptive:
         lines.append(t("repeats.descriptive"))
-    elif found.is_range and found.figures:
-        lines.append(t("repeats.is_range"))
     return lines
 
 
@@ -215,9 +208,9 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     speed, time = _over(records, name), _over(records, "e2e_time")
     said: list[Phrase] = []
     if speed is not None:
-        shown = f"{speed.median:,.0f}" if speed.median >= 100 else f"{speed.median:.3g}"
+        shown = f"{speed.mean:,.0f}" if speed.mean >= 100 else f"{speed.mean:.3g}"
         said.append((shown, " ", _unit(record, name)))
-    took = "" if time is None else cells.duration(time.median)
+    took = "" if time is None else cells.duration(time.mean)
     reached = "reached" if quality.reached else "no_target"
     if quality.value is not None:
         shown = cells.quality(quality.value, target=quality.target)
@@ -254,14 +247,14 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
             ends = f"{cells.rounded(over.low)} – {cells.rounded(over.high)}"
             note = ends if over.launches > 1 else counted("launches", 1)
             note = (note, ", ", counted("launches", over.launches)) if over.launches > 1 else note
-        value, unit = cells.rounded(over.median), _unit(record, name)
+        value, unit = cells.rounded(over.mean), _unit(record, name)
         if name == "e2e_time":
-            value, unit = cells.duration(over.median), ""
+            value, unit = cells.duration(over.mean), ""
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
     rate = _over(records, "p_train")
     if price is not None and rate is not None:
-        cost = price.per_hour / 3600 / rate.median * 1e6
-        how = f"{price.per_hour:g} / 3600 s / {rate.median:,.1f} samples/s x 1,000,000"
+        cost = price.per_hour / 3600 / rate.mean * 1e6
+        how = f"{price.per_hour:g} / 3600 s / {rate.mean:,.1f} samples/s x 1,000,000"
         found.append(Tile(t("tile.cost"), cells.rounded(cost), price.currency, "", "", how))
     return Tiles(tuple(found))
 

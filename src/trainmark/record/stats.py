@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from math import nan
+from math import exp, nan
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 STEADY_DRIFT = 0.05
 _STEADY_MIN_STEPS = 12
-DRAWS = 10_000  # of a bootstrap
 INTERVAL_MIN_LAUNCHES = 5
+_LEAST_NOISE = 1e-4  # of real step times
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +77,107 @@ class Launches:
     """A figure over several launches.
 
     Args:
-        descriptive: too few launches to infer anything from the interval.
-        is_range: ``low`` and ``high`` are the minimum and maximum over the launches.
+        mean: geometric; arithmetic where a value is zero or below.
+        low: lower end of the mean's 95% interval, by Student's t on the logarithms; of fewer than
+            five launches the least value.
+        cv: sample standard deviation over the arithmetic mean.
     """
 
-    median: float
+    mean: float
     low: float
     high: float
     cv: float | None
     launches: int
-    descriptive: bool
-    is_range: bool
+
+    @property
+    def is_range(self) -> bool:
+        """Tell whether there are too few launches for an interval."""
+        return self.launches < INTERVAL_MIN_LAUNCHES
 
 
-def over_launches(values: Sequence[float], *, seed: int = 0) -> Launches:
-    """Return the median with its 95% bootstrap interval and the coefficient of variation."""
+def over_launches(values: Sequence[float]) -> Launches:
+    """Return the mean of one value or more, with its interval or their range."""
     data = np.asarray(values, np.float64)
-    rng = np.random.default_rng(seed)
-    draws = rng.choice(data, size=(DRAWS, len(data)), replace=True)
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    return Launches(
-        median=float(np.median(data)),
-        low=float(low),
-        high=float(high),
-        cv=_cv(data),
-        launches=len(data),
-        descriptive=len(data) < INTERVAL_MIN_LAUNCHES,
-        is_range=bool(low == data.min() and high == data.max()),
-    )
+    logs = bool((data > 0).all())
+    middle, low, high = _interval(np.log(data) if logs else data)
+    if logs:
+        middle, low, high = exp(middle), exp(low), exp(high)
+    if data.min() == data.max():  # to the last digit
+        middle = low = high = float(data[0])
+    if len(data) < INTERVAL_MIN_LAUNCHES:
+        low, high = float(data.min()), float(data.max())
+    return Launches(middle, low, high, _cv(data), len(data))
+
+
+def ratio(
+    a: Sequence[float], b: Sequence[float], *, paired: bool = False
+) -> tuple[float, float | None, float | None]:
+    """Return the geometric mean of ``b`` over that of ``a``, and both ends of its 95% interval.
+
+    Student's t on logarithms: of pairs on their differences, else Welch's. None of fewer than
+    five launches on a side.
+
+    Args:
+        a: values above zero.
+        paired: launch k of ``a`` and of ``b`` were done one right after the other.
+    """
+    before, after = np.log(a), np.log(b)
+    middle = float(after.mean() - before.mean())
+    if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:
+        return exp(middle), None, None
+    if paired:
+        middle, low, high = _interval(after - before)
+    else:
+        of_means = [(x.var(ddof=1) / len(x), len(x) - 1) for x in (before, after)]
+        total = sum(variance for variance, _ in of_means)
+        rest = sum(variance**2 / freedom for variance, freedom in of_means)
+        half = student(float(total**2 / rest)) * float(total) ** 0.5 if rest else 0.0
+        low, high = middle - half, middle + half
+    return exp(middle), exp(low), exp(high)
+
+
+def _interval(data: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mean and both ends of its 95% interval; of one value, that value."""
+    middle, half = float(data.mean()), 0.0
+    if len(data) > 1:
+        half = student(len(data) - 1) * float(data.std(ddof=1)) / len(data) ** 0.5
+    return middle, middle - half, middle + half
+
+
+def student(freedom: float, level: float = 0.95) -> float:
+    """Return the two-sided point of Student's distribution at ``level``, to five digits.
+
+    With ``x = sqrt(freedom) tan(angle)`` the density over the angle is ``cos(angle)**(freedom-1)``.
+    """
+    angles = np.linspace(0, np.pi / 2, 20_001)
+    density = np.cos(angles) ** (freedom - 1)
+    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return float(freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
+
+
+def trend(*sides: Sequence[float]) -> float | None:
+    """Return by what share values change from one launch to the next; None: chance explains it.
+
+    The slope of the logarithms over their order, one for all sides, is 99% certain not to be 0.
+    """
+    order = np.concatenate([np.arange(len(side)) - (len(side) - 1) / 2 for side in sides])
+    logs = np.concatenate([np.log(side) - np.log(side).mean() for side in sides])
+    freedom, spread_ = len(order) - len(sides) - 1, float(order @ order)
+    slope = float(order @ logs) / spread_
+    rest = logs - slope * order
+    error = float(rest @ rest / freedom / spread_) ** 0.5
+    return slope if abs(slope) > student(freedom, 0.99) * error else None
+
+
+def proportional(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Tell whether step times are the same but for a factor, as those of two launches never are.
+
+    Times that do not vary, or too few of them, tell nothing.
+    """
+    if len(a) != len(b) or len(a) < _STEADY_MIN_STEPS:
+        return False
+    first, other = (np.asarray(x, np.float64) / np.mean(x) for x in (a, b))
+    return bool(first.std() > _LEAST_NOISE and np.abs(first - other).max() < _LEAST_NOISE / 10)
 
 
 @dataclass(slots=True)

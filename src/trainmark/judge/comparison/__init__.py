@@ -1,11 +1,259 @@
 """Compare two groups of results: ratios with intervals, verdicts, and what else differs."""
 
-from trainmark.judge.comparison.comparing import (
-    REGRESSIONS,
-    UNTOLD,
-    ComparedFigure,
-    Comparison,
-    compare,
-)
+from __future__ import annotations
 
-__all__ = ["REGRESSIONS", "UNTOLD", "ComparedFigure", "Comparison", "compare"]
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED, UsageError, nearest
+from trainmark.judge.comparison import sides
+from trainmark.record.figures import FIGURES, specs
+from trainmark.record.record import Record
+from trainmark.record.rows import Row
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio, trend
+from trainmark.record.trust import graded, verification_of
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trainmark.judge.comparison.sides import Difference, Result, Side
+    from trainmark.record.record import Trust, Verification
+    from trainmark.spec import FigureSpec, Message, PageSpec
+
+Verdict = Literal[
+    "slower", "worse", "target_missed", "too_noisy", "too_little_data",
+    "no_difference", "no_direction", "faster", "better",
+]  # fmt: skip
+REGRESSIONS: tuple[Verdict, ...] = ("slower", "worse", "target_missed")
+UNTOLD: tuple[Verdict, ...] = ("too_noisy", "too_little_data")
+THRESHOLD = 0.03
+# Compared unless others are asked for: the throughputs that both sides have, else the first below.
+_THROUGHPUTS = ("p_core", "p_train", "p_whole")
+_ELSE = ("token/p/s", "final_result", "e2e_time")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of both sides.
+
+    Args:
+        better: whether higher or lower values are better; None: neither.
+        a: geometric mean over the launches of A, in ``unit``; None: not known.
+        ratio: ``b / a``.
+        low: lower end of the ratio's 95% interval; None: there is none.
+        launches: those of A and of B that tell the figure.
+    """
+
+    name: str
+    unit: str
+    better: str | None
+    a: float | None
+    b: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    launches: tuple[int, int]
+    verdict: Verdict
+    sentence: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is known of B over A.
+
+    Args:
+        quality: how many launches of each reached their target; None: there is none to reach.
+        differences: facts of machine and software that differ.
+        allowed: in what the work differs, as allowed.
+        paired: launches were done in turns and are compared in pairs.
+        trust: of both sides together; None of published rows alone.
+        verification: of all launches together.
+    """
+
+    a: Side
+    b: Side
+    figures: tuple[ComparedFigure, ...]
+    quality: Message | None
+    quality_verdict: Verdict
+    differences: tuple[Difference, ...]
+    allowed: tuple[Difference, ...]
+    paired: bool
+    threshold: float
+    trust: Trust | None
+    verification: Verification
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the gravest verdict: a regression, then what cannot be told, then the first."""
+        return self._gravest[0]
+
+    @property
+    def sentence(self) -> Message:
+        """Return the sentence of the verdict."""
+        return self._gravest[1]
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if there is no regression, 1 if there is one, 3 if it cannot be told."""
+        if self.verdict in REGRESSIONS:
+            return EXIT_FAILED
+        return EXIT_NOISY if self.verdict in UNTOLD else EXIT_PASSED
+
+    @property
+    def _gravest(self) -> tuple[Verdict, Message]:
+        said = [(one.verdict, one.sentence) for one in self.figures]
+        if self.quality is not None:
+            said.append((self.quality_verdict, self.quality))
+        return min(said, key=lambda one: (one[0] not in REGRESSIONS, one[0] not in UNTOLD))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON has it."""
+        told = {"verdict": self.verdict, "sentence": self.sentence, "exit_code": self.exit_code}
+        document: dict[str, Any] = to_jsonable_python(told) | to_jsonable_python(self)
+        return document
+
+
+def compare(
+    a: Sequence[Result],
+    b: Sequence[Result],
+    *,
+    figures: Sequence[str] | None = None,
+    threshold: float = THRESHOLD,
+    allow: Collection[str] = (),
+) -> Comparison:
+    """Compare the launches ``b`` with the launches ``a``.
+
+    Args:
+        a: records of launches, or rows that others published.
+        figures: names as in ``figures.toml``; None: the throughputs that both sides have.
+        threshold: share by which a ratio must differ from 1, with its whole interval.
+        allow: keys of the work in which the sides may differ.
+
+    Raises:
+        UsageError: other work, with the key and both values; a run given twice or copied; an
+            unknown figure; a threshold outside 0 to 1; a side without results.
+    """
+    ours = [one for one in (*a, *b) if isinstance(one, Record)]
+    known = known_figures(figures or (), threshold, ours[0].plan.about.page if ours else None)
+    of_a, of_b = sides.chosen(a, b, allow), sides.chosen(b, a, allow)
+    allowed = sides.allowed_work(of_a.checked, of_b.checked, allow)
+    paired = sides.in_turns(of_a, of_b)
+    kept = [of_a.kept, of_b.kept]
+    verdict, words = _quality(of_a.side, of_b.side)
+    trusts = [one.trust for one in (of_a.side, of_b.side) if one.trust]
+    return Comparison(
+        of_a.side, of_b.side,
+        figures=tuple(_compared(known[name], kept, paired=paired, threshold=threshold)
+                      for name in figures or _usual(kept)),
+        quality=words, quality_verdict=verdict,
+        differences=sides.environment(*kept), allowed=allowed, paired=paired, threshold=threshold,
+        trust=graded(reason for trust in trusts for reason in trust.reasons) if trusts else None,
+        verification=verification_of(ours),
+    )  # fmt: skip
+
+
+def known_figures(
+    names: Sequence[str], threshold: float, page: PageSpec | None
+) -> dict[str, FigureSpec]:
+    """Return every figure by name, with those of a case; refuse arguments before anything starts.
+
+    Raises:
+        UsageError: one of ``names`` is not among them, or the threshold is outside 0 to 1.
+    """
+    if not 0 <= threshold < 1:
+        raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 3% or 0.03")
+    known = specs(page) if page else FIGURES
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
+    return known
+
+
+def _usual(kept: Sequence[Sequence[Result]]) -> Sequence[str]:
+    """Return the figures that are compared unless others are asked for."""
+    both = [
+        name
+        for name in (*_THROUGHPUTS, *_ELSE)
+        for unit in [_unit(kept, name)]
+        if all(any(_value(one, name, unit) for one in results) for results in kept)
+    ]
+    return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
+
+
+def _unit(kept: Sequence[Sequence[Result]], name: str) -> str:
+    """Return the unit that both sides tell a figure in, else the first that one does."""
+    a, b = (
+        [one.figures[name].unit for one in results if (one.figure(name) or 0) > 0]
+        for results in kept
+    )
+    shared = (unit for unit in a if unit in b)
+    return next(filter(None, (*shared, *a, *b)), "")
+
+
+def _value(result: Result, name: str, unit: str) -> float | None:
+    """Return a figure; None where it is not known, has no logarithm or is in another unit."""
+    value = result.figure(name)
+    told = value and value > 0 and result.figures[name].unit in {unit, ""}  # a row may tell none
+    return value if told else None
+
+
+def _compared(
+    spec: FigureSpec, kept: Sequence[Sequence[Result]], *, paired: bool, threshold: float
+) -> ComparedFigure:
+    """Return a figure with its verdict; it has no ratio where one side does not tell it."""
+    name, unit = spec.name, _unit(kept, spec.name)
+    known = [[_value(one, name, unit) for one in results] for results in kept]
+    if paired:  # a round counts where both of its launches tell the figure
+        whole = [pair for pair in zip(*known, strict=True) if None not in pair]
+        known = [[pair[side] for pair in whole] for side in (0, 1)]
+    a, b = ([value for value in side if value is not None] for side in known)
+    value, low, high = ratio(a, b, paired=paired) if a and b else (None, None, None)
+    if any(isinstance(one, Row) for results in kept for one in results):
+        low = high = None  # a printed figure says nothing of its variation
+    moved = None if paired or low is None else trend(a) or trend(b) or trend(a, b)
+    args = {"figure": name, "ratio": value, "low": low, "high": high, "threshold": threshold,
+            "launches": min(len(a), len(b)), "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
+    verdict = _verdict(low, high, spec, threshold)
+    sentence = message(f"verdict.{verdict}", **args)
+    if moved and abs(moved) * min(len(a), len(b)) > threshold / 3:
+        verdict, sentence = "too_noisy", message("compare_trend", change=moved, **args)
+    if low is None:
+        code = "compare_absent" if value is None else "compare_no_interval"
+        sentence = message(code, **args)
+    means = [over_launches(side).mean if side else None for side in (a, b)]
+    return ComparedFigure(
+        name=name, unit=unit if a or b else spec.unit, better=spec.better, a=means[0], b=means[1],
+        ratio=value, low=low, high=high, launches=(len(a), len(b)), verdict=verdict,
+        sentence=sentence,
+    )  # fmt: skip
+
+
+def _verdict(low: float | None, high: float | None, spec: FigureSpec, threshold: float) -> Verdict:
+    """Return what the interval says against the threshold."""
+    if low is None or high is None:
+        return "too_little_data"
+    if spec.better is None:
+        return "no_direction"
+    if 1 - threshold <= low and high <= 1 + threshold:
+        return "no_difference"
+    if 1 - threshold <= high and low <= 1 + threshold:
+        return "too_noisy"
+    good = (low > 1) == (spec.better == "higher")
+    if spec.unit == "s" or spec.unit.endswith("/s"):
+        return "faster" if good else "slower"
+    return "better" if good else "worse"
+
+
+def _quality(a: Side, b: Side) -> tuple[Verdict, Message | None]:
+    """Return whether B misses a target that A reaches, judged by most launches of each."""
+    if not a.judged or not b.judged:
+        return "no_difference", None
+    args = {"a": a.reached, "of_a": a.judged, "b": b.reached, "of_b": b.judged}
+    if 2 * a.reached > a.judged and 2 * b.reached < b.judged:
+        return "target_missed", message("compare_target_missed", **args)
+    if a.reached == a.judged and b.reached < b.judged:
+        return "too_noisy", message("compare_target_sometimes", **args)
+    return "no_difference", message("compare_targets", **args)

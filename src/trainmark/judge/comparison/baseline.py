@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Gt, Le
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.recipe import NonNegativeFloat
-from trainmark.record.record import Status  # noqa: TC001 - pydantic reads them
-from trainmark.record.shapes import Number
+from trainmark.record.shapes import Number  # noqa: TC001 - pydantic reads it
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted
 from trainmark.record.work import each_once, groups, work
@@ -48,31 +46,15 @@ def _share(value: object) -> object:
 
 Share = Annotated[NonNegativeFloat, Le(1.0)]
 Tolerance = Annotated[Share, BeforeValidator(_share), PlainSerializer(lambda x: f"{100 * x:g}%")]
-Positive = Annotated[Number, Gt(0)]
 
 
 class Expected(Frozen):
-    """A figure of a piece of work, and how far a run may be from it.
+    """The values of a figure of a piece of work, one a launch, and how far a run may be off."""
 
-    Args:
-        launches: its value in each launch; empty: the median alone is known.
-        fail_if_better: whether to fail a run that is better than ``better_by`` allows.
-    """
-
-    median: Positive
     unit: str
-    launches: list[Positive] = Field(default=[])
+    launches: list[Annotated[Number, Gt(0)]] = Field(min_length=1)
     worse_by: Tolerance = LEAST_WORSE
     better_by: Tolerance = LEAST_BETTER
-    fail_if_better: bool = False
-    at_least: Number | None = None
-    at_most: Number | None = None
-
-    @model_validator(mode="after")
-    def _of_its_launches(self) -> Self:
-        if self.launches and abs(median(self.launches) / self.median - 1) > 1e-3:
-            raise ValueError("median is not that of launches; write launches: [] to set it by hand")
-        return self
 
 
 class Entry(Frozen):
@@ -80,25 +62,16 @@ class Entry(Frozen):
 
     name: str
     taken: date
-    max_age_days: Annotated[int, Gt(0)] | None = None
-    status: Status = "passed"
     environment: dict[str, str]
     work: dict[str, str]
     figures: dict[str, Expected] = Field(min_length=1)
 
 
 class Baseline(Frozen):
-    """A whole file; each piece of work is in it once."""
+    """A whole file; of entries of the same work the first counts."""
 
     schema_version: Annotated[Literal[1], BeforeValidator(int)] = 1
     entries: list[Entry] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        for one in self.entries:
-            if one is not self.of(one.work):
-                raise ValueError(f"{one.name} is the same work as an entry before it")
-        return self
 
     def of(self, key: Mapping[str, str]) -> Entry | None:
         """Return the entry of a piece of work."""
@@ -128,18 +101,13 @@ def in_words(values: Mapping[str, Any]) -> dict[str, str]:
 def environment(record: Record) -> dict[str, str]:
     """Return what a record tells of machine and software in a word each."""
     facts = {**record.environment, **record.environment.get("packages", {})}
-    return in_words({name: fact for name, fact in facts.items() if isinstance(fact, str)})
+    return {name: fact for name, fact in facts.items() if isinstance(fact, str)}
 
 
 def title(record: Record) -> str:
     """Return a name of a record's work for people."""
     changed = fix_hp_text(record.fix_hp | record.extra)
     return f"{record.case_key} {record.plan.recipe_name} {changed}".rstrip(" /")
-
-
-def day(record: Record) -> date:
-    """Return the day on which a record's run was started."""
-    return date.fromisoformat(record.started[:10])
 
 
 def take(records: Sequence[Record], names: Sequence[str], old: Baseline | None = None) -> Baseline:
@@ -156,12 +124,10 @@ def take(records: Sequence[Record], names: Sequence[str], old: Baseline | None =
         raise UsageError("no run there", remedy="name runs that passed")
     each_once(record.run_id for record in records)
     for record in records:
-        contradicted = refuted(record.trust)
-        if contradicted or not record.passed:
-            what = "not as its evidence has it" if contradicted else f"status {record.status}"
+        if refuted(record.trust) or not record.passed:
             rule = "a baseline is of runs that passed and agree with their evidence"
-            raise RecordError(what, where=record.run_id, rule=rule)
-    entries = {id(entry): entry for entry in old.entries} if old else {}
+            raise RecordError(f"status {record.status}", where=record.run_id, rule=rule)
+    entries = {json.dumps(entry.work): entry for entry in old.entries} if old else {}
     for launches in groups(records):
         newest = max(launches, key=lambda record: record.started)
         key = in_words(work(newest))
@@ -169,15 +135,15 @@ def take(records: Sequence[Record], names: Sequence[str], old: Baseline | None =
         figures = dict(entry.figures) if entry else {}
         for name in names or figures or FIGURES:
             figures[name] = _expected(launches, name, figures.get(name))
-        new: dict[str, Any] = {"taken": day(newest), "environment": environment(newest)}
-        new["figures"] = figures
-        made = Entry(name=title(newest), work=key, **new)
-        entries[id(entry or made)] = entry.model_copy(update=new) if entry else made
+        entries[json.dumps(entry.work if entry else key)] = Entry(
+            name=entry.name if entry else title(newest), work=key, figures=figures,
+            taken=date.fromisoformat(newest.started[:10]), environment=environment(newest),
+        )  # fmt: skip
     return Baseline(entries=list(entries.values()))
 
 
 def tolerance(cv: float | None, launches: int) -> float:
-    """Return the share by which a later launch may be worse than the median of ``launches``.
+    """Return the share by which a later launch may be worse than the mean of ``launches``.
 
     Three coefficients of variation, more for few launches, which tell their scatter badly.
     """
@@ -192,15 +158,10 @@ def _expected(launches: Sequence[Record], name: str, known: Expected | None) -> 
         others = [other for other in (QUALITY, *launches[0].figures) if values(launches, other)]
         what = f"no {name} above zero in each launch"
         raise UsageError(what, where=launches[0].run_id, remedy=nearest(name, others))
-    over = over_launches(found)
-    new: dict[str, Any] = {
-        "median": over.median,
-        "unit": unit(launches[0], name),
-        "launches": found,
-    }
+    new: dict[str, Any] = {"unit": unit(launches[0], name), "launches": found}
     if known:
         return known.model_copy(update=new)
-    worse = tolerance(over.cv, over.launches)
+    worse = tolerance(over_launches(found).cv, len(found))
     return Expected(**new, worse_by=worse, better_by=min(1.0, max(LEAST_BETTER, 2 * worse)))
 
 

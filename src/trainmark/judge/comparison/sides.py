@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import mean
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
+from trainmark import cases
 from trainmark.errors import UsageError, nearest
-from trainmark.recipe import FIELD_ALIASES
+from trainmark.recipe import FIELD_ALIASES, fields_under
 from trainmark.record.record import Record
 from trainmark.record.rows import Row
+from trainmark.record.stats import proportional
 from trainmark.record.trust import of_repeats, refuted
 from trainmark.record.work import each_once, printed_work, with_all_names, work
 from trainmark.spec import message
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 Result = Record | Row
 # What differs between any two launches of one machine.
 _PASSING = ("others_cpu_share", "device_users", "skew_s", "finished", "artifacts", "skipped_steps")
-_TELLING = ("case", "ran_world", "precision")
 _ENDED = ("passed", "target_missed")  # what crashed before its target has not missed it
-_CLOCK_STEP_MHZ = 50  # in which mean clocks are told: launches of one machine differ a little
+NEVER_ALLOWED = ("case", "data", "content_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,13 @@ class Difference:
     b: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Side:
     """One side of a comparison.
 
     Args:
         names: run id of each launch that figures are over, or place of each published row.
         evidence: of rows, how far others can check them; None: launches of ours.
-        untold: keys of the work that one of the rows does not tell, and that may differ.
         judged: launches of which it is known whether they reached their target.
     """
 
@@ -62,25 +61,22 @@ class Side:
     left_out: tuple[LeftOut, ...]
     trust: Trust | None
     evidence: EvidenceLevel | None
-    untold: tuple[str, ...]
     reached: int
     judged: int
 
 
-def side(given: Sequence[Result], kept: Sequence[Result], left_out: Sequence[LeftOut]) -> Side:
-    """Return the side of ``given``, whose figures are over ``kept``."""
-    records = [one for one in given if isinstance(one, Record)]
-    ended = [one for one in records if one.status in _ENDED and not refuted(one.trust)]
-    judged = [one.quality.reached for one in ended if one.quality.reached is not None]
-    trusted = [one for one in kept if isinstance(one, Record)] or records
-    rows = [one for one in kept if isinstance(one, Row)]
-    return Side(
-        names=tuple(map(name_of, kept)), left_out=tuple(left_out),
-        trust=of_repeats(trusted) if trusted else None,
-        evidence=max((one.evidence for one in rows), default=None),
-        untold=tuple(x for x in _TELLING if any(x not in printed_work(row) for row in rows)),
-        reached=sum(judged), judged=len(judged),
-    )  # fmt: skip
+@dataclass(slots=True)
+class Chosen:
+    """The results of a side: those whose work must be the same, and those that figures are over."""
+
+    checked: list[Result]
+    kept: list[Result]
+    side: Side
+
+    def keep(self, kept: list[Result], left_out: Iterable[LeftOut]) -> None:
+        """Leave out further results."""
+        self.kept, self.side.names = kept, tuple(map(name_of, kept))
+        self.side.left_out += tuple(left_out)
 
 
 def name_of(result: Result) -> str:
@@ -88,9 +84,7 @@ def name_of(result: Result) -> str:
     return result.run_id if isinstance(result, Record) else f"{result.file}:{result.line}"
 
 
-def chosen(
-    given: Sequence[Result], others: Sequence[Result], allow: Collection[str]
-) -> tuple[list[Result], list[LeftOut]]:
+def chosen(given: Sequence[Result], others: Sequence[Result], allow: Collection[str]) -> Chosen:
     """Return what figures are over, and what is left out.
 
     What did not pass, or is contradicted by its evidence, is left out. Where the other
@@ -101,16 +95,23 @@ def chosen(
     """
     if len({type(one) for one in given}) != 1:
         what = "records and published rows on one side" if given else "a side without results"
-        rule = "a side is launches of ours, or rows that others published"
-        remedy = "name them apart" if given else "name at least one on each side"
-        raise UsageError(what, rule=rule, remedy=remedy)
-    if isinstance(given[0], Record):
-        reasons = [_not_counted(one) for one in given if isinstance(one, Record)]
-    else:
-        reasons = _farther([one for one in given if isinstance(one, Row)], others, allow)
-    kept = [one for one, why in zip(given, reasons, strict=True) if why is None]
-    pairs = zip(given, reasons, strict=True)
-    return kept, [LeftOut(name_of(one), why) for one, why in pairs if why is not None]
+        raise UsageError(what, rule="a side is launches of ours, or rows that others published")
+    records = [one for one in given if isinstance(one, Record)]
+    rows = [one for one in given if isinstance(one, Row)]
+    reasons = [*map(_not_counted, records)] if records else _farther(rows, others, allow)
+    pairs = list(zip(given, reasons, strict=True))
+    kept = [one for one, why in pairs if why is None]
+    ended = [one for one in records if one.status in _ENDED and not refuted(one.trust)]
+    judged = [one.quality.reached for one in ended if one.quality.reached is not None]
+    trusted = [one for one in kept if isinstance(one, Record)] or records
+    side = Side(
+        names=tuple(map(name_of, kept)),
+        left_out=tuple(LeftOut(name_of(one), why) for one, why in pairs if why is not None),
+        trust=of_repeats(trusted) if trusted else None,
+        evidence=max((one.evidence for one in kept if isinstance(one, Row)), default=None),
+        reached=sum(judged), judged=len(judged),
+    )  # fmt: skip
+    return Chosen([*records] or kept, kept, side)
 
 
 def _not_counted(record: Record) -> Message | None:
@@ -124,39 +125,38 @@ def _farther(
 ) -> list[Message | None]:
     """Return for each row why it does not count: it failed, or another is nearer to the work."""
     wanted = next((printed_work(one) for one in others if isinstance(one, Record)), {})
-    told = [printed_work(one) for one in rows]
-    unlike = [[key for key in one if key in wanted and one[key] != wanted[key]] for one in told]
-    silent = [[key for key in wanted if key not in one] for one in told]
-    # Rates of several worlds have no mean, so that another world weighs more than another field.
-    distance = [
-        (len({*keys} - {*allow}), "ran_world" in keys, len(keys), len(untold))
-        for keys, untold in zip(unlike, silent, strict=True)
+    unlike = [
+        [key for key, value in wanted.items() if told.get(key) != value]
+        for told in map(printed_work, rows)
     ]
-    passed = [far for far, row in zip(distance, rows, strict=True) if row.failure is None]
-    reasons = []
-    for row, keys, untold, far in zip(rows, unlike, silent, distance, strict=True):
-        code, key = ("other", keys[0]) if keys else ("silent", ", ".join(untold))
-        farther = far != min(passed, default=None)
-        reasons.append(
-            row.failure or (message(f"compare_{code}_row", key=key) if farther else None)
-        )
-    return reasons
+    # Rates of several worlds have no mean, so that another world weighs more than another field.
+    far = [("ran_world" in keys, len({*keys} - {*allow}), len(keys)) for keys in unlike]
+    least = min((x for x, row in zip(far, rows, strict=True) if row.failure is None), default=None)
+    return [
+        row.failure or (message("compare_other_row", key=keys[0]) if x != least else None)
+        for row, keys, x in zip(rows, unlike, far, strict=True)
+    ]
 
 
-def rounds(a: Sequence[Result], b: Sequence[Result]) -> list[list[Record]] | None:
-    """Return both sides' launches of each round that both have; None: not done in turns.
+def in_turns(a: Chosen, b: Chosen) -> bool:
+    """Tell whether launches were done in turns; then only rounds that both sides have are kept.
 
     The number of a launch in its series is its round: all of a round began before the next did.
     """
-    sides = [
-        {one.plan.repeat_index: one for one in found if isinstance(one, Record)} for found in (a, b)
+    rounds = [
+        {one.plan.repeat_index: one for one in side.kept if isinstance(one, Record)}
+        for side in (a, b)
     ]
-    shared = sorted(sides[0].keys() & sides[1].keys())
-    starts = [sorted(one[number].started for one in sides) for number in shared]
-    in_turns = all(last[1] <= following[0] for last, following in pairwise(starts))
-    if len(shared) < 2 or not in_turns or sum(map(len, sides)) < len(a) + len(b):
-        return None
-    return [[one[number] for number in shared] for one in sides]
+    shared = sorted(rounds[0].keys() & rounds[1].keys())
+    starts = [sorted(one[number].started for one in rounds) for number in shared]
+    paired = all(last[1] <= following[0] for last, following in pairwise(starts))
+    if len(shared) < 2 or not paired or sum(map(len, rounds)) < len(a.kept) + len(b.kept):
+        return False
+    reason = message("compare_alone_in_round")
+    for side, found in zip((a, b), rounds, strict=True):
+        alone = (LeftOut(found[x].run_id, reason) for x in found if x not in shared)
+        side.keep([found[number] for number in shared], alone)
+    return True
 
 
 def allowed_work(
@@ -165,15 +165,33 @@ def allowed_work(
     """Return in what the work differs, all of it allowed.
 
     Raises:
-        UsageError: a run given twice, an unknown key to allow, or work that differs in another
-            key, with both values.
+        UsageError: a run given twice or copied, an unknown key to allow, or work that differs in
+            another key, with both values.
     """
     everything = [*a, *b]
     each_once(map(name_of, everything))
-    ours = [work(one) for one in everything if isinstance(one, Record)]
-    whole = len(ours) == len(everything)  # only a row may be silent
-    facts = with_all_names(ours) if whole else [printed_work(one) for one in everything]
+    records = [one for one in everything if isinstance(one, Record)]
+    for one, other in combinations(records, 2):
+        if proportional(one.steps.time_ns, other.steps.time_ns):
+            what = f"step times of {one.run_id} and {other.run_id} are the same or proportional"
+            raise UsageError(what, rule="launches are measured, not copied")
+    if len(records) == len(everything):
+        facts = with_all_names([work(one) for one in records])
+    else:  # only a row may be silent
+        for record in records:
+            _refuse_other_model(record)
+        facts = [printed_work(one) for one in everything]
     return refuse_other_work(facts[: len(a)], facts[len(a) :], allow)
+
+
+def _refuse_other_model(record: Record) -> None:
+    """Refuse a launch whose changes go beyond the amount of work: rows are of published models."""
+    case = cases.load(record.plan.case) if record.plan.case in cases.names() else None
+    scope = fields_under(case.recipe_type, "scope") if case else frozenset[str]()
+    changed = [name for name in record.plan.extra if name not in scope]
+    if changed:
+        what = f"another model or data than the published: it changes {', '.join(changed)}"
+        raise UsageError(what, where=record.run_id)
 
 
 def refuse_other_work(
@@ -191,11 +209,15 @@ def refuse_other_work(
         what = f"no key {unknown!r} of the work"
         raise UsageError(what, where="--allow", remedy=nearest(unknown, known))
     found = [one for one in _facts(a, b) if len(_distinct([*one.a, *one.b])) > 1]
-    refused = [one for one in found if one.name not in allow]
+    other = [one for one in found if one.name in NEVER_ALLOWED]
+    refused = other or [one for one in found if one.name not in allow]
     if refused:
         first, *others = _distinct([*refused[0].a, *refused[0].b])
+        what = f"{refused[0].name} is {first!r} and {others[0]!r}"
+        if other:
+            raise UsageError(f"{what}: another case, model or data set is never compared")
         raise UsageError(
-            f"{refused[0].name} is {first!r} and {others[0]!r}",
+            what,
             where="the work of A and B" if refused[0].a != refused[0].b else "the work of a side",
             rule=f"only the same work compares; differing: {', '.join(x.name for x in refused)}",
             remedy=" ".join(f"--allow {one.name}" for one in refused),
@@ -216,32 +238,21 @@ def _distinct(values: Iterable[Any]) -> tuple[Any, ...]:
 
 def environment(a: Sequence[Result], b: Sequence[Result]) -> tuple[Difference, ...]:
     """Return in what machines and software of the sides differ, as far as both tell it."""
-    told = surroundings([*a, *b])
-    both = (one for one in _facts(told[: len(a)], told[len(a) :]) if one.a and one.b)
+    told = [[_surroundings(one) for one in side] for side in (a, b)]
+    set_ = {key for side in told for facts in side for key in facts if key.startswith("variables.")}
+    for facts in (facts for side in told for facts in side if "suite" in facts):
+        facts |= {name: facts.get(name, "unset") for name in sorted(set_)}
+    both = (one for one in _facts(*told) if one.a and one.b)
     return tuple(one for one in both if set(one.a) != set(one.b))
 
 
-def surroundings(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return the facts of machine and software of each result by name, as far as it tells them."""
-    told = [_surroundings(one) for one in results]
-    for name in sorted({key for facts in told for key in facts if key.startswith("variables.")}):
-        for facts in told:
-            if "suite" in facts:  # a record: what it does not list was not set
-                facts.setdefault(name, "unset")
-    return told
-
-
-def _surroundings(result: Result) -> dict[str, Any]:
+def _surroundings(result: Result) -> dict[str, str]:
     """Return the facts of machine and software by name; of several devices, what they share."""
-    if isinstance(result, Row):
-        return dict(_flat("", {"devices": {"name": result.device}, "vendor": result.vendor}))
-    facts: dict[str, Any] = {}
-    told = {"suite": result.suite.version, "vendor": result.plan.device.vendor}
-    devices = result.telemetry.devices if result.telemetry else ()
-    measured = [one.over["measured"].quantities for one in devices if "measured" in one.over]
-    if clocks := [one["clock_mhz"].mean for one in measured if "clock_mhz" in one]:
-        told["clock_mhz"] = f"{round(mean(clocks) / _CLOCK_STEP_MHZ) * _CLOCK_STEP_MHZ}"
-    for name, value in _flat("", told | dict(result.environment)):
+    told: dict[str, Any] = {"devices": {"name": result.device}} if isinstance(result, Row) else {
+        "suite": result.suite.version, "vendor": result.plan.device.vendor, **result.environment,
+    }  # fmt: skip
+    facts: dict[str, str] = {}
+    for name, value in _flat("", told):
         if str(value) not in facts.setdefault(name, str(value)).split(", "):
             facts[name] += f", {value}"
     return facts

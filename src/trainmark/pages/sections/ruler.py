@@ -44,7 +44,7 @@ def _unlike(own: Record, other: Result) -> dict[str, tuple[object, object]]:
 
 def _speed(results: Sequence[Result], figure: str) -> float | None:
     values = [x for one in results if (x := one.figure(figure)) is not None]
-    return over_launches(values).median if values else None
+    return over_launches(values).mean if values else None
 
 
 def ruler(records: Sequence[Record], against: Sequence[Result]) -> Block | None:

@@ -17,6 +17,7 @@ from trainmark.judge.audit import audit
 from trainmark.judge.audit.finding import SEVERITIES
 from trainmark.judge.audit.subject import of_row
 from trainmark.judge.comparison import compare
+from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.bundle.archive import ENDING, unpacked
 from trainmark.library.importers.table import published, references
 from trainmark.library.redaction import redacted_record
@@ -114,7 +115,7 @@ def compare_page(
         if side is sides[0]:
             continue
         unlike = {*differing(work(sides[0][0]), work(side[0]))}
-        refused |= unlike - {*allow}
+        refused |= unlike - {*allow, *NEVER_ALLOWED}
         if unlike - {*allow}:
             keys = ", ".join(sorted(unlike - {*allow}))
             blocks: list[Block] = [Paragraph(t("site.refused", side=letter, keys=keys), "warn")]
