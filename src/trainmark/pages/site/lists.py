@@ -184,7 +184,7 @@ def _speeds(works: dict[str, Run], links: Links) -> Block:
         worst = next(x for x in reversed(TONES) if x in trusts)
         rows.append([
             first["device"], str(first["world"]), first["precision"], first["recipe"], len(of),
-            cells.number(over.median),
+            cells.number(over.mean),
             t("site.range", ends=ends) if over.is_range and len(of) > 1 else ends,
             cells.percent(_middle(of, "MFU")), cells.quality(_middle(of, "quality_value")),
             t(f"trust.{worst}"), Link(first["started_utc"][:10], links.run(first["run_id"])),
