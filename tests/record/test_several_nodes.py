@@ -41,8 +41,8 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def job(said: str, lost: tuple[int, ...] = ()) -> dict[str, Any]:
-    return event("job", 13 * S, phase="ended", said=said, exit_code=None, lost=list(lost))
+def job(said: str) -> dict[str, Any]:
+    return event("job", 13 * S, phase="ended", said=said, exit_code=None)
 
 
 def node(
@@ -108,7 +108,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     node(run_dir, 0, SAME)
     node(run_dir, 1, SAME, lost=True)
     node(run_dir, 2, SAME)
-    write_events(run_dir / "events.job.jsonl", [job("NODE_FAIL", (1,))])
+    write_events(run_dir / "events.job.jsonl", [job("NODE_FAIL")])
     made = reduce.reduce(run_dir)
     assert (made.status, made.cause.kind) == ("failed", "node_lost")
     assert made.cause.message.args == {"nodes": "1", "ranks": "1", "said": "NODE_FAIL", "steps": 16}

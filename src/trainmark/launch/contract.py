@@ -69,13 +69,11 @@ class JobState:
         phase: ``ended``: by itself; ``lost``: the engine refused it, or took its nodes away.
         said: the engine's own words, for example ``PENDING (Priority)``.
         exit_code: of the job, if the engine tells one.
-        lost: numbers of the nodes that the engine reports as failed.
     """
 
     phase: Phase
     said: str = ""
     exit_code: int | None = None
-    lost: tuple[int, ...] = ()
 
 
 class Job(Protocol):

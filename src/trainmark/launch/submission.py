@@ -240,7 +240,7 @@ def _watched(
 
 def _emit_state(folder: Path, state: JobState) -> None:
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
-    events.emit("job", **asdict(state) | {"lost": list(state.lost)})
+    events.emit("job", **asdict(state))
     events.close()
 
 

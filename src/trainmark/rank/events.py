@@ -217,7 +217,6 @@ class Job(Event, tag="job"):
     phase: Literal["waiting", "running", "ended", "lost"]
     said: str
     exit_code: int | None
-    lost: list[int]
 
 
 class FailedRank(msgspec.Struct, kw_only=True):

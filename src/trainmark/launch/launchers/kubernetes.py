@@ -129,7 +129,6 @@ class KubernetesJob:
         self.id = job
         self._plan, self._site = plan, site
         self._last = JobState(phase="waiting", said="created")
-        self._seen: dict[int, JobState] = {}
 
     def state(self) -> JobState:
         """Return where it is now; while the cluster does not answer, where it was."""
@@ -139,7 +138,7 @@ class KubernetesJob:
             told = json.loads(_kubectl(self._site, "get", kinds, "-l", own, "-o", "json"))
         except EnvironmentFault as fault:
             return replace(self._last, said=fault.what)
-        self._last = state_of(told["items"], self._plan.nnodes, self._seen)
+        self._last = state_of(told["items"], self._plan.nnodes)
         return self._last
 
     def cancel(self) -> None:
@@ -153,34 +152,32 @@ class KubernetesJob:
         _kubectl(self._site, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
-def state_of(found: list[dict[str, Any]], nnodes: int, seen: dict[int, JobState]) -> JobState:
+def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:
     """Return the state of a job.
 
     Args:
         found: the job and its pods, as ``kubectl get -o json`` lists them.
-        seen: pods that failed, by node; the call adds to them, for they may be deleted soon.
     """
-    pods = dict(sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0)))
-    seen |= {node: pod for node, pod in pods.items() if pod.phase == "lost" or pod.exit_code}
-    lost = tuple(sorted(node for node, pod in seen.items() if pod.phase == "lost"))
+    pods = sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0))
+    states = [pod for _, pod in pods]
     job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
-    if job is None and pods:
-        return JobState(phase="running", said="its pods are being deleted")
-    told = {"Failed=True": {"reason": "it was deleted"}} if job is None else job
-    if "Completed=True" in told:
+    words = [pod.said for pod in states if pod.said][:3]
+    if job is None:
+        gone = "its pods are being deleted" if pods else "it was deleted"
+        return JobState(phase="running" if pods else "lost", said=gone)
+    if "Completed=True" in job:
         return JobState(phase="ended", said="Completed", exit_code=0)
-    if "Failed=True" in told and not any(pod.phase == "running" for pod in pods.values()):
-        why = told["Failed=True"]
-        end = seen[min(lost or seen)] if seen else JobState(phase="ended")
-        taken = lost or job is None or why["reason"] in _TAKEN
-        said = "; ".join(filter(None, [_said(why), end.said]))
-        return replace(end, phase="lost" if taken else "ended", said=said, lost=lost)
-    waits = [pod for pod in pods.values() if pod.phase == "waiting"]
-    texts = [f"{len(pods) - len(waits)} of {nnodes} pods run"]
-    texts += [_said(told["Suspended=True"])] if "Suspended=True" in told else []
-    texts += [pod.said for pod in pods.values() if pod.said][:3]
-    runs = not waits and (len(pods) >= nnodes or seen)
-    return JobState(phase="running" if runs else "waiting", said="; ".join(texts), lost=lost)
+    if "Failed=True" in job and not any(pod.phase == "running" for pod in states):
+        why = job["Failed=True"]
+        taken = why["reason"] in _TAKEN or any(pod.phase == "lost" for pod in states)
+        code = next((pod.exit_code for pod in states if pod.exit_code), None)
+        text = "; ".join([_said(why), *words])
+        return JobState(phase="lost" if taken else "ended", said=text, exit_code=code)
+    waits = sum(pod.phase == "waiting" for pod in states)
+    suspended = [_said(job["Suspended=True"])] if "Suspended=True" in job else []
+    text = "; ".join([f"{len(pods) - waits} of {nnodes} pods run", *suspended, *words])
+    runs = not waits and len(pods) >= nnodes
+    return JobState(phase="running" if runs else "waiting", said=text)
 
 
 def _pod(found: dict[str, Any]) -> tuple[int, JobState]:

@@ -59,9 +59,8 @@ class RayJob:
         if status in ("PENDING", "RUNNING"):
             self.phase = "waiting" if told["phase"] == "waiting" else "running"
             return JobState(phase=self.phase, said=said)
-        lost = tuple(told.get("lost", ()))
-        phase: Phase = "lost" if lost or status == "STOPPED" else "ended"
-        return JobState(phase=phase, said=said, exit_code=job["driver_exit_code"], lost=lost)
+        phase: Phase = "lost" if status == "STOPPED" else "ended"
+        return JobState(phase=phase, said=said, exit_code=job["driver_exit_code"])
 
     def cancel(self) -> None:
         """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""

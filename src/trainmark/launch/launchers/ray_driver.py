@@ -37,13 +37,13 @@ class Node:
     Uses the standard library and Ray only: Ray brings the class itself to that machine.
     """
 
-    def place(self) -> tuple[str, str, str]:
-        """Return Ray's id of the machine, its address and a free port."""
+    def place(self) -> tuple[str, str]:
+        """Return the machine's address and a free port."""
         import ray
 
         with socket.create_server(("", 0)) as free:
             port = str(free.getsockname()[1])
-        return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), port
+        return ray.util.get_node_ip_address(), port
 
     def run(self, script: str, log: str) -> int:
         """Run the node process to its end; it ends its ranks when this actor dies."""
@@ -88,14 +88,14 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
         max_concurrency=2, runtime_env={"env_vars": _WORKER_VARIABLES},
     )(Node)  # fmt: skip
     actors = [node.options(scheduling_strategy=Bundle(group, k)).remote() for k in range(nnodes)]
-    places = ray.get([actor.place.remote() for actor in actors])
+    host, port = ray.get([actor.place.remote() for actor in actors])[0]
     _tell("running")
-    script = script.replace(MASTER, places[0][1]).replace(PORT, places[0][2])
+    script = script.replace(MASTER, host).replace(PORT, port)
     left = {
         actor.run.remote(script.replace(RANK, str(k)), str(folder / f"log.ray{k}.txt")): k
         for k, actor in enumerate(actors)
     }
-    failures: dict[int, str] = {}
+    failures: list[str] = []
     deadline_s: float | None = None
     while left and (deadline_s is None or time.monotonic() < deadline_s):
         for reference in ray.wait(list(left), timeout=1)[0]:
@@ -106,15 +106,13 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
             except RayError as error:
                 said = " ".join(str(error).split())[:1_000]
             if said:
-                failures[number] = f"node {number}: {said}"
+                failures.append(f"node {number}: {said}")
         if deadline_s is None and (failures or stopped):
             deadline_s = time.monotonic() + _END_PATIENCE_S
             for actor in actors:
                 actor.stop.remote()
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    lost = [number for number in failures if places[number][0] not in alive]
-    if failures:  # the first, but a lost one before others
-        _tell("ended", said=failures[(lost or list(failures))[0]], lost=lost)
+    if failures:
+        _tell("ended", said=failures[0])
     return 1 if failures or stopped else 0
 
 

@@ -201,7 +201,7 @@ class SshJob(ChildJob):
             return state
         logs = {node: (folder / f"log.ssh{node}.txt").read_text(errors="replace") for node in lost}
         said = "; ".join(f"node {node}: {connection_fault(log)}" for node, log in logs.items())
-        return replace(state, phase="lost", said=said, lost=tuple(lost))
+        return replace(state, phase="lost", said=said)
 
     def collect(self) -> None:
         """Copy what the nodes wrote, where it is not in the run directory itself.

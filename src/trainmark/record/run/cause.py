@@ -90,13 +90,11 @@ def _job_ended(run: _Run) -> Ending | None:
     if not any(node.events for node in nodes):
         return Ending("failed", _cause("job", message("job_failed", said=job.said)))
     timed_out = stop is not None and stop.reason == "timeout"
-    silent = any(node.events and not node.finished for node in nodes) and not timed_out
-    if job.lost or (job.phase == "ended" and silent):
-        # Those that the engine calls lost, else those that did not report their end: the ranks
-        # of other nodes failed because of it.
-        lost = set(job.lost) or {node.number for node in nodes if not node.finished}
+    if any(node.events and not node.finished for node in nodes) and not timed_out:
+        # Those that did not report their end: the ranks of other nodes failed because of it.
+        lost = {node.number for node in nodes if not node.finished}
         ranks = compact(rank for node in nodes if node.number in lost for rank in node.ranks)
-        where = {"nodes": compact(lost) or "?", "ranks": ranks or "?"}
+        where = {"nodes": compact(lost), "ranks": ranks}
         return Ending("failed", _cause("node_lost", message("node_lost", **where, **args)))
     if job.phase == "lost":
         return Ending("interrupted", _cause("job", message("job_lost", **args)))
