@@ -15,7 +15,7 @@ from trainmark.launch import launchers, submission
 from trainmark.launch.processes import alive_runs
 from trainmark.launch.site import Site
 from trainmark.launch.stopping import StopRequest
-from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Record, read

@@ -14,7 +14,7 @@ from trainmark.check.case_rules import description_faults
 from trainmark.cli.app import main
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import Compliance, check
-from trainmark.plan import divisions, reference, resolving
+from trainmark.plan import overrides, reference, resolving
 from trainmark.plan.request import RunRequest
 from trainmark.record.messages import render
 from trainmark.record.record import Evidence, Record
@@ -159,13 +159,13 @@ def test_what_plans_call_themselves_agrees_with_the_checker(
 
 @pytest.mark.parametrize("name", cases.names())
 def test_every_shipped_case_has_rules_that_fit_what_is_published(name: str) -> None:
-    assert (cases.folder(name) / divisions.RULES_FILE).is_file()
-    rules, published = divisions.of_case(cases.load(name)), reference.of_case(name)
+    assert (cases.folder(name) / overrides.RULES_FILE).is_file()
+    rules, published = overrides.rules_of(cases.load(name)), reference.of_case(name)
     if published.samples_per_pass is not None:
         assert rules.closed.data["train_samples"] == [published.samples_per_pass]
 
 
-GENERAL = divisions.of_case(None)
+GENERAL = overrides.rules_of(None)
 
 
 @pytest.fixture
@@ -193,13 +193,13 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
 
 
 def test_a_case_outside_the_package_has_the_general_rules(outside: Any) -> None:
-    assert divisions.of_case(cases.load(outside(None))) == GENERAL
+    assert overrides.rules_of(cases.load(outside(None))) == GENERAL
     assert GENERAL.closed.data == {"origin": ["real"]}
     assert GENERAL.open.target == "any"
 
 
 def test_a_file_names_what_differs_from_the_general_rules(outside: Any) -> None:
-    rules = divisions.of_case(cases.load(outside("[closed]\nlaunches = 10\n")))
+    rules = overrides.rules_of(cases.load(outside("[closed]\nlaunches = 10\n")))
     assert rules.closed == GENERAL.closed.model_copy(update={"launches": 10})
     assert rules.open == GENERAL.open
 
@@ -220,7 +220,7 @@ def test_a_file_names_what_differs_from_the_general_rules(outside: Any) -> None:
 def test_a_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
     name = outside(text)
     with pytest.raises(UsageError, match=named) as fault:
-        divisions.of_case(cases.load(name))
+        overrides.rules_of(cases.load(name))
     assert fault.value.where == f"{name}/rules.toml"
     with pytest.raises(UsageError, match=name):
         description_faults(name)  # of `trainmark check`

@@ -13,7 +13,7 @@ from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import load
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.site import Site
-from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import Command
 from trainmark.launch.node_script import node_script
 from trainmark.launch.site import Site, read_site
-from trainmark.plan.capabilities import Elsewhere
-from trainmark.plan.choosing import choose
+from trainmark.plan.choosing import Elsewhere, choose
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 

@@ -12,7 +12,7 @@ from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch import run_dir, submission
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.stopping import StopRequest
-from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.verify import verify

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import cases
-from trainmark.plan import divisions
+from trainmark.plan import overrides
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def description_faults(name: str) -> list[Message]:
         UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
     """
     case = cases.load(name)
-    divisions.of_case(case)
+    overrides.rules_of(case)
     found: list[Message] = []
     generated = {name: x for name, x in case.recipes.items() if x.data == "generated"}
     for recipe_name, recipe in generated.items():

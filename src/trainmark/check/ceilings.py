@@ -19,7 +19,7 @@ from trainmark.check.ceilings_rank import Asked
 from trainmark.errors import MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.node import POLL_S, set_up, started
-from trainmark.plan.capabilities import refuse_ranks
+from trainmark.plan.choosing import refuse_ranks
 from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from trainmark.check.host import Conditions, Subject, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.plan import case_key
-from trainmark.plan.capabilities import refuse_ranks
 from trainmark.plan.choosing import choose as choose_work
+from trainmark.plan.choosing import refuse_ranks
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault

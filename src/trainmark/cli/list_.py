@@ -86,10 +86,10 @@ def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
 
 
 def _division(case: Case) -> Rows:
-    from trainmark.plan.divisions import of_case
+    from trainmark.plan.overrides import rules_of
     from trainmark.recipe import fields_under
 
-    rules = of_case(case).model_dump(mode="json", exclude_unset=True)
+    rules = rules_of(case).model_dump(mode="json", exclude_unset=True)
     tunable = dict.fromkeys(sorted(fields_under(case.recipe_type, "closed")), "any value")
     rules["values"] = tunable | rules.get("values", {})
     return [

@@ -1,6 +1,6 @@
 """Check the launches of a result against the closed and the open rules of their case.
 
-Owns how records are held to a rule; ``plan.divisions`` has what it asks. Whether evidence verifies
+Owns how records are held to a rule; ``plan.overrides`` has what it asks. Whether evidence verifies
 is in the trust of the records.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.plan import divisions
+from trainmark.plan import overrides
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.recipe import fields_under
 from trainmark.record.trust import graded
@@ -22,7 +22,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.plan.divisions import Division, DivisionName, Rules
+    from trainmark.plan.overrides import Division, DivisionName, Rules
     from trainmark.record.record import Record
     from trainmark.spec import Case
 
@@ -72,7 +72,7 @@ def check(records: Sequence[Record]) -> Compliance:
         raise RecordError("no record to check", remedy="name the launches of a result")
     name = records[0].plan.case
     case = cases.load(name) if name in cases.names() else None
-    rules = divisions.of_case(case)
+    rules = overrides.rules_of(case)
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
     judged = {
         division: [

@@ -24,8 +24,7 @@ from trainmark.launch import submission
 from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.run_dir import complete, locked
 from trainmark.launch.site import Site, read_site
-from trainmark.plan.capabilities import capable_vendor
-from trainmark.plan.choosing import choose
+from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import ROUNDS, attempt_name, attempt_number
 from trainmark.plan.resolving import launches, resolve

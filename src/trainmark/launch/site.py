@@ -18,7 +18,7 @@ from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.launch.launchers import CONTAINER, LOCAL, NAMES
-from trainmark.plan.capabilities import Elsewhere
+from trainmark.plan.choosing import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]

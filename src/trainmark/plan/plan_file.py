@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from trainmark.data.json_documents import Frozen
 from trainmark.data.yaml_files import read_yaml
 from trainmark.errors import UsageError, nearest
-from trainmark.plan.capabilities import ACCELERATOR
+from trainmark.plan.choosing import ACCELERATOR
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest, usage_error
 

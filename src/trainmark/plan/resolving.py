@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from trainmark import cases, devices
 from trainmark.data.generated import default_root
 from trainmark.errors import DataError, UsageError
-from trainmark.plan import case_key, divisions
-from trainmark.plan.capabilities import capable_vendor
-from trainmark.plan.choosing import choose
+from trainmark.plan import case_key, overrides
+from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import (
     RUNS_DIR,
@@ -28,8 +27,7 @@ from trainmark.plan.plan import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from trainmark.plan.capabilities import Elsewhere
-    from trainmark.plan.choosing import Choice
+    from trainmark.plan.choosing import Choice, Elsewhere
     from trainmark.plan.request import RunRequest
     from trainmark.recipe import Recipe
     from trainmark.spec import Case, DataFacts
@@ -152,7 +150,7 @@ def resolve(
     standard = standard_of(case, choice.recipe_name, world=choice.world)
     fix_hp, extra = changes(
         recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard],
-        rules=divisions.of_case(case),
+        rules=overrides.rules_of(case),
     )  # fmt: skip
     extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
     about_data = {name: value for name, value in asdict(facts).items() if name != "changed_rules"}
