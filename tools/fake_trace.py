@@ -3,7 +3,7 @@
     python tools/fake_trace.py > src/trainmark/devices/vendors/fake_trace.jsonl
 
 Made from formulas, not recorded from a machine; its first line says so. The form is that of
-``telemetry.jsonl``, so the telemetry of a real run can take its place (``TRAINMARK_FAKE_TRACE``).
+``telemetry.jsonl``.
 """
 
 from __future__ import annotations

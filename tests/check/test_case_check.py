@@ -13,7 +13,7 @@ from trainmark import cases
 from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
-from trainmark.check import case_check, probe
+from trainmark.check import probe
 from trainmark.check.case_rules import CHECKS, Check, description_faults, judge
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trainmark.launch.stopping import StopRequest
     from trainmark.protocols import Batch
     from trainmark.recipe import Recipe
 
@@ -109,21 +108,6 @@ def test_what_could_not_be_looked_at_is_no_pass() -> None:
     }  # fmt: skip
 
 
-def test_a_stopped_check_judges_nothing_and_passes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launched = []
-
-    def stopped(plan: Any, request: StopRequest) -> Record:
-        launched.append(plan.nproc)
-        request.signal_name = "SIGINT"
-        return record()
-
-    monkeypatch.setattr(case_check, "launch", stopped)
-    found = case_check.check_case(RunRequest(case="toy", device="cpu"), generated_root=tmp_path)
-    assert (launched, found.checks, found.passed) == ([1], [], False)
-
-
 @pytest.fixture
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     """Look at a job type as the toy case's, in this process."""
@@ -163,13 +147,6 @@ class ReusesItsBuffer(toy.ToyJob):
             yield replace(batch, tensors=[buffer[: len(x)].copy_(x), y])
 
 
-class ReadsAndWaitsInItsBatches(toy.ToyJob):
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        for batch in super().batches(epoch):
-            assert batch.tensors[1].sum().item() >= 0  # on the host, in the thread
-            yield batch
-
-
 class ReadsItsLoss(toy.ToyJob):
     def _loss_sum(self, batch: Any) -> Any:
         loss = super()._loss_sum(batch)
@@ -185,7 +162,6 @@ class ReadsItsLoss(toy.ToyJob):
         (DoubleFlops, {"flops": ["check_flops"]}),
         (DrawsFromTheGlobalState, {"batches": ["check_batches_draw"]}),
         (ReusesItsBuffer, {"batches": ["check_batches_overwritten"]}),
-        (ReadsAndWaitsInItsBatches, {}),
         (ReadsItsLoss, {"no_waits": ["check_step_waits"]}),
     ],
 )

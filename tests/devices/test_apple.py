@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from trainmark.check.vendor_check import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple
-from trainmark.protocols import MemoryUse, MonitorFault
+from trainmark.protocols import MonitorFault
 from trainmark.recipe import Recipe
 
 RECORDED = Path(__file__).parent / "recorded" / "powermetrics"
@@ -74,51 +71,3 @@ def test_root_reads_the_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(MonitorFault) as caught:
         monitor.read()
     assert caught.value.kind == "unreadable"
-
-
-LINES = st.builds(
-    "GPU {}: {}\n".format,
-    st.sampled_from(["Power", "HW active frequency", "HW active residency"]),
-    st.text(max_size=6) | st.floats().map(str),
-)
-
-
-class FakeTorch:
-    """Of torch what the device needs."""
-
-    __version__ = "2.13.0"
-    __spec__ = SimpleNamespace(name="torch")
-
-    def __init__(self) -> None:
-        self.held, self.emptied, self.clock_ms = 3 << 30, 0, 0.0
-        self.backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: True))
-        self.mps = SimpleNamespace(
-            Event=self.event,
-            driver_allocated_memory=lambda: self.held,
-            recommended_max_memory=lambda: 27 << 30,
-        )
-
-    def event(self, *, enable_timing: bool) -> Any:
-        assert enable_timing
-        event = SimpleNamespace()
-        event.record = lambda: setattr(event, "ms", self.clock_ms)
-        event.elapsed_time = lambda end: end.ms - event.ms
-        return event
-
-
-@pytest.mark.usefixtures("machine")
-def test_the_device_has_mps_events_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTorch()
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    device = Apple().open(0, 1)
-    assert device.describe() == {
-        "name": "Apple M3 Max", "vendor": "apple", "memory_total_bytes": 27 << 30
-    }  # fmt: skip
-    start = device.mark()
-    fake.clock_ms = 0.5
-    assert device.elapsed_ns(start, device.mark()) == 500_000
-    assert device.memory() == MemoryUse(None, 3 << 30, 27 << 30, "process")
-    fake.held = 1 << 30
-    assert device.memory().used_bytes == 3 << 30
-    moved = SimpleNamespace(to=lambda device: device)
-    assert (device.pin(moved), device.place(moved)) == (moved, "mps")

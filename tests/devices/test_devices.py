@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from trainmark import devices
+from trainmark.devices.accelerator import Accelerator
 from trainmark.devices.rates import best_matmul_rate
 from trainmark.devices.vendors import cpu
 from trainmark.errors import EnvironmentFault, UsageError
@@ -170,3 +171,9 @@ def test_no_vendor_is_named_outside_its_file() -> None:
     assert len(files) > 50
     words = re.compile(r"cuda|nccl|nvidia|rocm|nvml", re.IGNORECASE)
     assert [file.name for file in files if words.search(file.read_text(encoding="utf-8"))] == []
+
+
+def test_what_cannot_be_opened_is_refused_with_torchs_words() -> None:
+    with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
+        Accelerator(3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
+    assert caught.value.where == "--device ascend"

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from trainmark.devices.vendors.fake import PRODUCT_NAME, TRACE_VARIABLE, Fake, Replay
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.devices.vendors.fake import PRODUCT_NAME, Replay
+from trainmark.protocols import DeviceSample
 
 if TYPE_CHECKING:
     from fakes import FakeClock
@@ -60,28 +58,6 @@ def test_a_trace_is_replayed_by_the_time_since_its_first_reading(
     assert monitor.read() == [sample(300.0)]
     clock.advance(1_000 * SECOND_NS)
     assert monitor.read() == [sample(300.0)]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "no trace\n",
-        "[1]\n",
-        '{"event":"host"}\n',
-        '{"event":"devices","t_ns":1,"devices":[1]}\n',
-    ],
-)
-def test_no_trace(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "t.jsonl"
-    file.write_text(content)
-    monkeypatch.setenv(TRACE_VARIABLE, str(file))
-    vendor = Fake()
-    assert vendor.count() == 0
-    assert vendor.unusable() is not None
-    with pytest.raises(MonitorFault) as fault:
-        vendor.monitor()
-    assert fault.value.kind == "unreadable"
 
 
 def test_the_shipped_trace_is_what_its_script_makes() -> None:

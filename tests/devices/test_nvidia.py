@@ -12,7 +12,7 @@ import torch
 from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
-from trainmark.devices import accelerator, torch_build, torch_vendor
+from trainmark.devices import accelerator, torch_vendor
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
@@ -56,39 +56,6 @@ def test_devices_are_those_that_the_drivers_library_leaves(monkeypatch: pytest.M
     assert not any(card.is_slice for card in driver.visible())
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: cuda_library())
     assert driver.visible() == []
-
-
-@pytest.mark.parametrize(
-    ("lines", "found"),
-    [
-        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", ("12.8", None)),
-        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n", (None, "6.2")),
-        ("", (None, None)),
-    ],
-)
-def test_torch_is_told_by_its_version_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lines: str,
-    found: tuple[str | None, str | None],
-) -> None:
-    (tmp_path / "version.py").write_text(f"__version__ = '2.13'\n{lines}")
-    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(torch_build, "find_spec", lambda _: spec)
-    assert torch_build.torch_build() == TorchBuild("2.13", *found)
-
-
-@pytest.mark.parametrize(
-    "found",
-    [None, SimpleNamespace(origin=None), SimpleNamespace(origin="/without/version/__init__.py")],
-)
-def test_no_torch_is_no_device(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
-    put_cards(monkeypatch, FakeCard())
-    monkeypatch.setattr(torch_build, "find_spec", lambda _: found)
-    assert nvidia.Nvidia().count() == 0
-    refusal = nvidia.Nvidia().unusable()
-    assert refusal is not None
-    assert f"{H100} is here, but torch is not installed" in refusal.why
 
 
 def test_a_torch_without_cuda_beside_a_card_is_named(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +12,10 @@ from fakes import FakeClock, SyncDevice
 from tiny_training import batches, new_model, new_stepper
 from trainmark.protocols import JobContext
 from trainmark.recipe import Recipe
-from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from trainmark.protocols import Batch
@@ -95,31 +92,3 @@ def test_each_step_starts_before_its_first_forward_pass(
     assert len(losses_of_an_epoch(stepper)) == 3
     begins = ["step begins"] if mode == "reduce-overhead" else []
     assert calls == [*begins, "forward"] * 3
-
-
-@pytest.fixture
-def one_of_several_ranks(tmp_path: Path) -> Iterator[Ranks]:
-    """A rank that wraps its model for several, alone in its process group."""
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
-    )
-    yield Ranks(data_size=2)
-    torch.distributed.destroy_process_group()
-
-
-def test_a_compiled_replica_is_cut_where_the_buckets_of_ddp_end(
-    one_of_several_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DDP's first bucket holds 1 MiB: the last layer fills it, the other three the next one."""
-    layers_of_graphs: list[int] = []
-
-    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Any:
-        layers_of_graphs.append(str(graph.code).count("linear("))
-        return graph.forward
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    torch._dynamo.reset()
-    model = nn.Sequential(*(nn.Linear(600, 600) for _ in range(4)))
-    replicas = parallelize(model, one_of_several_ranks, compiled=True)
-    replicas.module(torch.randn(2, 600)).sum().backward()
-    assert layers_of_graphs == [3, 1]

@@ -80,14 +80,6 @@ def test_no_more_is_read_ahead_than_the_depth(device: SyncDevice, depth: int) ->
     assert source.yielded == list(range(2 + depth))
 
 
-def test_depth_0_reads_when_asked(device: SyncDevice) -> None:
-    source = Source()
-    values = read_ahead(iter(source), device, depth=0)
-    assert (next(values), next(values), source.yielded) == (0, 1, [0, 1])
-    values.close()
-    assert source.closed
-
-
 @DEPTHS
 @pytest.mark.parametrize("fault", [OSError("gone"), KeyboardInterrupt()])
 def test_a_fault_of_the_source_comes_after_the_values_before_it(
