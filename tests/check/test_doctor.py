@@ -16,7 +16,7 @@ from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan.choosing import choose
 from trainmark.plan.request import RunRequest
-from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
+from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant
 from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
@@ -80,16 +80,6 @@ def subject(tmp_path):
     return read
 
 
-def test_the_ranks_are_those_of_the_case_or_of_the_devices(subject, monkeypatch):
-    assert subject(device="cpu").nproc == 1
-    assert subject("toy", device="cpu", nproc=3).nproc == 3
-    assert subject("toy:pytorch:cpu:1:2:1").nproc == 2
-    assert subject("toy:pytorch:cpu:1:2:1").vendor.name == "cpu"
-    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=8)})
-    found = subject()
-    assert (found.vendor.name, found.nproc) == ("fake", 8)
-
-
 def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subject, monkeypatch):
     monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
     found = subject(device="fake")
@@ -120,13 +110,6 @@ def test_too_few_devices_stop_a_run(tmp_path):
     assert "--nproc 2" in found.remedy
     cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert only(doctor.device(cores)).severity == "fine"  # `cores` says that they compete
-
-
-def test_cards_that_torch_cannot_drive_are_named(tmp_path, vendors):
-    vendors(Card(refusal=Refusal("torch has no code for it", "another torch")))
-    found = only(doctor.driver(machine(tmp_path)))
-    assert (found.severity, found.remedy) == ("spoils", "another torch")
-    assert "torch has no code for it" in found.what
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):

@@ -13,7 +13,6 @@ from trainmark import cases
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.data import generated
 from trainmark.data.generated import generated_folder
-from trainmark.errors import EnvironmentFault
 from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -96,11 +95,3 @@ def test_a_generator_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="planted"):
         folder_by(fail, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("root", ["file", "file/below"])
-def test_a_root_that_cannot_be_written_is_an_environment_fault(tmp_path: Path, root: str) -> None:
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(EnvironmentFault, match="cannot write there") as caught:
-        folder_by(counting([]), tmp_path / root)
-    assert generated.ROOT_VARIABLE in str(caught.value)

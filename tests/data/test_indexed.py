@@ -75,13 +75,6 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     assert list(reader.token_starts(range(4, 4))) == [6]
 
 
-def test_an_empty_pair_reads_as_empty(tmp_path):
-    write(tmp_path / "none", [])
-    reader = IndexedReader.open(tmp_path / "none")
-    assert (reader.num_documents, reader.num_tokens, len(reader.tokens)) == (0, 0, 0)
-    assert reader.dtype == np.uint16
-
-
 @pytest.mark.parametrize(
     ("vocabulary", "name"), [(50_257, "uint16"), (65_499, "uint16"), (65_500, "int32")]
 )

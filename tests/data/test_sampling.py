@@ -178,31 +178,6 @@ def test_a_kept_epoch_is_mapped_and_not_built_again(place, monkeypatch):
     assert list(place.iterdir()) == [file]
 
 
-def test_each_thing_an_epoch_depends_on_has_a_file_of_its_own(place, monkeypatch):
-    cached(place).epoch(0)
-    cached(place).epoch(1)
-    for changes in (
-        {"documents": range(2, 191)}, {"seq_length": 5}, {"seed": 8}, {"content_id": "xyz"},
-    ):  # fmt: skip
-        assert same(cached(place, **changes).epoch(0), cached(None, **changes).epoch(0))
-    assert len(list(place.iterdir())) == 6
-    monkeypatch.setattr(sampling, "FORMAT", 4)
-    cached(place).epoch(0)
-    assert len(list(place.iterdir())) == 7
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(place, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    place.write_bytes(b"a file where the folder would be")
-    assert same(cached(place).epoch(0), cached(None).epoch(0))
-    place.unlink()
-    monkeypatch.setattr(np, "save", refuse)
-    assert same(cached(place).epoch(0), cached(None).epoch(0))
-    assert list(place.iterdir()) == []
-
-
 def test_the_newest_files_stay(place, monkeypatch):
     monkeypatch.setattr(sampling, "MAX_CACHED_FILES", 2)
     place.mkdir()

@@ -45,9 +45,3 @@ def test_flags_say_what_a_product_shows(vendor, device, precision):
     assert flags["autocast"] == (precision if precision in AUTOCAST_DTYPES else None)
     low, high = BOUNDS[precision]
     assert low <= product_error(device, precision) <= high
-
-
-def test_tf32_ends_with_the_next_precision(vendor, device):
-    set_precision(vendor, device, "tf32")
-    device.set_precision("fp32")
-    assert product_error(device, "fp32") <= BOUNDS["fp32"][1]

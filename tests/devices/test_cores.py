@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fakes import FakeVendor
 from machines import write_files
 from trainmark.devices import cores as host
-from trainmark.devices.cores import Placement, compact, parse_cores, placement, topology
+from trainmark.devices.cores import Placement, compact, placement, topology
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,21 +49,6 @@ def test_threads_of_a_physical_core_stay_together() -> None:
     found = placement(SMT, range(8), [0, 0, 1], ranks=3, usable=8)
     assert cores(found) == ["0,4", "1,5", "2-3,6-7"]
     assert [one.threads for one in found] == [2, 2, 2]  # the same for all, so that none waits
-
-
-def test_only_allowed_cores_are_given() -> None:
-    found = placement(TWO_SOCKETS, {2, 3, 5, 9, 11, 40}, [0, 1], ranks=2, usable=5)
-    assert cores(found) == ["2-3,5", "9,11"]
-    assert [one.threads for one in found] == [2, 2]
-    assert cores(placement(SMT, {0, 5, 1, 6}, [0, 0], ranks=2, usable=4)) == ["0", "1,5"]
-
-
-def test_a_rank_without_enough_cores_near_it_leaves_all_unpinned() -> None:
-    found = placement(TWO_SOCKETS, {*range(8), 8}, [0, 1, 1], ranks=3, usable=9)
-    assert whys(found) == ["few_cores"] * 3
-    assert cores(found) == ["0-8"] * 3
-    assert nodes(found) == [(0,), (1,), (1,)]
-    assert {one.threads for one in found} == {3}
 
 
 @pytest.mark.parametrize(
@@ -112,16 +97,6 @@ def test_no_core_is_given_twice_and_each_is_allowed(
         assert all(group <= set(one.cores) or not group & set(one.cores) for group in whole)
 
 
-@pytest.mark.parametrize(
-    ("text", "listed"),
-    [("", []), ("\n", []), ("0\n", [0]), ("0-3,8-11\n", [0, 1, 2, 3, 8, 9, 10, 11]),
-     ("0,2,4", [0, 2, 4]), ("5-5", [5])],
-)  # fmt: skip
-def test_lists_of_the_kernel_are_read(text: str, listed: list[int]) -> None:
-    assert parse_cores(text) == listed
-    assert parse_cores(compact(listed)) == listed
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[..., Path]:
     def make(nodes: dict[int, str], siblings: dict[int, str]) -> Path:
@@ -168,17 +143,6 @@ def test_a_vendor_that_tells_the_node_of_its_devices_is_asked() -> None:
     assert whys(host.placements(FakeVendor(), 2, {})) == ["unknown_node"] * 2
     processor = FakeVendor("cpu", devices=16)
     assert cores(host.placements(processor, 2, {"TRAINMARK_PIN": "1"})) == ["0-7", "8-15"]
-
-
-@pytest.mark.parametrize(
-    ("own", "total", "ranks", "shared", "most"),
-    [(8, 16, 2, False, 8), (16, 16, 2, False, 16), (16, 16, 2, True, 8), (2, 6, 5, True, 1),
-     (2, 2, 4, True, 1), (2, 2, 1, True, 2), (8, 4, 2, True, 2)],
-)  # fmt: skip
-def test_a_rank_runs_as_many_threads_as_its_share_has_cores(
-    own: int, total: int, ranks: int, *, shared: bool, most: int
-) -> None:
-    assert host.cores_of_rank(own, total=total, ranks=ranks, shared=shared) == most
 
 
 @pytest.mark.usefixtures("two_sockets")

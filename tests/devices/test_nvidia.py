@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -23,7 +23,6 @@ from trainmark.spec import RankMemory
 from vendor_machines import pci_card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
@@ -114,18 +113,6 @@ def test_the_vendor_tells_what_planning_asks(
     assert vendor.driver_version() is None
 
 
-def test_ranks_for_which_the_variable_leaves_no_card_are_refused(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = FakeCard()
-    put_cards(monkeypatch, here, FakeCard(uuid="GPU-2"), seen=[here])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,7")
-    assert vendor.refuse(Recipe(), 1) is None
-    refusal = vendor.refuse(Recipe(), 2)
-    assert refusal is not None
-    assert "CUDA_VISIBLE_DEVICES='0,7' leaves 1" in refusal.why
-
-
 def test_a_slice_has_its_own_memory_and_one_rank(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,29 +171,6 @@ def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
 
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert nvml.clocks("GPU-1") == dict.fromkeys(known)
-
-
-def fake_torch(select: Callable[[int], None] = lambda index: None, **more: Any) -> SimpleNamespace:
-    accelerator = SimpleNamespace(set_device_index=select, reset_peak_memory_stats=lambda: None)
-    return SimpleNamespace(
-        accelerator=accelerator, cuda=SimpleNamespace(**more), __version__="2.11.0+cu126",
-        zeros=lambda *_, **__: torch.zeros(()),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "found"), [(H100, f"{H100} MIG"), (SLICE.name, SLICE.name)])
-def test_a_slice_is_recorded_as_one(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, name: str, found: str
-) -> None:
-    put_cards(monkeypatch, FakeCard(slices=[SLICE]))
-    properties = SimpleNamespace(
-        name=name, total_memory=10 * GIB, multi_processor_count=16, major=9, minor=0
-    )
-    fake = fake_torch(get_device_properties=lambda index: properties)
-    fake.version = SimpleNamespace(cuda="13.0", hip=None)
-    fake.backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91000))
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    assert vendor.open(0, 1).describe()["name"] == found
 
 
 @pytest.mark.parametrize(

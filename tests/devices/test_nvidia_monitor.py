@@ -72,15 +72,6 @@ def test_a_lost_card_tells_nothing_and_the_others_go_on(monkeypatch: pytest.Monk
     assert caught.value.kind == "failed"
 
 
-def test_without_a_driver_there_is_nothing_to_monitor(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvidia_driver, "loaded", lambda: False)
-    assert vendor.monitor() is None
-    assert vendor.monitored(2) == []
-    assert vendor.numa_node(0) is None
-
-
 def test_ranks_cards_are_found_by_their_bus(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:

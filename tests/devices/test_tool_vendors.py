@@ -216,15 +216,6 @@ def test_devices_on_the_bus_without_their_driver(machine: Machine, case: Case) -
     assert vendor.unusable() is None
 
 
-def test_files_that_this_user_may_not_open(
-    machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vendor = build(machine, case)
-    monkeypatch.setattr(torch_vendor.os, "access", lambda *_: False)
-    assert vendor.count() == 0
-    assert vendor.unusable() is not None
-
-
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
@@ -252,17 +243,6 @@ def test_memory_is_read_anew_and_the_rest_once(machine: Machine) -> None:
     machine.tool("mx-smi", script.replace("cat ", "sed 's|666/65536|1666/65536|' "))
     assert vendor.rank_memory(1) == RankMemory((case.free_mib - 1000) << 20)
     assert len((machine.root / "asked").read_text().splitlines()) == 2
-
-
-def test_a_card_that_is_lost_moves_no_readings_to_others(machine: Machine) -> None:
-    monitor = build(machine, CASES["metax"]).monitor()
-    assert len(monitor.read()) == 2
-    machine.prints("mx-smi", "mx-smi/2.2.4.txt")
-    with pytest.raises(MonitorFault) as found:
-        monitor.read()
-    assert found.value.kind == "failed"
-    machine.prints("mx-smi", "mx-smi/2.2.8.txt")
-    assert len(monitor.read()) == 2
 
 
 @pytest.mark.parametrize(
