@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-import pytest
-
-from fakes import GOLDEN, check_golden
+from fakes import check_golden
 from trainmark.library.importers import files
 from trainmark.library.selection.words import select
 
@@ -37,16 +35,6 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
-def test_the_table_for_people(cli, tmp_path):
-    (tmp_path / "README.md").write_text(PAGE)
-    code, out, _ = cli("import", "README.md")
-    assert code == 0
-    shown = " ".join(out.split())
-    assert "p_whole 1764.0" in shown
-    assert "mem OOM" in shown
-    assert " ," not in shown
-
-
 def test_written_rows_are_read_again_by_select(cli, tmp_path):
     (tmp_path / "README.md").write_text(PAGE)
     code, out, _ = cli("import", "README.md", "--json")
@@ -59,29 +47,10 @@ def test_written_rows_are_read_again_by_select(cli, tmp_path):
     assert again.records == []
 
 
-@pytest.mark.parametrize(("content", "code"), [("nothing", 1), (PAGE, 0)])
-def test_the_exit_code_says_whether_anything_was_read(cli, tmp_path, content, code):
-    (tmp_path / "page.md").write_text(content)
-    assert cli("import", "page.md")[0] == code
-
-
 def test_a_path_that_does_not_exist_is_a_fault_of_usage(cli):
     code, out, err = cli("import", "nonesuch.md", "--json")
     assert (code, out) == (2, "")
     assert "nonesuch.md" in err
-
-
-def test_select_takes_pages_folders_and_runs_apart(tmp_path):
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "README.md").write_text(PAGE)
-    (tmp_path / "run").mkdir()
-    record = (GOLDEN / "record_toy.json").read_text(encoding="utf-8")
-    (tmp_path / "run" / "record.json").write_text(record)
-    (tmp_path / "other.json").write_text(record)
-    words = [str(tmp_path / name) for name in ("pages", "run", "other.json")]
-    found = select(words, verify=False)
-    assert (len(found.rows), len(found.records)) == (2, 2)
-    assert found.rows[0].file == str(tmp_path / "pages" / "README.md")
 
 
 def test_pages_of_one_name_in_two_folders_are_two_places(cli, tmp_path):

@@ -46,7 +46,6 @@ def test_our_csv_gives_back_the_figures_of_its_records(imported):
     for name, entry in record.figures.items():
         assert row.figure(name) == entry.value, name
         assert row.figures[name].unit == entry.unit, name
-    assert [note.code for note in again.notes] == ["row_distrusted", "row_is_duplicate"]
 
 
 @pytest.mark.parametrize(
@@ -64,21 +63,6 @@ def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes
     assert printed_work(row)["data"] == "generated"
     (other,) = imported(text.replace("data_origin", "else"), "r.csv").rows
     assert printed_work(other)["data"] == "real"
-
-
-@pytest.mark.parametrize(
-    ("told", "codes", "counts"),
-    [
-        ("usable,", [], True),
-        ("do_not_quote,evidence_absent trust_not_passed", ["row_distrusted"], True),
-        ("do_not_quote,evidence_absent evidence_altered", ["run_contradicted"], False),
-        ("much,evidence_altered", [], True),  # a word of others
-    ],
-)
-def test_a_row_of_ours_has_the_trust_that_it_tells(imported, told, codes, counts):
-    (row,) = imported(f"trust,trust_reasons,nnodes,nproc,p_whole\n{told},1,2,9\n", "r.csv").rows
-    assert [note.code for note in row.notes] == codes
-    assert (row.failure is None) == counts
 
 
 @pytest.mark.parametrize(

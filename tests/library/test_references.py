@@ -53,19 +53,6 @@ def test_a_row_of_a_reference_says_where_it_stands():
     assert second.changes == {"bs": "96"}
 
 
-def test_a_row_without_a_printed_precision_has_that_of_the_reference():
-    first, second = select(["reference:llama2_7b_lora"]).rows
-    assert (first.precision, second.precision) == ("tf32", "fp16")
-    assert second.figure("MFU") == 36.1
-    assert first.figures["MFU"].how == "not given"
-
-
-def test_empty_cells_and_targets():
-    rows = select(["reference:glm", "reference:dlrm"]).rows
-    assert rows[0].figures["e2e_time"].how == "empty"
-    assert (rows[3].figure("auc"), rows[3].figure("auc_target")) == (0.8026, 0.802)
-
-
 def test_a_case_without_references_has_none_and_an_unknown_one_is_refused():
     assert select(["reference:toy"]).rows == []
     with pytest.raises(UsageError, match="nonesuch"):

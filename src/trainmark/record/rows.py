@@ -16,7 +16,7 @@ from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic rea
 from trainmark.record.shapes import Count, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
-FAILURES = ("run_not_successful", "run_not_converged", "run_contradicted")
+FAILURES = ("run_not_successful", "run_not_converged")
 
 
 class Reading(Frozen):

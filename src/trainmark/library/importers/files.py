@@ -1,7 +1,7 @@
 """Read files and folders of other people's results: which form a file has; nothing is lost.
 
-Owns CSV tables, JSON records of one case, rows as ``import --json`` writes them, text encodings
-and rows that are printed twice. A file that holds no result is listed with the reason.
+Owns CSV tables, JSON records of one case, rows as ``import --json`` writes them, text encodings.
+A file that holds no result is listed with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmark.record.rows import Row, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from trainmark.spec import Message
@@ -36,7 +36,6 @@ MAX_BYTES = 32 << 20  # of a file that is no log
 _LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
 _OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
-_SAME_FIGURES = 2  # rows that agree in fewer may do so by chance
 _NAME = re.compile(r"(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # documents in a row or an array
 _DECODER = json.JSONDecoder()
@@ -82,8 +81,8 @@ def read(places: Sequence[Path]) -> Imported:
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
             none = page.unread(0, "file", message("file_without_results"))
             found += list(_entries(path, page, in_folder=path != place)) or [none]
-    rows = _duplicates_noted(one for one in found if isinstance(one, Row))
-    return Imported(list(rows), [one for one in found if isinstance(one, Unread)])
+    rows = [one for one in found if isinstance(one, Row)]
+    return Imported(rows, [one for one in found if isinstance(one, Unread)])
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -138,21 +137,6 @@ def _decoded(content: bytes) -> str | None:
             continue
         return None if "\0" in text else text
     return None
-
-
-def _duplicates_noted(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows; one that repeats an earlier one, label and figures, says which."""
-    seen: dict[tuple[object, ...], Row] = {}
-    for one in rows:
-        known = {
-            name: found.value for name, found in one.figures.items() if found.value is not None
-        }
-        key = (one.configuration, one.precision, *one.changes.items(), *known.items())
-        counted = [name for name in known if not name.endswith(("_target", "_total"))]
-        first = seen.setdefault(key, one) if len(counted) >= _SAME_FIGURES else one
-        note = message("row_is_duplicate", file=first.file, line=first.line)
-        again = first is not one
-        yield one.model_copy(update={"notes": [*one.notes, note]}) if again else one
 
 
 def _csv(text: str, page: Page) -> Iterator[Row | Unread]:

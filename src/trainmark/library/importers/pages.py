@@ -113,8 +113,6 @@ def _rows(
 
 def _no_row(printed: list[str], known: list[Column]) -> Message | None:
     """Return why a line of a table is no row: empty, a heading between rows, a sentence."""
-    if all(nothing(cell) for cell in printed):
-        return message("row_is_empty")
     labels = [column.role in LABELS for column in known]
     of_rows = [cell for cell, label in zip(printed, labels, strict=True) if label]
     others = [cell.strip() for cell, label in zip(printed, labels, strict=True) if not label]
@@ -122,4 +120,6 @@ def _no_row(printed: list[str], known: list[Column]) -> Message | None:
     if told or any(read_label(cell).nnodes for cell in of_rows):
         return None
     ruled = any(_RULE.fullmatch(cell) for cell in others)
-    return message("row_is_heading" if ruled else "row_is_text", text=of_rows[0].strip()[:120])
+    return message(
+        "row_is_heading" if ruled else "row_is_text", text=" ".join(of_rows).strip()[:120]
+    )

@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark import cases
 from trainmark.library.importers.cells import WORDS, CellError, folded, nothing, plain, read
 from trainmark.library.importers.cells import columns as read_columns
 from trainmark.plan import reference
-from trainmark.record.record import Grade
+from trainmark.record.figures import FIGURES
 from trainmark.record.rows import Row, Unread
-from trainmark.record.trust import refutes
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ _MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged
 _STATUSES = {word: code for code, words in WORDS["status"].items() for word in words}
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 LABELS = ("configuration", "device")  # one of them says what a row is of
+_FIGURES = FIGURES.keys() | WORDS["columns"]["figure"].keys()
 _OF_MACHINE = 8  # cards; more than that are those of all machines
 
 
@@ -89,7 +89,8 @@ def case_names() -> dict[str, str]:
 def no_results(known: Sequence[Column]) -> Message | None:
     """Return why a table has no results: which column is missing; None: it has."""
     roles, shown = {column.role for column in known}, ", ".join(c.header for c in known)[:120]
-    if not roles & {"figure", "target"}:
+    # One with figures of units alone may be of machines.
+    if "target" not in roles and not any(c.name in _FIGURES for c in known):
         return message("table_without_results", columns=shown)
     if not roles & {*LABELS, "nnodes", "nproc", "model"}:
         return message("table_without_configuration", columns=shown)
@@ -120,7 +121,7 @@ def row(
     world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
     label = read_label(facts.get("configuration", ""), facts.get("config_file", ""), world)
     changed, device = changes(facts.get("changes", "")), facts.get("device") or label.device
-    notes = [*page.notes, *label.notes, *_failures(facts), *_distrust(facts)]
+    notes = [*page.notes, *label.notes, *_failures(facts)]
     changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
     precision = facts.get("precision") or named or page.precision
@@ -145,17 +146,6 @@ def _failures(facts: dict[str, str]) -> list[Message]:
     words = [facts.get("status", ""), *_MARK.findall(plain(facts.get("configuration", "")))]
     codes = {_STATUSES[folded(word)] for word in words if folded(word) in _STATUSES}
     return [message(code) for code in sorted(codes)]
-
-
-def _distrust(facts: dict[str, str]) -> Iterator[Message]:
-    """Yield what a row of ours, printed as CSV, says against its own figures."""
-    grade, reasons = facts.get("trust"), facts.get("trust_reasons", "")
-    if grade not in get_args(Grade) or grade == "usable":
-        return
-    if any(refutes(code) for code in reasons.split()):
-        yield message("run_contradicted", reasons=reasons)
-    else:
-        yield message("row_distrusted", grade=grade, reasons=reasons)
 
 
 def _figures(
