@@ -155,3 +155,15 @@ def test_a_signal_is_delivered_again_when_asked_for() -> None:
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_records_are_printed_as_a_line_a_launch_and_as_a_table_in_notebooks():
+    records = api.Records([TOY, TOY.model_copy(update={"run_id": "<b>other</b>"})])
+    head, *rest = [line for line in repr(records).splitlines() if line.strip(" ─━-")]
+    assert head.split()[:2] == ["run", "case"]
+    assert [line.split()[0] for line in rest] == [TOY.run_id, "<b>other</b>"]
+    assert "unverified" in rest[0]
+    page = records._repr_html_()
+    assert page.count("<tr>") == 3
+    assert "&lt;b&gt;other" in page
+    assert repr(api.Records()).strip()

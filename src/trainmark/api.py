@@ -29,7 +29,10 @@ from trainmark.library.importers.table import published
 from trainmark.library.selection.words import select
 from trainmark.pages.exports import tables
 from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages, write_repeats
+from trainmark.pages.rendering import rendered
+from trainmark.pages.series import launch_table
 from trainmark.pages.summary import summary
+from trainmark.pages.terminal import Screen, show
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import PASSED_OVER, launches, resolve
@@ -72,6 +75,12 @@ class Records(list[Record]):
     def __init__(self, records: Iterable[Record] = (), places: Iterable[Path | str] = ()) -> None:
         super().__init__(records)
         self.places = [Path(place) for place in places]
+
+    def __repr__(self) -> str:
+        return show([launch_table(self)], Screen(width=10_000))
+
+    def _repr_html_(self) -> str:
+        return rendered("table.html.j2", "en", table=launch_table(self), heading="launches")
 
     def summary(self) -> RepeatSummary:
         """Return mean, 95% interval and CV of every figure over launches of the same work.

@@ -113,7 +113,7 @@ def test_the_list_has_a_row_a_run_the_newest_first_and_pages(runs, tmp_path):
     assert served.of("form", "action") == ["compare"]
 
 
-def test_launches_are_one_row_with_median_and_range_and_imported_rows_are_marked(tmp_path):
+def test_launches_are_one_row_with_mean_and_range_and_imported_rows_are_marked(tmp_path):
     made = [
         (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"final_result": rate}))
         for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
@@ -123,8 +123,10 @@ def test_launches_are_one_row_with_median_and_range_and_imported_rows_are_marked
     add(Index(database), [str(tmp_path / "others.csv")])
     writing.write_site(database, tmp_path / "site")
     page = read(tmp_path / "site" / "index.html")
-    assert {"110.0 samples/s ", "100.0 – 130.0, 3 launches"} <= set(page.texts)
-    assert {"Other GPU", "77.0 samples/s", "imported", "others.csv:2"} <= set(page.texts)
+    assert {"112.7 samples/s ", "100.0 – 130.0, 3 launches"} <= set(page.texts)
+    assert {"Other GPU", "77.0 samples/s", "imported", "unverified", "others.csv:2"} <= set(
+        page.texts
+    )
     assert not any(str(tmp_path) in text for text in page.texts)
 
 
@@ -193,10 +195,10 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     page = Reader(lists.case_page(views.every(database, lists.KEYS), case, Links("cases/x.html")))
     assert "../runs/run-h100-17.html" in page.of("a", "href")
     assert any("38 of 40 launches" in line for line in page.texts)
-    assert page.texts.count("102.0") >= 2  # the median of 19 launches
+    assert page.texts.count("122.1") >= 2  # the mean of 19 launches
     told = [text for text in page.texts if text.strip()]
     change = told.index("+49.5%")
-    assert (told[change - 2], told[change + 1]) == ("2026-11-11", "new")
+    assert (told[change - 3], told[change + 1]) == ("2026-11-11 00:00", "new")
     assert page.of("figure", "id") == ["chart-devices-0", "chart-history"]
     assert f"../references/{case}.html" in page.of("a", "href")
 

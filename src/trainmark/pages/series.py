@@ -8,7 +8,7 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EXIT_USAGE
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Code, Paragraph, table
+from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.phrases import sentence, trust_line
 from trainmark.pages.terminal import Screen, show
 from trainmark.pages.texts import say
@@ -45,6 +45,20 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
     if code_of(outcomes) == EXIT_USAGE:
         blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
     return show(blocks, screen)
+
+
+def launch_table(records: Iterable[Record]) -> Table:
+    """Return a row a launch: what ran, how it ended, how far it can be believed, the result."""
+    rows = []
+    for record in records:
+        result, quality = record.figures["final_result"], record.quality
+        shown = f"{cells.number(result.value)} {'' if result.value is None else result.unit}"
+        reached = cells.quality_and_target(quality.value, quality.target)
+        world = f"{record.plan.nnodes}x{record.plan.nproc}"
+        ended = (record.status, record.trust.grade, record.verification)
+        rows.append((record.run_id, record.plan.case, world, *ended, shown.strip(), reached))
+    heads = ("run", "case", "ranks", "status", "trust", "evidence", "final_result", "quality")
+    return table(heads, rows)
 
 
 def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:

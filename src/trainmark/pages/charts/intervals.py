@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
 from trainmark.pages.document import Chart, table
-from trainmark.pages.texts import Phrase, t
+from trainmark.pages.texts import t
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from trainmark.judge.comparison.history import Change
     from trainmark.pages.charts.vega import Spec
-
-# In the order in which series get them.
-_COLOURS = [
-    f"var(--{name})" for name in ("accent", "wait", "work", "eval", "bad", "setup", "warn", "rest")
-]
-MOST_SERIES = len(_COLOURS)
 
 
 def efficiency(worlds: Sequence[dict[str, Any]]) -> Chart:
@@ -48,35 +41,4 @@ def efficiency(worlds: Sequence[dict[str, Any]]) -> Chart:
         "efficiency", t("efficiency.title", **ends),
         t("efficiency.desc", worlds=len(data), **ends, **shares), drawn,
         {"worlds": data, "ideal": [{"share": 100}]}, table(map(t, columns), rows),
-    )  # fmt: skip
-
-
-def history(
-    series: Mapping[str, Sequence[tuple[str, float]]],
-    changes: Mapping[str, Sequence[Change]],
-    figure: Phrase,
-) -> Chart:
-    """Return a figure over time, a line a series, with its change points.
-
-    Args:
-        series: time and value of each run, the oldest first, in the unit of ``figure``'s name.
-    """
-    points = [
-        {"series": name, "started": at, "value": value}
-        for name, of in series.items()
-        for at, value in of
-    ]
-    steps = [{"series": name, "started": x.time} for name, of in changes.items() for x in of]
-    drawn = vega.spec("history", figure=figure, series=[*series], colours=_COLOURS, steps=steps)
-    rows = (
-        (name, f"{len(of):,}", cells.number(of[0][1]), cells.number(of[-1][1]),
-         "; ".join(f"{x.time[:10]} {x.after / x.before - 1:+.1%}" for x in changes[name]) or None)
-        for name, of in series.items()
-    )  # fmt: skip
-    names = ("series", "runs_of", "oldest", "newest", "changes")
-    return Chart(
-        "history", t("site.history", figure=figure),
-        t("site.history_seen", runs=len(points), series=len(series), steps=len(steps)),
-        drawn, {"history": points, "changes": steps},
-        table((t(f"site.{name}") for name in names), rows),
     )  # fmt: skip

@@ -1,18 +1,16 @@
 """Pages about many runs: the list, and a page a case.
 
-A run is all its launches: one row, with the median over those that passed and their range.
+A run is all its launches: one row, with the mean over those that passed and their range.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
 from trainmark.pages import cells
-from trainmark.pages.charts import intervals, vega
-from trainmark.pages.document import Chart, Paragraph, Section, table
+from trainmark.pages.charts import vega
+from trainmark.pages.document import Block, Chart, Paragraph, Section, table
 from trainmark.pages.phrases import TONES, status_tone
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page, with_rows
@@ -21,85 +19,74 @@ from trainmark.record.figures import FIGURES
 from trainmark.record.stats import over_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from trainmark.pages.document import Block
     from trainmark.pages.site.links import Links
 
     Run = list[dict[str, Any]]  # what the index has of its launches, in their order
 
-ROWS = 2_000  # of a page of the list, which the site's script filters
-_MOST = 2_000  # runs of a chart over time, the newest
+ROWS = 2_000  # of a page of the list, which the site's script filters; of a line over time
 _SPEEDS = ("final_result", "token/p/s", "p_train", "p_core", "p_whole")
 _FILTERS = ("case", "device", "precision", "badge")
 _COLUMNS = ("started_utc", "case", "device", "world", "precision", "speed", "MFU", "quality")
 _NUMBERS = ("world", "speed", "MFU", "quality")
+_LINES = tuple(f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn"))
 KEYS = (
     "line", "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "configuration",
-    "world", "precision", "status", "trust", "suite_commit", "work", "comparable",
+    "world", "precision", "status", "trust", "verification", "suite_commit", "work", "comparable",
     "final_result_unit", "quality_value", "quality_metric", "MFU", *_SPEEDS,
 )  # fmt: skip
 
 
-def _speed(one: dict[str, Any]) -> tuple[float, str] | None:
-    """Return how fast a launch trained, and the unit; of a row of others what it has of that."""
-    for key in _SPEEDS:
-        if one[key]:
-            return one[key], one["final_result_unit"] or FIGURES[key].unit.replace("{unit}", "")
-    return None
+def _mean(run: Run, key: str) -> float | None:
+    values = [x[key] for x in run if x["status"] in ("passed", None) and x[key] is not None]
+    return over_launches(values).mean if values else None
 
 
-def _passed(run: Run) -> Run:
-    return [x for x in run if x["status"] == "passed" or x["kind"] == "row"]
+def _when(one: dict[str, Any]) -> str:
+    return (one["started_utc"] or cells.NOTHING)[:16].replace("T", " ")
 
 
-def _middle(run: Run, key: str) -> float | None:
-    values = [one[key] for one in _passed(run) if one[key] is not None]
-    return median(values) if values else None
-
-
-def _badge(run: Run) -> tuple[str, Phrase, str]:
-    """Return what became of a run as a word, as a text, and its tone."""
+def _badge(run: Run) -> tuple[str, str]:
+    """Return what became of a run, as a word and its tone."""
     first = next((one for one in run if one["status"] != "passed"), run[0])
     if first["kind"] == "row":
-        return "imported", t("site.imported"), "muted"
+        return "imported", "muted"
     if first["status"] != "passed":
-        return first["status"], t(f"status.{first['status']}"), status_tone(first["status"])
-    if any(one["trust"] == "do_not_quote" for one in run):
-        return "doubtful", t("site.doubtful"), "warn"
-    return "passed", t("status.passed"), "good"
+        return first["status"], status_tone(first["status"])
+    doubtful = any(one["trust"] == "do_not_quote" for one in run)
+    return ("doubtful", "warn") if doubtful else ("passed", "good")
+
+
+def _badge_text(word: str) -> Phrase:
+    return t(f"site.{word}" if word in ("imported", "doubtful") else f"status.{word}")
 
 
 def _row(run: Run, links: Links) -> dict[str, Any]:
     """Return what a row of the list shows: each cell's text, and the value that it sorts by."""
-    one, (word, badge, tone) = run[0], _badge(run)
-    imported, mfu, quality = (
-        one["kind"] == "row",
-        _middle(run, "MFU"),
-        _middle(run, "quality_value"),
-    )
-    speeds = [x for x in map(_speed, _passed(run)) if x]
-    values = [value for value, _ in speeds]
-    shown = f"{cells.number(median(values))} {speeds[0][1]}".strip() if speeds else cells.NOTHING
+    one, (word, tone) = run[0], _badge(run)
+    imported = one["kind"] == "row"
+    key = next((key for key in _SPEEDS if _mean(run, key)), _SPEEDS[0])
+    speed, mfu, quality = (_mean(run, x) for x in (key, "MFU", "quality_value"))
+    unit = one["final_result_unit"] if key == _SPEEDS[0] else FIGURES[key].unit
+    values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     many: Phrase = ""
-    if len(run) > 1 and values:
-        ends = (cells.number(min(values)), cells.number(max(values)))
-        many = t("site.of_launches", low=ends[0], high=ends[1], n=len(values))
+    if len(values) > 1:
+        low, high = cells.number(min(values)), cells.number(max(values))
+        many = t("site.of_launches", low=low, high=high, n=len(values))
     ident = f"{one['path'].rpartition('/')[2]}:{one['line']}" if imported else one["run_id"]
-    metric = one["quality_metric"] or ""
-    texts: dict[str, tuple[Phrase, Any]] = {
-        "started_utc": ((one["started_utc"] or "/")[:16].replace("T", " "), one["started_utc"]),
-        "case": (one["case"] or "/", one["case"]),
-        "device": (one["device"] or one["configuration"] or "/", one["device"]),
-        "world": (str(one["world"] or "/"), one["world"]),
-        "precision": (one["precision"] or "/", one["precision"]),
-        "speed": (shown, median(values) if values else None),
-        "MFU": (cells.percent(mfu), mfu),
-        "quality": (f"{cells.quality(quality)} {metric}" if quality is not None else "/", quality),
-    }
+    texts = {
+        "started_utc": _when(one), "device": one["device"] or one["configuration"],
+        "speed": f"{cells.number(speed)} {unit}" if speed else None,
+        "MFU": cells.percent(mfu),
+        "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
+    }  # fmt: skip
+    sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality}
     return {
-        "cells": texts, "badge": badge, "word": word, "tone": tone, "many": many, "id": ident,
-        "short": ident.rpartition("-")[2] if not imported else ident,
+        "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
+        "word": word, "badge": _badge_text(word), "tone": tone, "many": many, "id": ident,
+        "unverified": any(x["verification"] == "unverified" for x in run),
+        "short": ident if imported else ident.rpartition("-")[2],
         "address": None if imported else links.run(one["run_id"]),
         "case_address": None if imported else links.case(one["case"]),
     }  # fmt: skip
@@ -108,22 +95,15 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
 def list_page(runs: Sequence[Run], number: int, links: Links) -> str:
     """Return a page of the list, the newest runs first."""
     first = (number - 1) * ROWS
-    rows = [_row(run, links) for run in runs[first : first + ROWS]]
-    counted: dict[str, Counter[Any]] = {key: Counter() for key in _FILTERS}
-    texts = {}
-    for row in rows:
-        texts[row["word"]] = row["badge"]
-        counted["badge"][row["word"]] += 1
-        for key in _FILTERS[:-1]:
-            counted[key][row["cells"][key][1]] += 1
-    choices = {
-        key: [(value, texts.get(value, value), of[value]) for value in sorted(filter(None, of))]
-        for key, of in counted.items()
-    }
-    span = {"first": first + 1, "last": first + len(rows), "total": cells.count(len(runs))}
+    part = runs[first : first + ROWS]
+    values = {key: {run[0][key] for run in part} - {None} for key in _FILTERS[:-1]}
+    choices = {key: [(x, x) for x in sorted(of)] for key, of in values.items()}
+    words = {_badge(run)[0] for run in part}
+    choices["badge"] = [(word, _badge_text(word)) for word in sorted(words)]
+    span = {"first": first + 1, "last": first + len(part), "total": cells.count(len(runs))}
     return rendered(
-        "site/list.html.j2", links.lang, links=links, rows=rows, choices=choices, columns=_COLUMNS,
-        numbers=_NUMBERS, counted=t("site.counted", **span) if rows else t("site.none"),
+        "site/list.html.j2", links.lang, links=links, rows=[_row(run, links) for run in part],
+        choices=choices, columns=_COLUMNS, numbers=_NUMBERS, counted=t("site.counted", **span),
         cases=sorted({run[0]["case"] for run in runs if run[0]["kind"] == "record"}),
         page_number=number, pages=-(-len(runs) // ROWS), most=MOST_COMPARED, charts=False,
         live=True, ident="",
@@ -131,27 +111,29 @@ def list_page(runs: Sequence[Run], number: int, links: Links) -> str:
 
 
 def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
-    """Return the page of a case: its speed on each machine, over time, and machines as bars.
+    """Return the page of a case: its speed on each machine, machines as bars, speed over time.
 
     Where no run may be quoted, it is about all that passed, and says so.
     """
-    launches = [
-        one for run in runs for one in run if one["case"] == case and one["kind"] == "record"
-    ]
+    launches = [x for run in runs for x in run if x["case"] == case and x["kind"] == "record"]
     passed = [x for x in launches if x["status"] == "passed" and x["final_result"]]
     good = [x for x in passed if x["trust"] != "do_not_quote"]
     counts = {"good": cells.count(len(good)), "total": cells.count(len(launches))}
     blocks: list[Block] = [Paragraph(t("site.best_of", **counts), "muted")]
     if not good:
-        blocks.append(Paragraph(t(f"site.none_{'quotable' if passed else 'good'}"), "warn"))
-    shown, sections = good or passed, []
-    if shown:
-        works = _works(shown)
-        blocks.append(_speeds(works, links))
-        sections = [*_bars(works), _history(works, links)]
-    best = Section(t("site.best"), "best", tuple(blocks))
+        none = t("site.none_quotable") if passed else t("site.none_good")
+        blocks.append(Paragraph(none, "warn"))
+    sections = [Section(t("site.best"), "best", tuple(blocks))]
+    if shown := good or passed:
+        works, unit = _works(shown), shown[0]["final_result_unit"] or ""
+        blocks.append(_speeds(works, unit, links))
+        sections = [Section(t("site.best"), "best", tuple(blocks))]
+        if bars := _bars(works, unit):
+            sections.append(Section(t("site.devices"), "devices", tuple(bars)))
+        history = _history(works, t("site.speed_unit", unit=unit), links)
+        sections.append(Section(t("site.over_time"), "over-time", (history,)))
     actions = [Link(t("site.references"), links.references(case))] if case in with_rows() else []
-    return page(links, case, [best, *sections], actions=actions)
+    return page(links, case, sections, actions=actions)
 
 
 def _works(launches: Run) -> dict[str, Run]:
@@ -159,90 +141,85 @@ def _works(launches: Run) -> dict[str, Run]:
     found: dict[str, Run] = {}
     for one in launches:
         found.setdefault(one["work"], []).append(one)
-    ordered = sorted(found.values(), key=lambda of: -(_middle(of, "final_result") or 0))
-    same = ("device", "precision", "world", "recipe")
-    differ = [key for key in same if len({of[0][key] for of in ordered}) > 1] or same[:1]
     named: dict[str, Run] = {}
-    for of in ordered:
-        parts = (f"x{of[0][key]}" if key == "world" else str(of[0][key]) for key in differ)
-        name = " · ".join(map(cells.clean, parts))
-        named[f"{name} · {of[0]['work'][:6]}" if name in named else name] = of
+    for work, of in sorted(found.items(), key=lambda item: -(_mean(item[1], _SPEEDS[0]) or 0)):
+        name = f"{of[0]['device']} · {_what(of[0])}"
+        named[f"{name} · {work[:6]}" if name in named else name] = of
     return named
 
 
-def _unit(works: dict[str, Run]) -> str:
-    return next(of[0]["final_result_unit"] or "" for of in works.values())
+def _what(one: dict[str, Any]) -> str:
+    return f"{one['recipe']} · {one['precision']} · x{one['world']}"
 
 
-def _speeds(works: dict[str, Run], links: Links) -> Block:
-    """Return the median speed of each work on each device, with its interval."""
+def _speeds(works: dict[str, Run], unit: str, links: Links) -> Block:
+    """Return the mean speed of each work on each device, with its interval."""
     rows: list[list[Phrase]] = []
     for of in works.values():
         first, over = of[0], over_launches([one["final_result"] for one in of])
-        ends = f"{cells.number(over.low)} – {cells.number(over.high)}" if len(of) > 1 else "/"
-        trusts = [one["trust"] for one in of]
-        worst = next(x for x in reversed(TONES) if x in trusts)
+        ends: Phrase = f"{cells.number(over.low)} – {cells.number(over.high)}"
+        ends = t("site.range", ends=ends) if over.is_range else ends
+        worst = next(x for x in reversed(TONES) if x in {one["trust"] for one in of})
         rows.append([
-            first["device"], str(first["world"]), first["precision"], first["recipe"], len(of),
-            cells.number(over.mean),
-            t("site.range", ends=ends) if over.is_range and len(of) > 1 else ends,
-            cells.percent(_middle(of, "MFU")), cells.quality(_middle(of, "quality_value")),
-            t(f"trust.{worst}"), Link(first["started_utc"][:10], links.run(first["run_id"])),
+            first["device"], first["world"], first["precision"], first["recipe"], len(of),
+            cells.number(over.mean), ends if len(of) > 1 else cells.NOTHING,
+            cells.percent(_mean(of, "MFU")), cells.quality(_mean(of, "quality_value")),
+            t(f"trust.{worst}"), Link(_when(first), links.run(first["run_id"])),
         ])  # fmt: skip
     names = ("device", "world", "precision", "recipe", "launches", "speed_unit", "interval", "MFU",
              "quality", "trust", "newest")  # fmt: skip
-    return table((t(f"site.{name}", unit=_unit(works)) for name in names), rows)
+    return table((t(f"site.{name}", unit=unit) for name in names), rows)
 
 
-def _bars(works: dict[str, Run]) -> Iterator[Section]:
-    """Yield devices that did the same work as bars of their median speed."""
-    alike: dict[str, list[tuple[str, float]]] = {}
+def _bars(works: dict[str, Run], unit: str) -> list[Chart]:
+    """Return for each work that several devices did their mean speeds as bars."""
+    alike: dict[str, list[Run]] = {}
     for of in works.values():
-        key, speed = of[0]["comparable"], _middle(of, "final_result") or 0.0
-        alike.setdefault(key, []).append((of[0]["device"], speed))
+        alike.setdefault(of[0]["comparable"], []).append(of)
     charts = []
-    for place, (key, found) in enumerate(x for x in alike.items() if len(x[1]) > 1):
-        first = next(of[0] for of in works.values() if of[0]["comparable"] == key)
-        what = f"{first['recipe']} · {first['precision']} · x{first['world']}"
-        shown = [(device, f"{cells.number(speed)} {_unit(works)}") for device, speed in found]
-        data = [
-            {"label": f"{device}\n{text}", "colour": "accent", "from": 0.0, "to": speed}
-            for (device, text), (_, speed) in zip(shown, found, strict=True)
+    for place, sides in enumerate(x for x in alike.values() if len(x) > 1):
+        speeds = [_mean(of, _SPEEDS[0]) or 0.0 for of in sides]
+        shown = [
+            (of[0]["device"], f"{cells.number(x)} {unit}")
+            for of, x in zip(sides, speeds, strict=True)
         ]
-        drawn = vega.spec(
-            "bars", height=34 * len(data), title=_unit(works), end=found[0][1], kinds=["accent"],
-            colours=["var(--accent)"], order=[bar["label"] for bar in data],
-        )  # fmt: skip
-        behind = table((t("site.device"), t("site.speed")), shown)
-        title = t("site.same_work", what=what)
-        charts.append(Chart(f"devices-{place}", title, title, drawn, {"bars": data}, behind))
-    if charts:
-        yield Section(t("site.devices"), "devices", tuple(charts))
+        labels = ["\n".join(cell) for cell in shown]
+        data = [
+            {"label": label, "colour": "accent", "from": 0.0, "to": speed}
+            for label, speed in zip(labels, speeds, strict=True)
+        ]
+        drawn = vega.spec("bars", height=34 * len(data), title=unit, end=speeds[0], order=labels,
+                          kinds=["accent"], colours=[_LINES[0]])  # fmt: skip
+        title, behind = (
+            t("site.same_work", what=_what(sides[0][0])),
+            (t("site.device"), t("site.speed")),
+        )
+        charts.append(
+            Chart(f"devices-{place}", title, title, drawn, {"bars": data}, table(behind, shown))
+        )
+    return charts
 
 
-def _history(works: dict[str, Run], links: Links) -> Section:
-    """Return the speed of each work over time, with change points and the commit of each point."""
-    most = sorted(works, key=lambda name: -len(works[name]))[: intervals.MOST_SERIES]
-    series, changes = dict[str, list[tuple[str, float]]](), {}
-    stepped, points = list[list[Phrase]](), list[tuple[str, list[Phrase]]]()
-    for name in sorted(most):
-        of = sorted(works[name], key=lambda one: one["started_utc"])[-_MOST:]
-        series[name] = [(one["started_utc"], one["final_result"]) for one in of]
-        changes[name] = change_points([at for at, _ in series[name]], [x for _, x in series[name]])
-        commits = [(one["suite_commit"] or "/")[:10] for one in of]
-        for change in changes[name]:
-            share = f"{change.after / change.before - 1:+.1%}"
-            stepped.append([str(change.time)[:10], name, share, commits[change.index]])
-        for one, commit in zip(of, commits, strict=True):
-            when = Link(one["started_utc"][:16].replace("T", " "), links.run(one["run_id"]))
-            shown: list[Phrase] = [when, name, cells.number(one["final_result"]), commit]
-            points.append((one["started_utc"], shown))
-    chart = intervals.history(series, changes, t("site.speed_unit", unit=_unit(works)))
-    heads = [t(f"site.{name}", unit=_unit(works)) for name in ("started_utc", "series")]
-    blocks: list[Block] = [chart]
-    if stepped:
-        blocks.append(table([*heads, t("site.changes"), t("site.commit")], stepped))
-    rows = (row for _, row in sorted(points, key=lambda point: point[0], reverse=True))
-    speed = t("site.speed_unit", unit=_unit(works))
-    blocks.append(table([*heads, speed, t("site.commit")], rows, short=True))
-    return Section(t("site.over_time"), "over-time", tuple(blocks))
+def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
+    """Return the speed of each work over time, with its change points; the table has commits."""
+    most = sorted(works, key=lambda name: -len(works[name]))[: len(_LINES)]
+    points, steps, rows = list[dict[str, Any]](), list[dict[str, str]](), list[list[Phrase]]()
+    for name in most:
+        of = sorted(works[name], key=lambda one: one["started_utc"])[-ROWS:]
+        times, values = [x["started_utc"] for x in of], [x["final_result"] for x in of]
+        points += [{"series": name, "started": at, "value": value}
+                   for at, value in zip(times, values, strict=True)]  # fmt: skip
+        changes = {x.index: x for x in change_points(times, values)}
+        steps += [{"series": name, "started": times[at]} for at in changes]
+        for at, one in enumerate(of):
+            step = f"{changes[at].after / changes[at].before - 1:+.1%}" if at in changes else None
+            when = Link(_when(one), links.run(one["run_id"]))
+            commit = (one["suite_commit"] or cells.NOTHING)[:10]
+            rows.append([when, name, cells.number(one["final_result"]), step, commit])
+    drawn = vega.spec("history", figure=figure, series=most, colours=_LINES, steps=steps)
+    heads = (t("site.started_utc"), t("site.series"), figure, t("site.changes"), t("site.commit"))
+    return Chart(
+        "history", t("site.history", figure=figure),
+        t("site.history_seen", runs=len(points), series=len(most), steps=len(steps)),
+        drawn, {"history": points, "changes": steps}, table(heads, rows),
+    )  # fmt: skip
