@@ -167,17 +167,17 @@ def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     text = " ".join(visible(page.document([record()], [nearest]))[0])
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
-    assert "H100 1 node x 2 (1x2) (own run) × 1.00" in text
+    assert "2 x H100 (own run) × 1.00" in text
     assert "computing and communication (not separable here) 89%" in text
     told = " ".join(visible(page.document([record()], [planned("z", case="toy")]))[0])
-    assert "Nothing comparable; the nearest is NVIDIA A100" in told
+    assert "Nothing comparable; the nearest is 2 x NVIDIA A100" in told
     assert "case distilbert_sst2 / toy" in told
 
 
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     text = " ".join(visible(page.document([failed()]))[0])
     assert "failed unverified out of memory, rank 1, model_build" in text
-    assert "Message out of memory|after <2 GiB> Rank 1 Way out lower bs" in text
+    assert "Cause out of memory|after <2 GiB> Rank 1 What to try lower bs" in text
     assert "Training" not in text
     assert "tile-" not in body_html(page.document([failed()]), "en")
 

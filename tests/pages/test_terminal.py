@@ -49,10 +49,10 @@ def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     assert lines[0].endswith("[failed, unverified]")
     assert lines[1:4] == [
         "out of memory, rank 1, model_build",
-        "Message: no memory left",
+        "Cause: no memory left",
         "Rank: 1",
     ]
-    assert lines[4].startswith("Way out: lower bs, with gas raised")
+    assert lines[4].startswith("What to try: lower bs, with gas raised")
 
 
 @pytest.mark.parametrize("make", [record, hostile])

@@ -65,6 +65,14 @@ def definition(spec: FigureSpec, record: Record) -> Phrase:
     return spec.definition if has_cards(record) else spec.on_host or spec.definition
 
 
+def devices(record: Record) -> Phrase:
+    """Return how many devices of which product a run had; on a host, its name and its ranks."""
+    world, name = record.plan.world_size, short_device(record)
+    if has_cards(record):
+        return f"{world} x {name}" if world > 1 else name
+    return join((name, counted("ranks", world)))
+
+
 def counted(kind: str, n: int) -> Phrase:
     """Return a number of ``ranks``, ``nodes``, ``launches`` in words: ``1 launch``."""
     return t(f"count_of.{kind}", n=n) if n != 1 else t(f"count_one.{kind}")

@@ -11,7 +11,7 @@ from trainmark.judge.comparison.sides import name_of
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Tone
-from trainmark.pages.phrases import device_configuration
+from trainmark.pages.phrases import devices
 from trainmark.pages.sections.limits import slowest, throttled
 from trainmark.pages.texts import Phrase, join, t
 from trainmark.record.record import Record
@@ -89,7 +89,7 @@ def _bars(
 
 def _named(result: Result) -> Phrase:
     if isinstance(result, Record):
-        return device_configuration(result)
+        return devices(result)
     device, named = result.device or "", result.configuration
     return cells.clean(named if device in named else f"{device} {named}")[:_LONGEST]
 
