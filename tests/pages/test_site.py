@@ -18,6 +18,7 @@ from trainmark.errors import UsageError
 from trainmark.library.selection.indexing import add
 from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
+from trainmark.pages.charts import drawing
 from trainmark.pages.site import lists, views, writing
 from trainmark.pages.site.links import Links, name
 
@@ -215,6 +216,17 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     assert "../runs/run-a.html" in page.of("a", "href")
     assert "../runs/run-b.html" not in page.of("a", "href")
     assert any(line.startswith("No run may be quoted") for line in page.texts)
+
+
+def test_the_axis_of_time_has_24_hours_and_no_english_months():
+    for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
+        times = ("2026-11-22T13:30:00+00:00", f"{until}+00:00")
+        run = {"run_id": "a", "suite_commit": None, "final_result": 1.0}
+        works = {"A": [run | {"started_utc": at} for at in times]}
+        drawn = drawing.svg(lists._history(works, "p_train", Links("")), "zh")
+        labels = re.findall(r">([^<>]+)</text>", drawn)
+        assert expected in labels
+        assert not any(re.search("[AP]M|Nov|Dec|Jan", label) for label in labels)
 
 
 def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path):

@@ -30,7 +30,7 @@ _SPEEDS = ("final_result", "token/p/s", "p_train", "p_core", "p_whole")
 _FILTERS = ("case", "device", "precision", "badge")
 _COLUMNS = ("started_utc", "case", "device", "world", "precision", "speed", "MFU", "quality")
 _NUMBERS = ("world", "speed", "MFU", "quality")
-_LINES = tuple(f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn"))
+_LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
 KEYS = (
     "line", "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "configuration",
     "world", "precision", "status", "trust", "verification", "suite_commit", "work", "comparable",
