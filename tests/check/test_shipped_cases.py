@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECIPES = [(name, recipe) for name in cases.names() for recipe in cases.load(name).recipes]
-FORBIDDEN = ("torch", "numpy", "pydantic", "pyarrow", "transformers")
+FORBIDDEN = ("torch", "numpy", "pyarrow", "transformers")
 
 
 @pytest.fixture(scope="module")
