@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from trainmark.devices import cores as host_cores
+from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Condition, Located
@@ -165,7 +166,7 @@ def threads(subject: Subject) -> Conditions:
     """Compare the threads of a rank with its share of the cores."""
     fitting = max(1, host_cores.usable_cores(subject.root) // subject.nproc)
     try:
-        each = host_cores.chosen_threads(os.environ) or fitting
+        each = chosen_threads(os.environ) or fitting
         host_cores.is_pinned(os.environ)
     except UsageError as error:
         yield judged(f"{error.what}; {error.rule}", error.remedy or "", stops=True)

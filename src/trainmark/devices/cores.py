@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -34,7 +33,6 @@ SWITCH = "TRAINMARK_PIN"  # 0: ranks are not pinned
 PLACEMENT_VARIABLE = "TRAINMARK_PLACEMENT"  # what the launcher tells the ranks of a machine
 _ROOT = Path("/")
 _MOST_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 less a page
-_THREADS = re.compile(r"\s*([1-9]\d{0,3})\s*(?:,\s*[1-9]\d{0,3}\s*)*", re.ASCII)
 
 
 def usable_cores(root: Path = _ROOT) -> int:
@@ -104,28 +102,6 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:  # of the other version, the root, which has no limits, or not for this user
         return []
-
-
-def chosen_threads(variables: Mapping[str, str]) -> int | None:
-    """Return the threads of each rank by ``OMP_NUM_THREADS``; None: not set.
-
-    OpenMP takes a list too, a number for each level of nested regions: the first counts here.
-
-    Raises:
-        UsageError: it is no such number.
-    """
-    chosen = variables.get("OMP_NUM_THREADS")
-    if chosen is None:
-        return None
-    found = _THREADS.fullmatch(chosen)
-    if found is None:
-        raise UsageError(
-            f"OMP_NUM_THREADS={chosen}",
-            where="environment",
-            rule="threads of each rank, a whole number from 1 to 9999",
-            remedy="unset OMP_NUM_THREADS: ranks then share the cores evenly",
-        )
-    return int(found[1])
 
 
 def cores_of_rank(own: int, *, total: int, ranks: int, shared: bool) -> int:

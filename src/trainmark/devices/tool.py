@@ -15,7 +15,8 @@ import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, pairwise
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,24 +30,22 @@ _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _MOST = 1e15  # above it is a tool's word for "unknown"
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_NAME_LENGTH = 80  # a longer name is none
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
 # ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
 _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
 _ADDRESS = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
-def find(*names: str, folders: Sequence[str] = ()) -> str:
-    """Return the path of the first of some tools on the PATH or in one of the vendor's folders.
+def find(name: str, folders: Sequence[str] = ()) -> str:
+    """Return the path of a tool on the PATH or in one of the vendor's folders.
 
     Raises:
-        MonitorFault: none is in any of them.
+        MonitorFault: it is in none of them.
     """
-    for name in names:
-        path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
-        if path is not None:
-            return path
-    raise MonitorFault("absent", f"{names[0]} is not on the PATH")
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    if path is None:
+        raise MonitorFault("absent", f"{name} is not on the PATH")
+    return path
 
 
 def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = False) -> str:
@@ -164,7 +163,7 @@ def json_of(text: str) -> Any:
     Raises:
         MonitorFault: there is none.
     """
-    for start in islice(re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE), 20):
+    for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             return json.JSONDecoder().raw_decode(text, start.end())[0]
     lines = text.strip().splitlines()
@@ -186,24 +185,11 @@ def number(text: object, *, least: float = 0.0, most: float = _MOST) -> float | 
     return value if math.isfinite(value) and least <= value <= most else None
 
 
-def temperature_c(text: object) -> float | None:
-    """Return a temperature; None if it is below the coldest or above the hottest of any chip."""
-    return number(text, least=-60.0, most=250.0)
-
-
-def watts(text: object) -> float | None:
-    """Return a power; None above that of any device: ``ixsmi`` 3.0.1 prints 65535W of one."""
-    return number(text, most=10_000.0)
-
-
-def megahertz(text: object) -> float | None:
-    """Return a clock; None above that of any device."""
-    return number(text, most=20_000.0)
-
-
-def percent(text: object) -> float | None:
-    """Return a share in percent; None if it is not from 0 to 100."""
-    return number(text, most=100.0)
+# None out of the bounds of any device: ``ixsmi`` 3.0.1 prints 65535W of one.
+temperature_c = partial(number, least=-60.0, most=250.0)
+watts = partial(number, most=10_000.0)
+megahertz = partial(number, most=20_000.0)
+percent = partial(number, most=100.0)
 
 
 def size_bytes(text: object, *, unit: str = "") -> int | None:
@@ -241,14 +227,13 @@ def device(
     """
     fields = _MEMORY.findall(memory)
     used, total = fields[-1] if fields and len(fields) >= memory.count("/") else ("", "")
-    total_bytes = size_bytes(total, unit="m") or None
-    used_bytes = size_bytes(used, unit="m")
-    if used_bytes is not None and total_bytes is not None and used_bytes > total_bytes:
+    total_bytes, used_bytes = size_bytes(total, unit="m") or None, size_bytes(used, unit="m")
+    if (used_bytes or 0) > (total_bytes or used_bytes or 0):
         used_bytes = None
     return DeviceSample(
         index=index,
-        name=_name(name),
-        uuid=_name(uuid),
+        name=name or None,
+        uuid=uuid or None,
         temperature_c=temperature_c(temperature),
         power_w=watts(power),
         memory_used_bytes=used_bytes,
@@ -257,10 +242,6 @@ def device(
         clock_mhz=megahertz(clock),
         memory_clock_mhz=megahertz(memory_clock),
     )
-
-
-def _name(text: str | None) -> str | None:
-    return text if text and len(text) <= _NAME_LENGTH and text.isprintable() else None
 
 
 def known(text: str, found: Iterable[DeviceSample]) -> list[DeviceSample]:
@@ -302,34 +283,25 @@ def rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
             yield upper, lower
 
 
-def lists(text: str, start: str) -> Iterator[dict[tuple[str, str], str]]:
-    """Yield what a list tells of each device, by heading and name; of several the first.
+def lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
+    """Return what a list tells of each device, by heading and name; of several the first.
 
     Args:
-        start: pattern of the line with which a device begins. Lines before the first belong to
-            none. A line without a value is a heading; the lines before it have the heading "".
+        start: pattern of the line with which a device begins. A line without a value is a heading;
+            the lines before it have the heading "".
     """
-    pattern = re.compile(start)
-    found: dict[tuple[str, str], str] | None = None
+    found: list[dict[tuple[str, str], str]] = []
     heading = ""
     for line in filter(str.strip, text.splitlines()):
-        if pattern.fullmatch(line.strip()):
-            if found is not None:
-                yield found
-            found, heading = {}, ""
-            continue
         name, _, value = (part.strip() for part in line.partition(":"))
-        if not value:
+        if re.fullmatch(start, line.strip()):
+            found.append({})
+            heading = ""
+        elif not value:
             heading = name
-        elif found is not None:
-            found.setdefault((heading, name), value)
-    if found is not None:
-        yield found
-
-
-def used_of_total(fields: dict[tuple[str, str], str], heading: str) -> str:
-    """Return the memory of a list as a table has it."""
-    return f"{fields.get((heading, 'Used'))}/{fields.get((heading, 'Total'))}"
+        elif found:
+            found[-1].setdefault((heading, name), value)
+    return found
 
 
 def pci_addresses(text: str) -> list[str]:

@@ -46,8 +46,7 @@ class TorchVendor:
         module: the kernel module, whose version is the driver's; several names: of its versions.
         pci_vendor: the vendor's id on the PCI bus.
         pci_classes: of its devices on the PCI bus, where they are found without the driver's files.
-        commands: of the tool, or of several; a later command of the first tool that is installed
-            is used if the earlier ones' output cannot be read.
+        commands: of the tool; a later one is used if the earlier ones' output cannot be read.
         folders: where the vendor installs the tool, if it is not on the PATH.
         in_tools_order: a device's number is its place in what the tool prints: tools number cards,
             chips, or those of the machine in a container.
@@ -72,15 +71,10 @@ class TorchVendor:
 
     def monitor(self) -> Monitor | None:
         """Return what runs the tool; see ``Vendor.monitor``."""
-        path = tool.find(*(command.argv[0] for command in self.commands), folders=self.folders)
-        found = [
-            command._replace(argv=(path, *command.argv[1:]))
-            for command in self.commands
-            if command.argv[0] == Path(path).name
-        ]
-        return tool.ToolMonitor(
-            *found, count=len(self.device_files()) if self.in_tools_order else None
-        )
+        path = tool.find(self.commands[0].argv[0], self.folders)
+        found = [one._replace(argv=(path, *one.argv[1:])) for one in self.commands]
+        count = len(self.device_files()) if self.in_tools_order else None
+        return tool.ToolMonitor(*found, count=count)
 
     def here(self) -> bool:
         """Tell whether a device of this vendor is in the machine, by its driver's files."""

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from trainmark import __version__, cases, devices
 from trainmark.data.generated import default_root
 from trainmark.devices import cores
-from trainmark.devices.cores import chosen_threads
+from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.errors import DataError, TrainmarkError, escaped
 from trainmark.launch import processes
 from trainmark.launch.stopping import stop_signals_noted

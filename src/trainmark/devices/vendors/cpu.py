@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import resource
 import sys
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.cores import chosen_threads, memory_limits, usable_cores
+from trainmark.devices.cores import memory_limits, usable_cores
+from trainmark.errors import UsageError
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.protocols import Monitor
     from trainmark.recipe import Precision, Recipe
@@ -157,6 +159,25 @@ class Cpu:
 def threads_of_rank(ranks_here: int) -> int:
     """Return the threads that the user wants, or a rank's even share of the cores."""
     return chosen_threads(os.environ) or max(1, usable_cores() // ranks_here)
+
+
+def chosen_threads(variables: Mapping[str, str]) -> int | None:
+    """Return the threads of each rank by ``OMP_NUM_THREADS``; None: not set.
+
+    Raises:
+        UsageError: it is no such number.
+    """
+    chosen = variables.get("OMP_NUM_THREADS")
+    if chosen is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", chosen):
+        raise UsageError(
+            f"OMP_NUM_THREADS={chosen}",
+            where="environment",
+            rule="threads of each rank, a whole number from 1 to 9999",
+            remedy="unset OMP_NUM_THREADS: ranks then share the cores evenly",
+        )
+    return int(chosen)
 
 
 class CpuDevice:

@@ -62,10 +62,7 @@ class Hygon(RocmVendor):
     container_needs = ContainerNeeds(
         devices=("/dev/kfd", "/dev/mkfd", "/dev/dri"), mounts=("/opt/hyhal",)
     )
-    # The rocm-smi of earlier DTKs prints the same; an older tool that does not know all of these
-    # options prints its table without any.
+    # An older tool that does not know all of these options prints its table without any.
     commands = tuple(
-        tool.Command((name, *shown), parse_hy_smi, any_code=True)
-        for name in ("hy-smi", "rocm-smi")
-        for shown in (_SHOWN, ())
+        tool.Command(("hy-smi", *shown), parse_hy_smi, any_code=True) for shown in (_SHOWN, ())
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, after, device, known, lists, rows, used_of_total
+from trainmark.devices.tool import Command, after, device, known, lists, rows
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
+
+
+_USED, _TOTAL = ("FB Memory Usage", "Used"), ("FB Memory Usage", "Total")
 
 
 def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
@@ -23,7 +26,7 @@ def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
             index, fields.get(("", "Product Name")), uuid=fields.get(("", "GPU UUID")),
             temperature=fields.get(("Temperature", "GPU Current Temp")),
             power=fields.get(("Power Readings", "Power Draw")),
-            memory=used_of_total(fields, "FB Memory Usage"),
+            memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
             utilization=fields.get(("Utilization", "Gpu")),
             clock=fields.get(("Clocks", "Graphics")),
             memory_clock=fields.get(("Clocks", "Memory")),
