@@ -106,11 +106,13 @@ def compute(
         figures["p_train_tokens"] = _rate(counts.tokens, ranks, without_evaluation)
     steady, rate = _steady(timeline, recipe_warmup_steps, work_unit)
     figures |= steady | _utilisation(ranks, precision, rate, given_tflops)
-    figures |= _losses(timeline)
+    figures |= losses(timeline.series.loss, timeline.series.samples)
     figures["mem"] = _memory(ranks, telemetry)
     figures["mem_total"] = _memory_total(ranks)
     figures["allocator_peak"] = _allocator_peak(ranks)
-    return figures | usage.compute(timeline, telemetry, on_host=on_processor)
+    return figures | usage.compute(
+        telemetry, ranks=len(ranks), samples=counts.samples, on_host=on_processor
+    )
 
 
 def _whole_time(timeline: RunTimeline) -> Figure:
@@ -127,13 +129,12 @@ def _slowest(ranks: list[RankTimeline], time_ns: Callable[[RankTimeline], int | 
     )
 
 
-def _losses(timeline: RunTimeline) -> dict[str, Figure]:
-    """Return the mean training loss over all epochs, and over the last tenth of the steps."""
-    losses, samples = timeline.series.loss, timeline.series.samples
-    tail = max(1, round(len(losses) * _FINAL_SHARE))
+def losses(loss: NDArray[np.float64], samples: NDArray[np.int64]) -> dict[str, Figure]:
+    """Return the mean training loss over all steps, and over the last tenth of them."""
+    tail = max(1, round(len(loss) * _FINAL_SHARE))
     return {
-        "loss": _mean_loss(losses, samples),
-        "final_loss": _mean_loss(losses[-tail:], samples[-tail:]),
+        "loss": _mean_loss(loss, samples),
+        "final_loss": _mean_loss(loss[-tail:], samples[-tail:]),
     }
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan
 from trainmark.record import reduce
 from trainmark.record.evidence import evidence
-from trainmark.record.stats import drift, spread
+from trainmark.record.itself import Difference, identities
 from trainmark.record.trust import refutes, with_findings
 from trainmark.spec import Message, message
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
 
-_Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE = 1e-9
 _LONGEST_SHOWN = 40
@@ -49,39 +46,9 @@ def checked(record: Record, folder: Path, *, most_bytes: int | None = None) -> R
 
 
 def check_itself(record: Record) -> list[Message]:
-    """Return where figures, counts and spans of a record contradict its own series."""
-    found = [one for one in _identities(record) if not _alike(*one[1:])]
+    """Return how values of a record contradict each other, as one message."""
+    found = [one for one in identities(record) if not _alike(*one[1:])]
     return [_disagrees(found)] if found else []
-
-
-def _identities(record: Record) -> Iterator[_Difference]:
-    """Yield values of a record, each with what other values of it give."""
-    steps, counts, figure = record.steps, record.counts, record.figure
-    yield "counts.steps", counts.steps, len(steps.time_ns)
-    yield "counts.samples", counts.samples, sum(steps.samples)
-    yield "ranks.samples", sum(rank.samples for rank in record.ranks), counts.samples
-    measured = np.array(steps.time_ns[steps.warmup :], np.int64)
-    yield "steps.drift", steps.drift, drift(measured)
-    times = spread(measured)
-    if times is not None:
-        for name in ("p50", "p90", "p99", "mad"):
-            value = figure(f"step_time_{name}")
-            if value is not None:
-                yield f"figures.step_time_{name}", value, getattr(times, name)
-        if figure("step_time_cv") is not None and times.cv is not None:
-            yield "figures.step_time_cv", figure("step_time_cv"), 100 * times.cv
-    if record.spans.wall_ns is not None:
-        yield "spans.by_name_ns", sum(record.spans.by_name_ns.values()), record.spans.wall_ns
-    whole, train_s = figure("p_whole"), figure("train_time")
-    if whole is not None and train_s:
-        yield "figures.p_whole", whole, counts.samples / train_s
-    rate, matmul = figure("model_flops_per_device"), figure("matmul_flops_per_device")
-    if rate is not None and matmul and figure("MAMFU") is not None:
-        yield "figures.MAMFU", figure("MAMFU"), 100 * rate / matmul
-    rates = [value for name in ("p_whole", "p_train", "p_core") if (value := figure(name))]
-    yield "figures.p_core", rates, sorted(rates)
-    last = record.quality.history[-1].value if record.quality.history else None
-    yield "quality.value", record.quality.value, last
 
 
 def verify(record: Record, folder: Path) -> list[Message]:
@@ -128,7 +95,7 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     return [_disagrees(found)]
 
 
-def _disagrees(found: list[_Difference]) -> Message:
+def _disagrees(found: list[Difference]) -> Message:
     """Return the first difference, of status, figures or quality if there is one."""
     first = min(found, key=lambda item: not item[0].startswith(("status", "figures", "quality")))
     place, recorded, recomputed = first
@@ -150,7 +117,7 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:_LONGEST_SHOWN]
 
 
-def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[_Difference]:
+def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Difference]:
     """Yield every path at which two documents differ, with both values."""
     if recorded == recomputed:
         return

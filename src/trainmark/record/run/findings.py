@@ -224,12 +224,20 @@ def _on_quality(plan: Plan, quality: Quality) -> Iterator[Message]:
         yield message(
             "target_missed_not_required", metric=metric, value=value, target=quality.target
         )
-    # Three standard errors of an accuracy on these rows. For an error metric the variance over
-    # samples is not known here.
-    if plan.about.higher_is_better and best:
-        slack = 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
-        if value > best + slack:
-            yield message("quality_above_best", metric=metric, value=value, best=best)
+    if above_best(plan, quality):
+        yield message("quality_above_best", metric=metric, value=value, best=best)
+
+
+def above_best(plan: Plan, quality: Quality) -> bool:
+    """Tell whether a quality is above the best possible by more than its noise.
+
+    Three standard errors of an accuracy on these rows; for an error metric the variance over
+    samples is not known here.
+    """
+    value, best = quality.value, quality.best_possible
+    if value is None or not best or not plan.about.higher_is_better:
+        return False
+    return value > best + 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
 
 
 def _on_conditions(run: Inputs) -> Iterator[Message]:

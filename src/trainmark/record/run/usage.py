@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.record.run.telemetry import IntervalName, Telemetry, Use
-    from trainmark.record.run.timeline import RunTimeline
 
 _THROTTLED = 0.01  # of the measured time; less is one reading of many
 _FEW_READINGS = 5
 
 
 def compute(
-    timeline: RunTimeline, telemetry: Telemetry | None, *, on_host: bool
+    telemetry: Telemetry | None, *, ranks: int, samples: int, on_host: bool
 ) -> dict[str, Figure]:
     """Return the figures by name, estimates among them only where a counter is missing.
 
@@ -34,7 +33,6 @@ def compute(
     names = ("utilization", "power", "temperature", "energy_per_sample", "energy_to_target")
     if telemetry is None:
         return dict.fromkeys(names, Figure(None, message("not_sampled")))
-    ranks, samples = len(timeline.ranks), timeline.counts.samples
     uses = _uses(telemetry, "train", ranks)
     return {
         "utilization": _figure(uses, "utilization_percent"),
