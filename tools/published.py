@@ -21,7 +21,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.audit.finding import Finding
+    from trainmark.judge.audit import Finding
 
 DOCS = Path(__file__).parents[1] / "docs"
 TIMED = {"e2e_time", "token/p/s", *subject.RATES}

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from trainmark.judge.audit.finding import Finding
+    from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.series import CheckedEntry
     from trainmark.launch.site import Site

@@ -22,7 +22,7 @@ from trainmark.record.rows import Reading, Row
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.judge.audit.finding import Finding
+    from trainmark.judge.audit import Finding
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDS = ("record_toy.json", "record_distilbert.json", "record_sampled.json")
@@ -49,20 +49,19 @@ def arithmetic(found: list[Finding], code: str, name: str) -> list[Any]:
 
 def test_the_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
     found = of_reference("distilbert_sst2")
-    assert arithmetic(found, "audit_passes_differ", "passes") == ["9.5, 10.0, 3.0, 3.1"]
+    assert {*arithmetic(found, "audit_passes_differ", "passes")} == {"9.5, 10.0, 3.0, 3.1"}
     shares = arithmetic(found, "audit_tf32", "share")
     assert [round(share, 1) for share in shares] == [1.8, 2.0, 2.1, 1.9]
     assert {one.severity for one in found} == {"warning"}
 
 
-def test_the_rows_of_dlrm_count_samples_twice_for_each_device_and_more_were_slower() -> None:
+def test_the_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
     found = of_reference("dlrm_criteo")
     assert arithmetic(found, "audit_per_rank", "times") == [2, 16, 32]
     once = arithmetic(found, "audit_per_rank", "once")
     assert [round(rate / 1e6, 2) for rate in once] == [3.64, 1.20, 0.88]
     passes = arithmetic(found, "audit_passes", "passes")
     assert [round(number, 1) for number in passes] == [2.0, 16.1, 32.1]
-    assert arithmetic(found, "audit_more_were_slower", "world_size") == [8, 16]
 
 
 @pytest.mark.parametrize("case", ["llama2_7b_lora", "glm_superglue"])
@@ -189,9 +188,9 @@ def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
 @pytest.mark.parametrize(("page", "lang"), [("audit.md", "en"), ("audit.zh.md", "zh")])
 def test_the_page_lists_every_rule_as_it_is(page: str, lang: str) -> None:
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
-    for name, rule in RULES.items():
+    for name, (severity, _) in RULES.items():
         checks = render(message(f"audit_rule.{name}"), lang)
-        assert f"| `{name}` | {rule.severity} | {checks} |" in lines
+        assert f"| `{name}` | {severity} | {checks} |" in lines
 
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:

@@ -155,10 +155,10 @@ def _audit_rules() -> Rows:
 
     return [
         {
-            "rule": name, "severity": rule.severity,
+            "rule": name, "severity": severity,
             "definition": render(message(f"audit_rule.{name}"), "en"),
         }
-        for name, rule in audit.RULES.items()
+        for name, (severity, _) in audit.RULES.items()
     ]  # fmt: skip
 
 

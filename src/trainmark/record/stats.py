@@ -172,12 +172,13 @@ def trend(*sides: Sequence[float]) -> float | None:
 def proportional(a: Sequence[int], b: Sequence[int]) -> bool:
     """Tell whether step times are the same but for a factor, as those of two launches never are.
 
-    Times that do not vary, or too few of them, tell nothing.
+    Too few times tell nothing, nor a factor of times that hardly vary.
     """
     if len(a) != len(b) or len(a) < _STEADY_MIN_STEPS:
         return False
-    first, other = (np.asarray(x, np.float64) / np.mean(x) for x in (a, b))
-    return bool(first.std() > _LEAST_NOISE and np.abs(first - other).max() < _LEAST_NOISE / 10)
+    first, other = (np.asarray(x, np.float64) / max(1.0, float(np.mean(x))) for x in (a, b))
+    varied = np.median(np.abs(first - np.median(first))) > _LEAST_NOISE
+    return a == b or bool(varied and np.abs(first - other).max() < _LEAST_NOISE / 10)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -17,16 +18,19 @@ from trainmark.data.json_documents import Frozen
 from trainmark.devices import peaks
 from trainmark.plan import reference
 from trainmark.record.work import work
+from trainmark.spec import Message
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.record.rows import Row
 
 RATES = ("p_core", "p_train", "p_whole", "final_result")
+TIMES = ("e2e_time", "train_time")
 # End-to-end time contains starting and loading; no page prints how long they took.
-STARTING_S = 120.0
+STARTING_S = 300.0
 # Words of pages for the precision of matmuls, in the words of recipes.
-_PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32"}
+_PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32",
+               "fp8": "fp8"}  # fmt: skip
 _OF_WORLD = ("ran_world", "world")
 # Pages do not say in which direction a quality is better; of these there is no doubt.
 _LOWER = re.compile(r"loss|perplexity|ppl", re.IGNORECASE)
@@ -65,7 +69,9 @@ class Subject:
         name: of the case, else of the model as printed.
         table: what stands side by side has the same, of one workload; None: a record.
         precision: as declared, in the words of recipes.
-        figures: what is known of them, in the units of a record's figures.
+        precisions: those that are named.
+        figures: what is above zero of them, in the units of a record's figures.
+        printed: all that is known of them.
         raw: the text of a row's figures.
         work: what launches of the same work on any number of devices share; empty: a row.
         quality: what was reached of ``metric``; ``target`` as printed or planned.
@@ -79,6 +85,8 @@ class Subject:
     world_size: int | None
     device: str | None
     precision: str | None
+    precisions: tuple[str, ...] = ()
+    printed: dict[str, float]
     figures: dict[str, float]
     raw: dict[str, str] = field(default_factory=dict)
     metric: str | None
@@ -112,6 +120,15 @@ class Subject:
         """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""
         return [row[figure] for row in _products(self.device or "") if figure in row]
 
+    def lacks(self, precision: str) -> bool:
+        """Tell whether the device has no peak in a precision; of vendors' own figures alone."""
+        rows = _products(self.device or "")
+        known = any(
+            row["evidence"] in ("A", "B") and {"fp32_tflops", "fp16_tflops"} <= row.keys()
+            for row in rows
+        )
+        return known and not self.published(f"{precision}_tflops")
+
     def dense_peaks(self) -> list[float]:
         """Return the dense peaks of the declared precision, in FLOP/s."""
         return [tflops * 1e12 for tflops in self.published(f"{self.precision}_tflops")]
@@ -137,6 +154,10 @@ class Subject:
         return max(0.0, seconds - STARTING_S) * rate, seconds * rate
 
 
+Subjects = Sequence[Subject]
+Hits = Iterator[tuple[Subject, Message]]  # what a rule yields
+
+
 def of_record(record: Record, place: str) -> Subject:
     """Return the view of a record that was read from ``place``."""
     plan, quality = record.plan, record.quality
@@ -147,7 +168,7 @@ def of_record(record: Record, place: str) -> Subject:
         file=place, configuration=record.case_key, name=plan.case, world_size=plan.world_size,
         device=products.pop() if len(products) == 1 else None,
         precision=str(plan.recipe["precision"]), metric=quality.metric, target=quality.target,
-        figures=_present(known), quality=quality.value,
+        printed=_present(known), figures=_present(known), quality=quality.value,
         workload=workload_of(plan.case, ""), record=record, work=str(sorted(shared)),
     )  # fmt: skip
 
@@ -156,15 +177,18 @@ def of_row(row: Row) -> Subject:
     """Return the view of a printed row."""
     figures = _present({name: entry.value for name, entry in row.figures.items()})
     name = row.case or row.model or row.file
+    words = re.findall(r"[a-z]+\d*", (row.cells.get("precision") or row.precision or "").lower())
+    precisions = tuple(_PRECISIONS[word] for word in words if word in _PRECISIONS)
     return Subject(
         file=row.file, line=row.line, table=(row.file, row.table, name),
         configuration=row.configuration, name=name,
         world_size=row.world_size, device=row.device,
         # What the page prints is what it claims, also where the reader knows better.
-        precision=_declared(row.cells.get("precision") or row.precision or ""),
+        precision=_declared(precisions), precisions=precisions,
         metric=row.metric, quality=figures.get(row.metric or ""),
         target=figures.get(f"{row.metric}_target"),
-        figures=figures, raw={name: entry.raw for name, entry in row.figures.items()},
+        printed=figures, figures={name: value for name, value in figures.items() if value > 0},
+        raw={name: entry.raw for name, entry in row.figures.items()},
         workload=workload_of(row.case, row.model), row=row,
     )  # fmt: skip
 
@@ -173,11 +197,9 @@ def _present(figures: dict[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def _declared(printed: str) -> str | None:
-    """Return the precision that a cell names; None: none, or a mixture without a single peak."""
-    words = re.findall(r"[a-z]+\d*", printed.lower())
-    found = {_PRECISIONS[word] for word in words if word in _PRECISIONS}
-    return found.pop() if len(found) == 1 and "fp8" not in words else None
+def _declared(named: tuple[str, ...]) -> str | None:
+    """Return the precision that is named; None: none, or a mixture without a single peak."""
+    return named[0] if len({*named}) == 1 and named[0] != "fp8" else None
 
 
 @cache

@@ -146,7 +146,7 @@ def _of_run(launches: dict[str, Record], folder: Path) -> Iterator[Check]:
 def _audited(records: dict[str, Record]) -> Iterator[Check]:
     """Hold all records together against the audit's rules; only errors contradict them."""
     found = audit([of_record(item, place) for place, item in records.items()])
-    hits = [hit for hit in found if hit.severity != "note"]
+    hits = found
     for place in dict.fromkeys(hit.subject.file for hit in hits):
         here = [hit for hit in hits if hit.subject.file == place]
         state: State = "broken" if any(hit.severity == "error" for hit in here) else "noted"

@@ -17,12 +17,12 @@ from trainmark.record.trust import of_repeats, verification_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.audit.finding import Finding, Severity
+    from trainmark.judge.audit import Finding, Severity
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import Use
 
 _SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
-_TONES: dict[Severity, Tone] = {"error": "bad", "warning": "warn", "note": "plain"}
+_TONES: dict[Severity, Tone] = {"error": "bad", "warning": "warn"}
 _COLOURS = {"evaluate": "evaluation", "compile": "compute", "warmup": "compute", "train": "compute"}
 _EVALUATIONS = 5  # rows of the page; the record has all
 _USE = (

@@ -13,8 +13,7 @@ from markupsafe import Markup
 
 from trainmark import cases
 from trainmark.errors import RecordError, UsageError, escaped
-from trainmark.judge.audit import audit
-from trainmark.judge.audit.finding import SEVERITIES
+from trainmark.judge.audit import SEVERITIES, audit
 from trainmark.judge.audit.subject import of_row
 from trainmark.judge.comparison import compare
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.errors import TrainmarkError
-    from trainmark.judge.audit.finding import Finding
+    from trainmark.judge.audit import Finding
     from trainmark.library.store.database import Database
     from trainmark.record.record import Record
 

@@ -1,28 +1,37 @@
-"""The rules of an audit that hold launches and rows against each other."""
+"""The rules of an audit that hold launches and rows against each other; the odd one is named."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from trainmark.judge.audit.subject import RATES
+import numpy as np
+
+from trainmark.judge.audit.subject import RATES, STARTING_S
 from trainmark.plan.reference import SAME_WORK_RATIO
+from trainmark.record.stats import proportional
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.judge.audit.finding import Hits, Subject, Subjects
+    from collections.abc import Callable, Iterator, Sequence
 
+    from trainmark.judge.audit.subject import Hits, Subject, Subjects
+    from trainmark.record.record import Record
+
+T = TypeVar("T")
 _LAUNCHES = 4  # of the same work, at least
 _SHARE = 1 / 3  # of their median
 _PASS = 0.1  # of a pass over the data
-_STEPS = 8  # times in nanoseconds: two launches do not have as many in common
-_TIMES = ("e2e_time", "train_time", "p_core")  # likewise, all three of them
+_TIMES = ("e2e_time", "train_time", "p_core")  # two launches have not all three in common
 _TIMED = {"e2e_time", "token/p/s", *RATES}
 _LEAST_FIGURES = 2
-_ABOVE = 1.05  # noise of one launch, and caches that hold more of a smaller share
+_LEAST_RATIOS, _FINE = 3, 2e-3  # ratios of figures that are printed finely enough
+_ABOVE = 1.1  # noise of one launch, and caches that hold more of a smaller share
 _BATCH = ("bs", "batch_size")
-_SUMS = 1e-6
+_SAME_START, _SAME_START_S = 2.5, 30.0  # of rows of one table, and seconds more
+_PARTS = 64  # of a range of samples that are tried
 _AGREES = 0.01  # beside what was rounded
 # Attention's share of a token's FLOPs over those of the parameters, at most: 12 L H T over 6 N at
 # 8192 tokens and 8e9 parameters is 0.27 (PaLM, appendix B, https://arxiv.org/abs/2204.02311).
@@ -41,8 +50,7 @@ def convergence(subjects: Subjects) -> Hits:
             args = {"metric": one.metric, "value": one.quality, "samples": samples}
             yield one, message("audit_few_passes", rows=rows, passes=samples / rows, **args)
         if one.target is not None:
-            world = one.record and one.record.plan.world_size
-            same[one.name, one.work, world, one.target].append((one, samples))
+            same[one.name, one.work, one.world_size, one.target].append((one, samples))
     for found in (found for found in same.values() if len(found) >= _LAUNCHES):
         usual = median(samples for _, samples in found)
         for one, samples in (item for item in found if item[1] < _SHARE * usual):
@@ -66,21 +74,22 @@ def _samples_to_quality(one: Subject) -> float | None:
 
 def copies(subjects: Subjects) -> Hits:
     """Yield each launch whose step times or figures are those of another launch."""
-    seen: dict[object, tuple[str, Subject]] = {}
+    seen: dict[object, tuple[Record, str]] = {}
     for one in subjects:
-        if one.record is None:
+        record = one.record
+        if record is None:
             continue
-        run_id, times = one.record.run_id, one.record.steps.time_ns
+        times = record.steps.time_ns
         figures = tuple(one.figures.get(name, 0.0) for name in _TIMES)
-        keys: dict[str, tuple[float, ...]] = {}
-        if len(times) >= _STEPS:
-            keys["steps.time_ns"] = tuple(times)
+        # Proportional times have the same order.
+        keys: dict[str, object] = {"steps.time_ns": np.argsort(times, kind="stable").tobytes()}
         keys |= {", ".join(_TIMES): figures} if all(figures) else {}
-        for same, values in keys.items():
-            other, first = seen.setdefault((same, values), (run_id, one))
-            if other != run_id:
-                args = {"run_id": run_id, "other": other, "place": first.file}
-                yield one, message("audit_copy", same=same, **args)
+        for same, key in keys.items():
+            first, place = seen.setdefault((same, key), (record, one.file))
+            alike = same != "steps.time_ns" or proportional(times, first.steps.time_ns)
+            if alike and first.run_id != record.run_id:
+                runs = {"run_id": record.run_id, "other": first.run_id}
+                yield one, message("audit_copy", same=same, place=place, **runs)
                 break
 
 
@@ -99,8 +108,40 @@ def same_figures(subjects: Subjects) -> Hits:
             yield one, message("audit_same_figures", figures=names, line=first.line, **args)
 
 
+def ratios(subjects: Subjects) -> Hits:
+    """Yield rows of a card whose figures are another card's times one factor."""
+    groups: dict[object, list[Subject]] = defaultdict(list)
+    for one in subjects:
+        if one.row and one.device:
+            groups[one.name, one.device].append(one)
+    for first, other in combinations(groups.values(), 2):
+        if first[0].name != other[0].name:
+            continue
+        pairs = [(a, b) for b in other for a in first if _alike(a) == _alike(b)]
+        known = [found for pair in pairs for found in _factors(*pair)]
+        low, high = max((x for x, _ in known), default=0), min((x for _, x in known), default=0)
+        if len(known) >= _LEAST_RATIOS and low <= high and not low <= 1 <= high:
+            for a, b in pairs:
+                args = {"factor": (low + high) / 2, "line": a.line, "device": a.device}
+                yield b, message("audit_ratios", figures=len(known), **args)
+
+
+def _alike(one: Subject) -> object:
+    changes = one.row.changes if one.row else {}
+    return one.world_size, one.row and one.row.nnodes, sorted(changes.items())
+
+
+def _factors(a: Subject, b: Subject) -> Iterator[tuple[float, float]]:
+    """Yield between which factors the figures of ``b`` over those of ``a`` lie, as printed."""
+    for name in (*RATES, "token/p/s"):
+        slack = a.rounding(name) + b.rounding(name)
+        if name in a.figures and name in b.figures and slack <= _FINE:
+            factor = b.figures[name] / a.figures[name]
+            yield factor * (1 - slack), factor * (1 + slack)
+
+
 def scaling(subjects: Subjects) -> Hits:
-    """Yield more devices that are each faster than fewer of them at the same work."""
+    """Yield what is faster a device than fewer devices, or slower in all, at the same work."""
     groups: dict[tuple[str, str], list[tuple[int, float, Subject]]] = defaultdict(list)
     for one in subjects:
         name, rate = one.rate_per_device()
@@ -108,13 +149,38 @@ def scaling(subjects: Subjects) -> Hits:
             groups[name, key].append((one.world_size or 1, rate, one))
     found = {}  # once, also where both batches agree
     for (name, _), group in groups.items():
-        fewer, least, _ = min(group, key=lambda item: item[0])
-        for world, rate, one in group:
-            if world > fewer and rate > _ABOVE * least:
-                args = {"rate": rate, "fewer_rate": least, "share": rate / least}
-                worlds = {"world_size": world, "fewer": fewer}
-                found[id(one)] = one, message("audit_scaling", figure=name, **worlds, **args)
+
+        def apart(one: tuple[int, float, Subject], other: tuple[int, float, Subject]) -> bool:
+            (fewer, least, _), (world, rate, _) = sorted((one, other), key=lambda item: item[0])
+            above = rate > _ABOVE * least
+            return fewer < world and (above or rate * world * _ABOVE < least * fewer)
+
+        for at, beside in _odd(group, apart, last=lambda item: item[0]):
+            (world, rate, one), (fewer, least, _) = at, beside
+            args = {"rate": rate, "fewer_rate": least, "share": rate / least}
+            worlds = {"world_size": world, "fewer": fewer}
+            found[id(one)] = one, message("audit_scaling", figure=name, **worlds, **args)
     yield from found.values()
+
+
+def _odd(
+    given: Sequence[T], apart: Callable[[T, T], bool], *, last: Callable[[T], float]
+) -> Iterator[tuple[T, T]]:
+    """Yield what contradicts most others, with one of these, until nothing contradicts.
+
+    Args:
+        last: of those that contradict as many, the one with the highest is named.
+    """
+    rest = list(given)
+    while True:
+        against = [[x for x in rest if x is not one and apart(one, x)] for one in rest]
+        worst = max(
+            range(len(rest)), key=lambda at: (len(against[at]), last(rest[at])), default=None
+        )
+        if worst is None or not against[worst]:
+            return
+        yield rest[worst], against[worst][0]
+        del rest[worst]
 
 
 def _works(one: Subject) -> list[str]:
@@ -131,51 +197,56 @@ def _works(one: Subject) -> list[str]:
 
 
 def side_by_side(subjects: Subjects) -> Hits:
-    """Yield for each table whose rows trained different samples the row with the most."""
-    tables: dict[object, list[tuple[float, float, Subject]]] = defaultdict(list)
+    """Yield the rows of a table that trained another number of samples than most of it."""
+    tables: dict[object, list[Subject]] = defaultdict(list)
     for one in subjects:
-        if one.table is not None and (bounds := one.samples_bounds())[1]:
-            tables[one.table].append((*bounds, one))
+        if one.table is not None and one.samples_bounds()[1]:
+            tables[one.table].append(one)
     for rows in tables.values():
-        low, most, one = max(rows, key=lambda row: row[0])
-        _, least, other = min(rows, key=lambda row: row[1])
-        if low <= SAME_WORK_RATIO * least:
-            continue
-        size = one.workload.samples_per_pass
-        args = {"most": most, "least": least, "least_line": other.line, "ratio": most / least}
-        if size is None:
-            yield one, message("audit_side_by_side", **args)
-        else:
-            passes = ", ".join(f"{samples / size:.1f}" for _, samples, _ in rows)
-            yield one, message("audit_passes_differ", passes=passes, rows=size, **args)
+        most = {id(one): one.samples_bounds()[1] for one in rows}
+        for one, beside in _odd(rows, _other_samples, last=lambda row: row.samples_bounds()[1]):
+            samples, others = most[id(one)], most[id(beside)]
+            args = {"samples": samples, "others": others, "line": beside.line}
+            ratio, size = samples / others, one.workload.samples_per_pass
+            if size is None:
+                yield one, message("audit_side_by_side", ratio=ratio, **args)
+            else:
+                passes = ", ".join(f"{most[id(row)] / size:.1f}" for row in rows)
+                told = message("audit_passes_differ", passes=passes, rows=size, ratio=ratio,
+                               line=beside.line)  # fmt: skip
+                yield one, told
+
+
+def _other_samples(one: Subject, other: Subject) -> bool:
+    """Tell whether no start-up times of one kind explain both rows by the same samples."""
+    known = [(x.figures["e2e_time"], x.figures["p_whole"]) for x in (one, other)]
+    low = max(0.0, *(rate * (seconds - STARTING_S) for seconds, rate in known))
+    high = min(rate * seconds for seconds, rate in known) * SAME_WORK_RATIO
+    for part in range(_PARTS + 1):
+        samples = low / SAME_WORK_RATIO + (high - low / SAME_WORK_RATIO) * part / _PARTS
+        least, most = sorted(
+            min(max(0.0, seconds - samples / rate), max(0.0, seconds - low / rate))
+            for seconds, rate in known
+        )
+        slack = _SAME_START_S + (SAME_WORK_RATIO - 1) * max(seconds for seconds, _ in known)
+        if low <= high and most <= _SAME_START * least + slack:
+            return False
+    return True
 
 
 def mfu(subjects: Subjects) -> Hits:
-    """Yield records and rows whose MFU does not follow from their own figures."""
+    """Yield rows whose MFU does not follow from their throughput."""
     tables: dict[object, list[Subject]] = defaultdict(list)
-    for one in subjects:
-        found = list(_of_record(one) if one.record else _against_peak(one))
+    for one in (one for one in subjects if one.row):
+        found = list(_against_peak(one))
         yield from found
         if one.row and one.device and _implied(one) and not found:
             tables[one.table, one.device, one.row.precision].append(one)
     for rows in tables.values():
-        # The rows that imply another peak than most rows of the same device and precision.
-        usual = min(rows, key=lambda other: sum(_apart(one, other) > 0 for one in rows))
-        for one in (one for one in rows if _apart(one, usual)):
+        for one, usual in _odd(rows, lambda a, b: _apart(a, b) > 0, last=lambda row: row.line):
             args = {"mfu": one.figures["MFU"], "tokens": one.figures["token/p/s"]}
             apart = _apart(one, usual)
             yield one, message("audit_mfu_beside", apart=apart, line=usual.line, **args)
-
-
-def _of_record(one: Subject) -> Hits:
-    note = one.record and one.record.figures["MFU"].note
-    share, rate = (one.figures.get(name, 0.0) for name in ("MFU", "model_flops_per_device"))
-    published = max(one.dense_peaks(), default=0.0) / 1e12 if share else 0.0
-    tflops = note.args.get("tflops") if note else published
-    again = 100 * rate / (tflops * 1e12) if tflops and isinstance(tflops, float | int) else share
-    if abs(again - share) > _SUMS * again:
-        args = {"mfu": share, "again": again, "flops": rate, "tflops": tflops}
-        yield one, message("audit_mfu", **args), "error"
 
 
 def _implied(one: Subject) -> list[float]:
