@@ -73,7 +73,9 @@ def test_every_rule_has_a_planted_error_and_every_file_a_rule() -> None:
 def test_the_planted_error_is_found(name: str) -> None:
     rule, plant = PLANTS[name]
     found = [one for one in audit(subjects(plant, changed=True)) if one.rule == rule]
-    assert [(one.message.code, one.severity) for one in found] == [(plant["code"], plant.get("severity", RULES[rule][0]))]
+    assert [(one.message.code, one.severity) for one in found] == [
+        (plant["code"], plant.get("severity", RULES[rule][0]))
+    ]
     (one,) = found
     assert one.subject.line == plant.get("line", one.subject.line)
     for part, value in plant["arithmetic"].items():

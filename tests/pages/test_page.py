@@ -341,7 +341,9 @@ def test_the_audit_s_findings_are_on_the_page_with_their_arithmetic():
     mfu = made.figures["MFU"].model_copy(update={"value": 140.0})
     wrong = record(figures=made.figures | {"MFU": mfu})
     (one,) = [one for one in audit([of_record(wrong, "")]) if one.rule == "range"]
-    (line,) = [x for x in markdown(wrong, lang="zh").splitlines() if x.startswith("| 错误 | range |")]
+    (line,) = [
+        x for x in markdown(wrong, lang="zh").splitlines() if x.startswith("| 错误 | range |")
+    ]
     assert render(one.message, "zh") in line
     assert "value 140" in line
 
