@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainmark.cases.dlrm_criteo.embeddings import scaled_or_zero
-from trainmark.cases.dlrm_criteo.initial import fill_rows
+from trainmark.cases.dlrm_criteo.embeddings import fill_rows, scaled_or_zero
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:

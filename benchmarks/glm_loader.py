@@ -31,8 +31,7 @@ TIMES_THE_STEP = 5.0
 
 def drawn_passages() -> Passages:
     """Return samples of ReCoRD's sizes from drawn tokens, as text is once tokenised."""
-    from trainmark.cases.glm_superglue.data.passages import Passages, Ragged, starts_of
-    from trainmark.cases.glm_superglue.data.tokens import BlockTokens
+    from trainmark.cases.glm_superglue.data.passages import BlockTokens, Passages, Ragged, starts_of
 
     rng = np.random.default_rng(1)
 
@@ -62,7 +61,7 @@ def cloze() -> Examples:
     passages = drawn_passages()
     return ClozeExamples(
         passages, Drawn.for_training(passages, CANDIDATES - 1), seq_length=SEQ_LENGTH,
-        vocab_size=VOCAB_SIZE, file=Path("drawn"),
+        file=Path("drawn"),
     )  # fmt: skip
 
 
@@ -83,8 +82,8 @@ def stepping(examples: Examples) -> Callable[[], float]:
     """Return a measure of sequences/s of training one block of GLM-large, fp32."""
     import torch
 
+    from trainmark.cases.glm_superglue.case import GlmShape
     from trainmark.cases.glm_superglue.model import build_model
-    from trainmark.cases.glm_superglue.recipe import GlmShape
 
     shape = GlmShape(
         num_layers=1, hidden_size=WIDTH, num_heads=HEADS, vocab_size=VOCAB_SIZE,

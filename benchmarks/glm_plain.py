@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
-    from trainmark.cases.glm_superglue.recipe import GlmShape
+    from trainmark.cases.glm_superglue.case import GlmShape
 
 HIDDEN_SCORE = -65504.0
 

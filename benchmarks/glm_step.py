@@ -31,7 +31,7 @@ RATE, MAX_NORM = 1e-5, 1.0
 
 
 def shape_of(layers: int) -> Any:
-    from trainmark.cases.glm_superglue.recipe import GlmShape
+    from trainmark.cases.glm_superglue.case import GlmShape
 
     return GlmShape(num_layers=layers)
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.cases.gpt_megatron.recipe import GptRecipe
+    from trainmark.cases.gpt_megatron.case import GptRecipe
 
 
 class PlainBlock(nn.Module):

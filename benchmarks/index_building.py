@@ -46,16 +46,11 @@ def measured(prefix: Path) -> None:
     start = time.perf_counter()
     reader = IndexedReader.open(prefix)
     opened = time.perf_counter()
-    place = prefix.with_name("indices")
-    words = (reader, range(reader.num_documents), SEQ_LENGTH, 1, place)
-    index = Samples(*words, content_id="benchmark").epoch(0)
+    index = Samples(reader, range(reader.num_documents), SEQ_LENGTH, 1).epoch(0)
     built = time.perf_counter()
-    again = Samples(*words, content_id="benchmark").epoch(0)
-    mapped = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert len(index) == (TOKENS - 1) // SEQ_LENGTH
-    assert isinstance(again.shuffle, np.memmap)
-    spans = {"open_s": opened - start, "build_s": built - opened, "again_s": mapped - built}
+    spans = {"open_s": opened - start, "build_s": built - opened}
     print(json.dumps({**spans, "peak_mb": peak}))
 
 
@@ -85,15 +80,13 @@ def main() -> bool:
         sizes = document_sizes()
         _write(prefix, sizes)
         for _ in range(RUNS):
-            for file in Path(place).glob("indices/*"):
-                file.unlink()
             words = [sys.executable, "-m", "benchmarks.index_building", str(prefix)]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             runs.append(json.loads(done.stdout))
             print(f"  {runs[-1]}", file=sys.stderr)
     total = sorted(run["open_s"] + run["build_s"] for run in runs)
     peak = max(run["peak_mb"] for run in runs)
-    opened, again = (sorted(run[name] for run in runs)[RUNS // 2] for name in ("open_s", "again_s"))
+    opened = sorted(run["open_s"] for run in runs)[RUNS // 2]
     what = f"{TOKENS:,} tokens in {DOCUMENTS:,} documents: one epoch's indices, cold, s"
     bars = [
         Bar(what, f"{total[RUNS // 2]:.2f} ({total[0]:.2f} to {total[-1]:.2f})",
@@ -102,8 +95,8 @@ def main() -> bool:
     ]  # fmt: skip
     tenth = plain_loop_s(sizes[: DOCUMENTS // 10])
     details = (
-        f"Opening and checking the pair included ({opened:.3f} s), writing the built indices too; "
-        f"mapped again when kept: {again:.3f} s. Document sizes are log-normal, "
+        f"Opening and checking the pair included ({opened:.3f} s). "
+        f"Document sizes are log-normal, "
         f"{sizes.min()} to {sizes.max():,} tokens, median {np.median(sizes):.0f}; samples of "
         f"{SEQ_LENGTH}. Plain Python loops over a tenth of the documents take {tenth:.3f} s for "
         "the same three indices."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
-    from trainmark.cases.llama2_7b_lora.mmlu.plan import Plan
+    from trainmark.cases.llama2_7b_lora.mmlu import Plan
     from trainmark.cases.llama2_7b_lora.mmlu.questions import Mmlu
 
 SIZES = {
@@ -33,7 +33,7 @@ def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[M
     """Return generated questions and their prompts; ``place`` gets the tokenizer's files."""
     from trainmark.cases.llama2_7b_lora.data import generating
     from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
-    from trainmark.cases.llama2_7b_lora.mmlu.plan import plan_scoring
+    from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
     from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Subject
     from trainmark.cases.llama2_7b_lora.mmlu.questions import SUBJECTS as NAMES
 

@@ -8,8 +8,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from trainmark import devices
+from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
-from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.train.parallel import Ranks, parallelize
 
 

@@ -22,8 +22,8 @@ from trainmark.cases.llama2_7b_lora.data.generating import (
 )
 
 if TYPE_CHECKING:
+    from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
     from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
-    from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
 
 KINDS = 2  # chats and quizzes
 

@@ -145,8 +145,8 @@ def write_clicks(folder: Path) -> None:
 
 def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     """Run the steps of the job over an epoch of ``write_clicks``, then score its test rows."""
+    from trainmark.cases.dlrm_criteo.case import DlrmRecipe
     from trainmark.cases.dlrm_criteo.job import build, load_data
-    from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
 
     recipe = DlrmRecipe(
         embedding_dim=DIM, bottom_layers=f"16,{DIM}", top_layers="16,1",

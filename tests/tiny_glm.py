@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainmark.cases.glm_superglue.case import GlmRecipe
 from trainmark.cases.glm_superglue.data.examples import ChoiceSequence, Examples
 from trainmark.cases.glm_superglue.job import GlmJob, build
-from trainmark.cases.glm_superglue.recipe import GlmRecipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import GptJob, build
-from trainmark.cases.gpt_megatron.recipe import GptRecipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
 

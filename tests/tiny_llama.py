@@ -13,8 +13,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trainmark.cases.llama2_7b_lora import job
+from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.data import generating
-from trainmark.cases.llama2_7b_lora.recipe import LlamaRecipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 

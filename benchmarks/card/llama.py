@@ -85,10 +85,9 @@ def generated(card: Card) -> str:
 
 
 def run(card: Card) -> Findings:
-    from trainmark.cases.llama2_7b_lora.flops import model_flops_per_token
-    from trainmark.cases.llama2_7b_lora.memory import predict_peak_bytes
+    from trainmark.cases.llama2_7b_lora.case import targets
+    from trainmark.cases.llama2_7b_lora.estimates import model_flops_per_token, predict_peak_bytes
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS, parameters
-    from trainmark.cases.llama2_7b_lora.recipe import targets
 
     folder, chosen = generated(card), recipe()
     config, tokens = PRESETS[chosen.model_size], chosen.micro_batch_size * chosen.seq_length

@@ -8,8 +8,8 @@ from benchmarks.card import distilbert
 from benchmarks.card.training import Measured
 from benchmarks.gpt_plain import PlainGpt
 
+from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
-from trainmark.cases.gpt_megatron.recipe import GptRecipe
 
 SMALL = GptRecipe(
     num_layers=2, hidden_size=32, num_heads=4, seq_length=16, vocab_size=128, dropout=0.0,

@@ -19,9 +19,9 @@ from benchmarks.peers import PeerFailedError
 from benchmarks import glm_loader
 from trainmark import devices
 from trainmark.cases.dlrm_criteo.placement import place_within
+from trainmark.cases.glm_superglue.case import GlmShape
+from trainmark.cases.glm_superglue.job import Sequences
 from trainmark.cases.glm_superglue.model import build_model
-from trainmark.cases.glm_superglue.recipe import GlmShape
-from trainmark.cases.glm_superglue.scoring import Sequences
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse
 from trainmark.spec import RankMemory

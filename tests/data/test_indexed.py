@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_tokens import document_of
-from trainmark.data.indexed import IndexedReader, dtype_for, write_pair
+from trainmark.data.indexed import IndexedReader, write_pair
 from trainmark.errors import DataError
 
 # Three sequences of 3, 0 and 1 tokens, each a document, put together from the layout.
@@ -73,13 +73,6 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     assert [document_of(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
     assert list(reader.token_starts(range(1, 4))) == [0, 3, 6, 6]
     assert list(reader.token_starts(range(4, 4))) == [6]
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "name"), [(50_257, "uint16"), (65_499, "uint16"), (65_500, "int32")]
-)
-def test_the_element_type_is_megatrons(vocabulary, name):
-    assert dtype_for(vocabulary).name == name
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Splits, epochs and kept indices of the GPT case, against plain reference loops."""
 
-import os
 from itertools import pairwise
 
 import numpy as np
@@ -105,25 +104,6 @@ def test_tokens_come_from_a_real_pair(tmp_path):
     assert rows.dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    ("split", "documents", "bounds"),
-    [
-        ("949,50,1", 1000, [0, 949, 999, 1000]),
-        ("949,50,1", 10, [0, 9, 10, 10]),
-        ("949,50,1", 0, [0, 0, 0, 0]),
-        ("969, 30, 1", 8_013_769, [0, 7_765_342, 8_005_755, 8_013_769]),
-        ("1", 7, [0, 7, 7, 7]),
-        ("9,1", 25, [0, 22, 25, 25]),  # 22.5 rounds to the even 22
-        ("0.5,0.25,0.25", 8, [0, 4, 6, 8]),
-        ("0,1,0", 8, [0, 0, 8, 8]),
-    ],
-)
-def test_splits_are_contiguous_ranges(split, documents, bounds):
-    found = split_documents(split, documents)
-    assert list(found) == ["train", "validation", "test"]
-    assert [(part.start, part.stop) for part in found.values()] == list(pairwise(bounds))
-
-
 @given(
     weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=3).filter(any),
     documents=st.integers(0, 10**9),
@@ -144,53 +124,3 @@ def test_a_bad_split_is_refused(split):
         split_documents(split, 10)
     assert caught.value.where == "recipe field split"
     assert "949,50,1" in caught.value.remedy
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "WORTH_KEEPING", 0)
-    return tmp_path / "indices"
-
-
-def cached(place, **changes):
-    words = {"documents": range(2, 190), "seq_length": 4, "seed": 7, "content_id": "abc"} | changes
-    sizes = np.random.default_rng(3).integers(0, 9, 200)
-    return Samples(
-        corpus(sizes), words["documents"], words["seq_length"], words["seed"], place,
-        content_id=words["content_id"],
-    )  # fmt: skip
-
-
-def same(one, other):
-    names = ("documents", "positions", "offsets", "shuffle")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
-
-
-def test_a_kept_epoch_is_mapped_and_not_built_again(place, monkeypatch):
-    fresh = cached(None).epoch(3)
-    assert same(cached(place).epoch(3), fresh)
-    (file,) = place.iterdir()
-    monkeypatch.setattr(Samples, "_build", None)
-    found = cached(place).epoch(3)
-    assert same(found, fresh)
-    assert isinstance(found.shuffle, np.memmap)
-    assert (found.tokens([5, 0]) == fresh.tokens([5, 0])).all()
-    assert list(place.iterdir()) == [file]
-
-
-def test_the_newest_files_stay(place, monkeypatch):
-    monkeypatch.setattr(sampling, "MAX_CACHED_FILES", 2)
-    place.mkdir()
-    others = [place / name for name in ("content.json", ".epoch-x.npy.1234.part", "epoch-y.npy")]
-    for number, file in enumerate(others):
-        file.write_bytes(b"left by a killed process")
-        os.utime(file, ns=(number, number))
-    first = cached(place).epoch(0)
-    for number in range(1, 4):
-        for file in place.glob("*.int64"):
-            stamp = file.stat().st_mtime_ns - 10**9
-            os.utime(file, ns=(stamp, stamp))
-        cached(place).epoch(number)
-    assert same(first, cached(None).epoch(0))  # mapped before it was removed
-    kept = {file.name for file in place.iterdir()}
-    assert kept == {cached(place)._file(number).name for number in (2, 3)} | {"content.json"}

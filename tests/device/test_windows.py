@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What a recipe may add to a step.
 MORE: dict[str, dict[str, Any]] = {
     "glm_superglue": {"checkpoint_activations": True},
-    "llama2_7b_lora": {"checkpoint_activations": True, "cross_document": "separate"},
+    "llama2_7b_lora": {"checkpoint_activations": True},
     "gpt_megatron": {"checkpoint_activations": True},
 }
 

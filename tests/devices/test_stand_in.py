@@ -66,7 +66,12 @@ def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
     [
         ("toy", {"grad_accum_steps": 3, "micro_batch_size": 16}),
         ("gpt_megatron", {"grad_accum_steps": 2}),
-        ("llama2_7b_lora", {"init": "random", "cross_document": "separate"}),
+        (
+            "llama2_7b_lora",
+            {
+                "init": "random",
+            },
+        ),
     ],
 )
 def test_accumulated_steps_and_drawn_weights_are_the_cpus(

@@ -47,7 +47,7 @@ def test_the_tiny_recipe_learns_to_summarise_and_to_answer(trainmark):
     best = least_loss(trainmark.place, record.plan.load_recipe())
     detail, parts = record.quality.history[-1].detail, record.quality.history[-1].parts
     assert {kind: len(part) for kind, part in parts.items()} == {
-        "subject": 57, "subcategory": 17, "items by shots": 1,
+        "subject": 57, "items by shots": 1,
     }  # fmt: skip
     # Every subject asks as many: their mean is the score.
     assert fmean(parts["subject"].values()) == pytest.approx(record.quality.value)

@@ -87,8 +87,8 @@ def test_a_real_step_takes_what_is_predicted_or_a_little_more(
 
 
 def prediction(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:
-    """Return what the check of a recipe finds, by the memory module of its case."""
-    memory = importlib.import_module(f"trainmark.cases.{case}.memory")
+    """Return what the check of a recipe finds, by the estimate of its case."""
+    memory = importlib.import_module(f"trainmark.cases.{case}.data")
     if case == "gpt_megatron":
         found = memory.predict(recipe, world_size)
     elif case == "glm_superglue":

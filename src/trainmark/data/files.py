@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import DataError
+from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +37,26 @@ def refuse_unreadable(file: Path, *, rule: str, remedy: str) -> None:
         if stream.read(1):
             return
     raise DataError("the file is empty (0 bytes)", where=str(file), rule=rule, remedy=remedy)
+
+
+def parquet_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file.
+
+    Raises:
+        EnvironmentFault: the library that reads it is not installed.
+        ValueError: the file cannot be read.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        remedy = "pip install 'trainmark[prepare]'"
+        raise EnvironmentFault("pyarrow is not installed", where=str(file), remedy=remedy) from None
+    try:
+        found: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from trainmark.data.files import layout_in
 from trainmark.data.json_documents import written_whole
+from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from trainmark.data.files import Form, Layout
 
     Say = Callable[[str], None]
 
@@ -219,6 +223,35 @@ def only(what: str, found: Sequence[Path], *, where: str, remedy: str) -> Path:
         f"{what} {listed}", where=where, rule="a raw download holds each once",
         remedy="remove or move away all but one" if found else remedy,
     )  # fmt: skip
+
+
+def find_downloads(
+    raw: Path, forms: Sequence[Form], *, model_type: str, rule: str, where_model: str,
+    where_data: str,
+) -> tuple[Path, Layout, list[Path]]:  # fmt: skip
+    """Return the model folder and the splits anywhere below ``raw``, and all folders there.
+
+    Raises:
+        DataError: one of them is missing or found twice.
+    """
+    if not raw.is_dir():
+        raise DataError("no such folder", where=str(raw), remedy=f"{where_data}; {where_model}")
+    folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
+    models = [folder for folder in folders if _model_type(folder / CONFIG) == model_type]
+    model = only("model folder", models, where=str(raw), remedy=where_model)
+    found: dict[Path, Layout] = {}
+    for form in forms:
+        for folder in () if found else folders:
+            if layout := layout_in(folder, form, rule=rule, remedy=where_data):
+                found[folder] = layout
+    return model, found[only("data", list(found), where=str(raw), remedy=where_data)], folders
+
+
+def _model_type(config: Path) -> Any:
+    try:
+        return json.loads(config.read_bytes())["model_type"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 @contextmanager

@@ -3,36 +3,28 @@
 Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch joins its
 documents in a shuffled order and cuts them every ``seq_length`` tokens, so that consecutive
 samples share one token; samples are then shuffled. Everything is built in linear time
-without a loop over documents or samples; epochs that take time to build are cached on disk,
-the newest few. Must not know vocabularies.
+without a loop over documents or samples. Must not know vocabularies.
 """
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.cache import replace_file
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from trainmark.data.indexed import IndexedReader
 
-FORMAT = 3  # of cached epochs; a change of what an epoch is, or of the file, must raise it
-MAX_CACHED_FILES = 16  # a run asks for one epoch after another; old ones would only fill the disk
-WORTH_KEEPING = 1 << 17  # numbers; fewer are built in milliseconds
 SPLITS = ("train", "validation", "test")
 WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 
@@ -140,27 +132,13 @@ class Samples:
         documents: contiguous document numbers of the reader.
         seq_length: tokens that a sample predicts; it holds one more.
         seed: of both shuffles; equal seeds give equal epochs on every rank.
-        cache_dir: where epochs that take time to build are cached; None: no cache.
-        content_id: names the reader's bytes; needed with a ``cache_dir``.
     """
 
-    def __init__(
-        self,
-        reader: IndexedReader,
-        documents: range,
-        seq_length: int,
-        seed: int,
-        cache_dir: Path | None = None,
-        *,
-        content_id: str = "",
-    ) -> None:
+    def __init__(self, reader: IndexedReader, documents: range, seq_length: int, seed: int) -> None:
         assert seq_length > 0
-        assert content_id or cache_dir is None
         self.documents = documents
         self.seq_length = seq_length
         self.seed = seed
-        self.cache_dir = cache_dir
-        self.content_id = content_id
         self.starts = reader.token_starts(documents)
         self._corpus = reader.tokens
 
@@ -177,22 +155,14 @@ class Samples:
         return self._index(self._build(np.arange(len(self.documents)), np.arange(len(self))))
 
     def epoch(self, number: int) -> EpochIndex:
-        """Return the shuffled samples of one epoch, counted from 0; built, or from the cache."""
+        """Return the shuffled samples of one epoch, counted from 0."""
         documents, samples = len(self.documents), len(self)
         if samples == 0:
             return self.in_order()
 
-        def build() -> NDArray[np.int64]:
-            generator = np.random.default_rng([self.seed, number])
-            order = generator.permutation(documents)
-            return np.concatenate(self._build(order, generator.permutation(samples)))
-
-        lengths = (documents, samples + 1, samples + 1, samples)
-        if self.cache_dir is None or sum(lengths) < WORTH_KEEPING:
-            vector = build()
-        else:
-            vector = _cached(self._file(number), build)
-        return self._index(np.split(vector, np.cumsum(lengths[:-1])))
+        generator = np.random.default_rng([self.seed, number])
+        order = generator.permutation(documents)
+        return self._index(self._build(order, generator.permutation(samples)))
 
     def _build(
         self, order: NDArray[np.int64], shuffle: NDArray[np.int64]
@@ -204,20 +174,14 @@ class Samples:
         fixed = (self.starts, self._corpus, self.seq_length)
         return EpochIndex(order, positions, offsets, shuffle, *fixed)
 
-    def _file(self, number: int) -> Path:
-        assert self.cache_dir is not None
-        span = (self.documents.start, self.documents.stop)
-        depends_on = (FORMAT, self.content_id, span, self.seq_length, self.seed, number)
-        name = sha256(repr(depends_on).encode()).hexdigest()[:24]
-        return self.cache_dir / f"epoch-{name}.npy"
-
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What a rank trains and scores."""
+    """What a rank trains and scores; ``content_id`` names the tokens."""
 
     train: Samples
     validation: Samples
+    content_id: str
 
 
 def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -237,25 +201,3 @@ def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], N
     positions[:1] = 0  # the first sample begins at the first document, were it empty, as Megatron's
     offsets = np.arange(len(positions)) * seq_length - (ends - sizes)[positions]
     return positions, offsets
-
-
-def _cached(file: Path, build: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the vector in ``file``, mapped; build and write it when it cannot be read."""
-    for built in (None, build):
-        if built is not None:
-            vector = built()
-            if not replace_file(file, lambda stream: np.save(stream, vector)):  # noqa: B023
-                return vector
-            _prune(file.parent)
-        with suppress(OSError, ValueError):  # absent, or cut short
-            mapped: NDArray[np.int64] = np.load(file, mmap_mode="r")
-            return mapped  # the ranks of a machine share one copy
-    return vector
-
-
-def _prune(folder: Path) -> None:
-    """Remove all but the newest epochs; a rank that has an old one mapped keeps it."""
-    with suppress(OSError):  # another rank was first; the next file written prunes again
-        files = sorted(folder.glob("*epoch-*"), key=lambda file: file.stat().st_mtime_ns)
-        for file in files[:-MAX_CACHED_FILES]:
-            file.unlink()

@@ -1,6 +1,5 @@
 """The torch side of distilbert_sst2 against the library and against plain loops."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +15,13 @@ from transformers.models.distilbert.modeling_distilbert import (
 
 from trainmark.cases.distilbert_sst2 import data, job
 from trainmark.cases.distilbert_sst2.case import CASE
-from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig, read_config
-from trainmark.cases.distilbert_sst2.data.weights import expected_shapes
-from trainmark.cases.distilbert_sst2.model import build_model, parameter_groups
+from trainmark.cases.distilbert_sst2.data.model_files import (
+    ModelConfig,
+    expected_shapes,
+)
+from trainmark.cases.distilbert_sst2.job import build_model, parameter_groups
 from trainmark.data.split import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
-from trainmark.errors import DataError
 from trainmark.protocols import Counts, JobContext
 from trainmark.train.shards import Sharding, tensors_of
 
@@ -85,23 +85,6 @@ def test_the_base_model_has_the_published_number_of_parameters():
     shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
     assert shapes == expected_shapes(BASE)
     assert sum(item.numel() for item in model.parameters()) == 66_955_010
-
-
-def test_a_config_as_the_hub_has_it_builds(tmp_path):
-    hub = {
-        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1,
-        "dim": 32, "dropout": 0.1, "hidden_dim": 64, "initializer_range": 0.02,
-        "max_position_embeddings": 16, "model_type": "distilbert", "n_heads": 2, "n_layers": 1,
-        "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2,
-        "sinusoidal_pos_embds": False, "tie_weights_": True, "torch_dtype": "float16",
-        "transformers_version": "4.10.0.dev0", "vocab_size": 50,
-        "id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2},
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(hub))
-    config = read_config(tmp_path)
-    model = build_model(config, seed=1)
-    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == expected_shapes(config)
-    assert all(item.dtype == torch.float32 for item in model.parameters())
 
 
 def test_decay_leaves_out_biases_and_norms(folder, loaded):
@@ -175,31 +158,6 @@ def test_twenty_steps_lose_what_a_plain_loop_loses(folder, loaded, dropout):
     losses = [float(the_job.step(source)) for _ in range(20)]
     assert the_job.step(source) is None
     np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-6)
-
-
-def test_two_micro_batches_of_eight_equal_one_of_sixteen(folder, loaded):
-    plain = without_dropout(loaded)
-    results = []
-    for micro, accumulate in ((8, 2), (16, 1)):
-        the_job = build(folder, plain, micro_batch_size=micro, grad_accum_steps=accumulate)
-        source = the_job.batches(0)
-        losses = [float(the_job.step(source)) for _ in range(10)]
-        results.append((losses, the_job.model.classifier.weight.detach()))
-    np.testing.assert_allclose(results[0][0], results[1][0], rtol=0, atol=1e-5)
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=1e-5)
-
-
-def test_the_rate_falls_linearly_to_zero(folder, loaded):
-    assert job.planned_steps(replace(TINY, max_epochs=3), 7) == 21
-    assert job.planned_steps(replace(TINY, max_epochs=3, max_steps=5), 7) == 5
-    assert job.planned_steps(replace(TINY, max_epochs=3, max_steps=50), 7) == 21
-    the_job = build(folder, loaded, max_steps=4, learning_rate=0.01)
-    rates = []
-    source = the_job.batches(0)
-    for _ in range(6):  # the loop ends at 4; a step past it must not climb again
-        the_job.step(source)
-        rates.append(the_job.stepper.optimizer.param_groups[0]["lr"])
-    np.testing.assert_allclose(rates, [0.01, 0.0075, 0.005, 0.0025, 0.0, 0.0], atol=1e-12)
 
 
 def test_evaluation_counts_each_row_once(folder, loaded, monkeypatch):
@@ -276,28 +234,3 @@ def test_pretrained_weights_arrive_and_the_head_starts_fresh(tmp_path, loaded, f
         assert torch.equal(model.get_parameter(f"distilbert.{name}"), parameter), name
     head = source.classifier.weight if kind == "classifier" else fresh.classifier.weight
     assert torch.equal(model.classifier.weight, head)
-
-
-class Bomb:
-    def __reduce__(self):
-        return (pytest.fail, ("the pickle was run",))
-
-
-def test_bad_weights_are_told_and_never_run(tmp_path, loaded):
-    file = tmp_path / "pytorch_model.bin"
-    torch.save({"x": Bomb()}, file)
-    with pytest.raises(DataError, match="not readable as weights"):
-        build_model(loaded.config, seed=1, weights=file)
-    torch.save({"roberta.weight": torch.zeros(2)}, file)
-    with pytest.raises(DataError, match=r"unknown weight roberta\.weight"):
-        build_model(loaded.config, seed=1, weights=file)
-    torch.save([1, 2], file)
-    with pytest.raises(DataError, match="no tensors by name"):
-        build_model(loaded.config, seed=1, weights=file)
-
-
-def test_bf16_autocast_runs_and_evaluates(folder, loaded):
-    the_job = build(folder, loaded, precision="bf16")
-    loss = the_job.step(the_job.batches(0))
-    assert 0.3 < float(loss) < 1.5
-    assert 0.0 < the_job.evaluate().value < 1.0

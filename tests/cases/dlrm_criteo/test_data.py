@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo import data
-from trainmark.cases.dlrm_criteo.data import content
+from trainmark.cases.dlrm_criteo import data as clicks
 from trainmark.cases.dlrm_criteo.data import generated as generate
 from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
@@ -64,16 +64,6 @@ def folder(tmp_path):
     return Folder(tmp_path, write_spec(tmp_path, CARDINALITIES, num_numerical=3))
 
 
-@pytest.fixture
-def scans(monkeypatch):
-    """Files that were read, by name."""
-    read, scan = [], content._scan
-    monkeypatch.setattr(
-        content, "_scan", lambda file, kind: read.append(file.name) or scan(file, kind)
-    )
-    return read
-
-
 def test_a_sound_folder_passes_and_loads(folder):
     facts = data.check(folder.path, REAL)
     assert (facts.train_samples, facts.eval_samples) == (40, 10)
@@ -105,7 +95,7 @@ def test_a_category_outside_its_table_is_named(folder, split, table, row, value,
     before, outside = file.read_bytes(), -3 if value == "below" else CARDINALITIES[table]
     folder.put(file, row, outside, dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(content, "BLOCK_BYTES", 4 * block)
+        patch.setattr(clicks, "BLOCK_BYTES", 4 * block)
         error = folder.fault()
     assert error.where == f"{file}, row {row} (counted from 0)"
     assert error.what == f"category {outside}"
@@ -113,60 +103,11 @@ def test_a_category_outside_its_table_is_named(folder, split, table, row, value,
     file.write_bytes(before)
 
 
-def test_a_label_other_than_0_and_1_is_named(folder):
-    file = folder.spec.files["train"].label
-    folder.put(file, 7, 2, np.uint8)
-    error = folder.fault()
-    assert (error.what, error.where) == ("label 2", f"{file}, row 7 (counted from 0)")
-
-
-@pytest.mark.parametrize(("value", "shown"), [(-np.inf, "inf"), (np.nan, "nan")])
-def test_a_numerical_value_that_is_not_finite_is_named(folder, value, shown):
-    file = folder.spec.files["test"].numerical
-    folder.put(file, 3 * 4 + 2, value, np.float16)
-    error = folder.fault()
-    assert error.what == f"value {shown}"
-    assert error.where == f"{file}, row 4, column 2 (both counted from 0)"
-
-
-def test_the_largest_finite_values_pass(folder):
-    for at, value in ((0, 65_504), (1, -65_504)):
-        folder.put(folder.spec.files["test"].numerical, at, value, np.float16)
-    assert data.check(folder.path, REAL).eval_samples == 10
-
-
 def test_test_rows_of_one_label_alone_are_refused(folder):
     file = folder.spec.files["test"].label
     np.zeros(10, bool).tofile(file)
     error = folder.fault()
     assert (error.what, error.where) == ("all labels are 0", str(file))
-
-
-def test_a_missing_column_is_refused_before_anything_is_read(folder, scans):
-    folder.spec.files["test"].categories[0].unlink()
-    error = folder.fault()
-    assert error.where.endswith("cat_0.bin")
-    assert scans == []
-
-
-def test_the_content_is_read_once_until_a_file_changes(folder, scans):
-    first = data.check(folder.path, REAL)
-    assert len(scans) == 10
-    assert data.check(folder.path, REAL) == first
-    assert data.load(folder.path, REAL).content_id == first.content_id
-    assert len(scans) == 10
-    folder.put(folder.spec.files["train"].categories[0], 3, 50, np.int8)
-    second = data.check(folder.path, REAL)
-    assert len(scans) == 20
-    assert second.content_id != first.content_id
-    assert not list(folder.path.glob(".*"))
-
-
-def test_the_place_of_the_data_is_not_part_of_its_name(folder, tmp_path):
-    first = data.check(folder.path, REAL).content_id
-    moved = tmp_path.with_name(tmp_path.name + "-moved")
-    tmp_path.rename(moved)
-    assert data.check(moved, REAL).content_id == first
 
 
 @pytest.mark.parametrize(

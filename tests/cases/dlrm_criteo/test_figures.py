@@ -96,23 +96,6 @@ def test_the_part_that_takes_longest_binds(
     assert said.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
-@pytest.mark.parametrize(("copied", "far"), [(20e3, False), (40e3, True)])
-def test_a_part_far_from_its_limit_is_said_to_be(tmp_path: Path, copied: float, far: bool) -> None:
-    job = JOB | {"copy_bytes_per_second": copied}
-    found = figures(tmp_path, job, parts_ns={"embedding": int(1.3 * S)})
-    # 6,000 bytes in 1.3 s are 23.1% of 20 kB/s and 11.5% of 40 kB/s.
-    said = bound_by({name: figure.value for name, figure in found.items()})
-    assert said is not None
-    assert said.code == ("bound_by_memory_far_from_limit" if far else "bound_by_memory")
-
-
-def test_the_note_on_a_run_says_what_bounds_it(tmp_path: Path) -> None:
-    run = run_of(tmp_path, JOB, parts_ns=PARTS)
-    known = compute(run, precision="fp32", recipe_warmup_steps=0)
-    (note,) = own.compute([rank.work for rank in run.ranks], known).notes
-    assert note == bound_by({name: item.value for name, item in figures(tmp_path, JOB).items()})
-
-
 def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
     found = figures(tmp_path, JOB, parts_ns={"embedding": S})
     alone = found["exchange_share"]

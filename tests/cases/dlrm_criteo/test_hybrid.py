@@ -15,8 +15,8 @@ from torch import distributed as dist
 
 import tiny_dlrm
 from tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
+from trainmark.cases.dlrm_criteo.embeddings import BLOCK_ROWS, fill_rows
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
-from trainmark.cases.dlrm_criteo.initial import BLOCK_ROWS, fill_rows
 from trainmark.cases.dlrm_criteo.model import build_model
 
 if TYPE_CHECKING:
@@ -139,16 +139,6 @@ def test_exchanged_bytes_are_those_that_are_sent(
         assert min(counted) > 0
 
 
-def test_exchanged_bytes_by_hand() -> None:
-    tables = [
-        HybridTables(Spread(2, cardinalities=(4, 3, 2)).placement, rank=rank, seed=1)
-        for rank in range(2)
-    ]  # fmt: skip
-    assert [item.placement.columns(item.rank) for item in tables] == [(0,), (1, 2)]
-    # Of 5 samples rank 0 has 2: out go 3 x 1 vectors, back 2 x 2; rank 1: 2 x 2 and 3 x 1.
-    assert [item.exchanged_bytes(5) for item in tables] == [7 * DIM * 4] * 2
-
-
 class Echo:
     """An exchange of one rank with itself that notes when it begins and is waited for."""
 
@@ -210,13 +200,3 @@ def test_rows_start_alike_wherever_they_live(first_row: int, rows: int) -> None:
     bound = cardinality**-0.5
     assert 0.99 * bound < whole.abs().max() <= bound
     assert whole.mean().abs() < 0.02 * bound
-
-
-def test_no_two_tables_or_blocks_start_alike() -> None:
-    blocks = []
-    for table in range(20):
-        rows = torch.empty(2 * BLOCK_ROWS, 1)
-        fill_rows(rows, table=table, first_row=0, cardinality=len(rows), seed=1)
-        blocks += [rows[:BLOCK_ROWS, 0], rows[BLOCK_ROWS:, 0]]
-    distinct = {tuple(block[:4].tolist()) for block in blocks}
-    assert len(distinct) == 40

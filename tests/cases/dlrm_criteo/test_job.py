@@ -14,19 +14,14 @@ from torch import nn
 
 import trainmark
 from trainmark.cases import load
-from trainmark.cases.dlrm_criteo.case import CASE
-from trainmark.cases.dlrm_criteo.data import check_fit
-from trainmark.cases.dlrm_criteo.data.generated import best_auc
+from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe
 from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
-from trainmark.cases.dlrm_criteo.placement import place_within
-from trainmark.cases.dlrm_criteo.recipe import DlrmRecipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan import reference
 from trainmark.protocols import Counts, JobContext
-from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,13 +130,6 @@ def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
     assert found.value > 0.9
 
 
-def test_shuffled_labels_stay_at_a_half(tmp_path: Path) -> None:
-    job = job_of(write_clicks(tmp_path, shuffled=True), learning_rate=0.1)
-    train(job, 1)
-    # The AUC of 601 rows without any relation deviates by about 0.025.
-    assert job.evaluate().value == pytest.approx(0.5, abs=0.08)
-
-
 def test_tables_are_folded_to_the_rows_allowed(folder: Path) -> None:
     job = job_of(folder, max_table_rows=16)
     assert job.tables.cardinalities == (3, 16, 16, 7)
@@ -165,26 +153,6 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     with pytest.raises(EnvironmentFault, match="exceed the memory of 1 rank") as caught:
         build(context, load_data(context))
     assert "smallest world that holds them has 3 machines like this one" in str(caught.value)
-
-
-def test_planning_refuses_them_before_a_rank_starts(folder: Path) -> None:
-    place_within(RankMemory(4_000), CARDINALITIES, 8, 3)
-    with pytest.raises(EnvironmentFault, match=r"python \(process 7\) holds 3 GiB"):
-        check_fit(folder, SMALL, 2, RankMemory(4_000, held="python (process 7) holds 3 GiB"))
-    with pytest.raises(EnvironmentFault, match="exceed the memory of 2 ranks") as caught:
-        check_fit(folder, SMALL, 2, RankMemory(4_000))
-    assert "the smallest world that holds them has 3 ranks" in str(caught.value)
-
-
-@pytest.mark.parametrize("nproc", [1, 2, 3, 8])
-def test_ranks_that_share_a_machine_do_not_chase_its_memory(folder: Path, nproc: int) -> None:
-    # 8,000 bytes of tables; a machine has 3,200 for them however many ranks it is cut into.
-    memory = RankMemory(4_000 // nproc, machine_bytes=4_000)
-    with pytest.raises(EnvironmentFault, match="exceed the memory") as caught:
-        check_fit(folder, SMALL, 2 * nproc, memory)
-    needed = "3 machines like this one, whose ranks share its memory;"
-    assert f"the smallest world that holds them has {needed}" in str(caught.value)
-    place_within(memory, CARDINALITIES, 8, 3 * nproc)
 
 
 def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
@@ -251,23 +219,3 @@ def test_published_rows_stand_as_printed() -> None:
     passes = [reference.implied_passes(row, samples_per_pass=4_195_197_692) for row in found.rows]
     assert [None if n is None else round(n) for n in passes] == [2, 16, 32, None, None, None]
     assert load("dlrm").name == CASE.name
-
-
-def test_tiny_must_come_nine_tenths_of_the_way_to_the_best_auc() -> None:
-    tiny = CASE.recipes["tiny"]
-    best = best_auc(tiny)
-    assert tiny.target_value is not None
-    assert 0.9 * (best - 0.5) <= tiny.target_value - 0.5 <= 0.92 * (best - 0.5)
-
-
-def test_tables_are_built_where_the_device_keeps_tensors(folder: Path) -> None:
-    class Elsewhere(CpuDevice):
-        def place(self, value: Any) -> Any:
-            return value.to("meta")
-
-    context = JobContext(
-        recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=Elsewhere(threads=1)
-    )
-    job = build(context, load_data(context))
-    found = [(item.device.type, len(item)) for item in job.tables.tables()]
-    assert found == [("meta", rows) for rows in CARDINALITIES]

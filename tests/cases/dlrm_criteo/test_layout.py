@@ -146,36 +146,9 @@ def test_a_spec_that_breaks_a_rule_is_refused(folder, pattern, new, what):
     assert what in spec_fault(folder, pattern, new).what
 
 
-def test_a_missing_spec_is_named(tmp_path):
-    error = fault(read_spec, tmp_path)
-    assert error.where == str(tmp_path / "feature_spec.yaml")
-    assert "No such file" in error.what
-
-
-def test_a_missing_column_is_named(folder):
-    spec = read_spec(folder)
-    spec.files["train"].categories[1].unlink()
-    assert fault(spec.num_rows, "train").where == str(folder / "train" / "cat_1.bin")
-    assert spec.num_rows("test") == 2
-
-
 def test_files_of_other_rows_are_named_with_their_counts(folder):
     spec = read_spec(folder)
     spec.files["train"].categories[2].write_bytes(bytes(4 * 6))
     error = fault(spec.num_rows, "train")
     assert error.where == str(folder / "train" / "cat_2.bin")
     assert error.what == f"6 rows, where {folder / 'train' / 'label.bin'} has 5"
-
-
-def test_a_file_cut_off_inside_a_row_is_refused(folder):
-    spec = read_spec(folder)
-    spec.files["train"].numerical.write_bytes(bytes(26 * 5 - 1))
-    error = fault(spec.num_rows, "train")
-    assert error.what == "129 bytes: cut off inside row 4 (counted from 0)"
-    assert error.rule == "a row takes 26 bytes here"
-
-
-def test_an_empty_split_is_refused(folder):
-    spec = read_spec(folder)
-    fill(spec, {"test": 0})
-    assert "the test split is empty" in fault(spec.num_rows, "test").what

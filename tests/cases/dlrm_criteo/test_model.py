@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.cases.dlrm_criteo.auc import roc_auc
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
+from trainmark.cases.dlrm_criteo.job import roc_auc
 from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
 from trainmark.errors import DataError, DivergedError
 
@@ -114,6 +114,13 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+def by_pairs(scores: list[float], labels: list[int]) -> float:
+    positive = [score for score, label in zip(scores, labels, strict=True) if label]
+    negative = [score for score, label in zip(scores, labels, strict=True) if not label]
+    right = sum((a > b) + 0.5 * (a == b) for a in positive for b in negative)
+    return right / (len(positive) * len(negative))
+
+
 @given(seed=st.integers(0, 2**16), samples=st.integers(0, 40), narrow=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_repeated_rows_get_the_sum_of_their_gradients(
@@ -134,23 +141,6 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
             expected[row] -= 0.5 / 4.0 * grad[sample, table]
     found.backward(grad)
     torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_no_gradient_of_a_table_is_ever_made() -> None:
-    tables = FusedTables((1_000, 1_000), 8, seed=1)
-    assert list(tables.parameters()) == []
-    found = tables(torch.zeros(2, 3, dtype=torch.int32))
-    found.sum().backward()
-    assert tables.weight.grad is None
-
-
-def test_a_look_up_without_gradients_changes_nothing() -> None:
-    tables = FusedTables((4,), 2, seed=1)
-    tables.learning_rate = 1.0
-    before = tables.weight.clone()
-    with torch.no_grad():
-        assert not tables(torch.zeros(1, 3, dtype=torch.int32)).requires_grad
-    assert torch.equal(tables.weight, before)
 
 
 @pytest.mark.parametrize(("worst", "moves"), [(1.0, True), (float("inf"), False)])
@@ -213,13 +203,6 @@ def test_model_flops_are_those_of_an_unpadded_model(
 ) -> None:
     model = build_model(13, bottom[-1], num_tables, bottom, top, seed=5)
     assert model.flops_per_sample * 8 == unpadded_flops(num_tables, bottom, top, samples=8)
-
-
-def by_pairs(scores: list[float], labels: list[int]) -> float:
-    positive = [score for score, label in zip(scores, labels, strict=True) if label]
-    negative = [score for score, label in zip(scores, labels, strict=True) if not label]
-    right = sum((a > b) + 0.5 * (a == b) for a in positive for b in negative)
-    return right / (len(positive) * len(negative))
 
 
 @given(

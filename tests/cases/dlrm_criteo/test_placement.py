@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.cases.dlrm_criteo.placement import Part, Placement, place, smallest_world
-from trainmark.errors import EnvironmentFault
+from trainmark.cases.dlrm_criteo.placement import Part, Placement, place
 
 DIM, ROW_BYTES = 4, 16
 tables = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -39,33 +37,6 @@ def test_every_row_has_one_owner_within_the_budget(
     for table, rows in enumerate(cardinalities):
         pieces = sum(table in placement.columns(rank) for rank in range(world_size))
         assert pieces == 1 or rows > spare_rows
-
-
-@given(tables, st.integers(1, 6))
-def test_loads_stay_within_the_greedy_bound(cardinalities: list[int], world_size: int) -> None:
-    placement = place(cardinalities, DIM, world_size, 10**9)
-    lookups = [len(parts) for parts in placement.parts]
-    rows = [sum(part.rows for part in parts) for parts in placement.parts]
-    assert max(lookups) - min(lookups) <= 1
-    assert max(rows) - min(rows) <= max(cardinalities)
-
-
-@given(tables, st.integers(1, 6), st.integers(1, 200))
-def test_the_smallest_world_is_named_and_fits(
-    cardinalities: list[int], world_size: int, row_budget: int
-) -> None:
-    budget = row_budget * ROW_BYTES
-    fewest = smallest_world(cardinalities, DIM, budget)
-    assert fewest is not None
-    if world_size >= fewest:
-        assert place(cardinalities, DIM, world_size, budget).world_size == world_size
-        return
-    with pytest.raises(EnvironmentFault, match="exceed the memory") as caught:
-        place(cardinalities, DIM, world_size, budget)
-    assert f"has {fewest:,} ranks" in str(caught.value.remedy)
-    place(cardinalities, DIM, fewest, budget)
-    with pytest.raises(EnvironmentFault):
-        place(cardinalities, DIM, fewest - 1, budget)
 
 
 def test_a_table_larger_than_a_rank_is_cut_evenly_over_few_ranks() -> None:

@@ -4,22 +4,17 @@ import gzip
 import json
 import math
 import random
-import re
-import sys
 from collections import Counter
 from hashlib import md5
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo import prepare as stages
 from trainmark.cases.dlrm_criteo.data.spec_file import read_spec
 from trainmark.cases.dlrm_criteo.prepare import prepare
 from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
-from trainmark.cases.dlrm_criteo.prepare.sources import ROW, first_fault
-from trainmark.errors import DataError, EnvironmentFault
+from trainmark.errors import DataError
 
 pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")
 
@@ -187,27 +182,6 @@ def test_a_single_log_keeps_its_last_seventh_for_the_test(tmp_path):
     assert files_of(tmp_path / "other") == files_of(tmp_path / "data")
 
 
-@given(st.integers(0, 39), st.binary(max_size=12))
-def test_a_field_is_refused_exactly_when_it_is_none(tmp_path_factory, column, field):
-    fields = [b"1", *[b"5"] * 13, *[b"0123abcd"] * 26]
-    fields[column] = field
-    try:
-        int(field or b"0", 16 if column > 13 else 10)
-        good = field == field.strip() and b"_" not in field and b"+" not in field
-        if column == 0:
-            good = field in (b"0", b"1")
-        if column > 13:
-            good = good and len(field) in (0, 8) and not field.lower().startswith((b"-", b"0x"))
-    except ValueError:
-        good = False
-    line = b"\t".join(fields)
-    file = tmp_path_factory.mktemp("field") / "log"
-    file.write_bytes(line + b"\n")
-    assert bool(re.fullmatch(ROW.encode(), line)) == good
-    if not good:
-        assert first_fault(file).where == f"{file}, row 1"
-
-
 def broken(position, change):
     rows = [list(fields) for fields in DAYS[1]]
     change(rows[position])
@@ -271,44 +245,6 @@ def test_damaged_files_are_refused(days, tmp_path, small):
     assert f"{days / 'day_1.gz'}, row 1: no row in the file" in refused(days, data)
 
 
-def test_what_a_parser_takes_for_no_row_is_one(days, tmp_path):
-    lines = text(DAYS[1]).split(b"\n")
-    for line, what in {
-        b"": "1 fields, not 40",
-        b"\r": "1 fields, not 40",
-        lines[3].replace(b"\t", b"\r", 1): "39 fields, not 40",
-        lines[3].replace(b"\t", b"\x01", 1): "39 fields, not 40",
-        b"\xff" + lines[3]: "field 1 is ",
-        b'"' + lines[3] + b'"': "field 1 is ",
-    }.items():
-        (days / "day_0").write_bytes(b"\n".join([*lines[:5], line, *lines[5:]]))
-        message = refused(days, tmp_path / "data")
-        assert f"{days / 'day_0'}, row 6: " in message
-        assert what in message
-
-
-def test_files_that_make_no_log_are_refused(days, tmp_path):
-    (days / "day_1").write_bytes(text(DAYS[1]))
-    assert f"{days}: twice day_1;" in refused(days, tmp_path / "data")
-    (days / "day_1").unlink()
-    (days / "day_1.gz").unlink()
-    assert f"{days}: no day_1;" in refused(days, tmp_path / "data")
-    for name in ("day_0", "day_2"):
-        (days / name).unlink()
-    assert f"{days}: no train.txt" in refused(days, tmp_path / "data")
-    assert "no train.txt" in refused(tmp_path / "nowhere", tmp_path / "data")
-    (days / "train.txt").write_bytes(text(ALL[:6]))
-    assert "6 rows to train on and 0 to test with" in refused(days, tmp_path / "data")
-
-
-def test_a_missing_duckdb_is_named_with_its_extra(days, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(EnvironmentFault) as caught:
-        run(days, tmp_path / "data")
-    assert caught.value.remedy == "pip install 'trainmark[prepare]'"
-    assert [p.name for p in tmp_path.iterdir()] == ["raw"]
-
-
 STOPS = ["done: read day_1.gz", "done: number", "done: encode day_0", "done: write train 2",
          "done: write validation 1", "taking the sha256 of what"]  # fmt: skip
 
@@ -332,10 +268,3 @@ def test_a_stopped_call_goes_on_after_the_last_finished_stage(days, tmp_path, sm
     assert files_of(data) == expected(ALL, SPLITS)[0]
     assert not done & set(again)
     assert run(days, data)[-1].startswith(f"{data} is already prepared")
-
-
-def test_columns_are_looked_up_in_groups_that_memory_holds(monkeypatch):
-    monkeypatch.setattr(prepare_tables, "memory_limit", lambda: 100)
-    monkeypatch.setattr(prepare_tables, "ENTRY_BYTES", 10)
-    groups = prepare_tables.look_up_together([3, 7, 1, 40, 2, 8])
-    assert groups == [[0, 1], [2, 3], [4, 5]]

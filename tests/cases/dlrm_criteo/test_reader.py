@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
 from trainmark.errors import DataError
-from trainmark.train.shards import Sharding
 
 CARDINALITIES = (100, 1_000, 50_000)
 ROWS = {"train": 103, "test": 7}
@@ -82,25 +81,6 @@ def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, se
             assert batch.categories.tolist() == categories[columns][:, whole].tolist()
 
 
-def test_the_cut_equals_that_of_the_other_cases(spec):
-    for rank in range(3):
-        sharding = Sharding(
-            num_rows=103, micro_batch_size=10, grad_accum_steps=1, world_size=3, rank=rank, seed=0
-        )
-        parts = list(sharding.micro_batches(0, order=np.arange(103)))
-        batches = list(SplitReader(spec, "train").batches(30, rank=rank, world_size=3))
-        numerical, _, _ = rows_of("train")
-        for part, batch in zip(parts, batches, strict=True):
-            assert batch.step_samples == part.step_samples
-            assert batch.numerical.tolist() == numerical[part.rows].tolist()
-
-
-def test_ranks_without_rows_get_an_empty_slice(spec):
-    (*_, last) = SplitReader(spec, "test").batches(6, rank=0, world_size=2)
-    assert (last.numerical.shape, last.labels.shape) == ((0, 2), (0,))
-    assert (last.categories.shape, last.step_samples) == ((3, 1), 1)
-
-
 def test_a_file_that_became_shorter_is_named(spec, tmp_path):
     folder = tmp_path / "clicks"
     short = write_spec(_filled(folder, 20), (5,), num_numerical=1)
@@ -111,16 +91,6 @@ def test_a_file_that_became_shorter_is_named(spec, tmp_path):
     assert caught.value.where == str(folder / "train" / "cat_0.bin")
     assert caught.value.rule
     assert caught.value.remedy
-
-
-def test_a_file_gone_since_the_check_is_named(tmp_path):
-    spec = write_spec(_filled(tmp_path / "clicks", 20), (5,), num_numerical=1)
-    reader = SplitReader(spec, "train")
-    spec.files["train"].label.unlink()
-    with pytest.raises(DataError, match=r"label\.bin: cannot be read"):
-        next(reader.batches(4))
-    with pytest.raises(DataError, match=r"label\.bin: cannot be read"):
-        SplitReader(spec, "train")
 
 
 def _filled(folder, rows):

@@ -134,14 +134,3 @@ def test_every_sample_is_there_once_and_groups_hold_like_numbers(choices, micro,
         spans.append((held.min(), held.max()))
     spans.sort()
     assert all(low[1] <= high[0] for low, high in pairwise(spans))
-
-
-def test_every_place_in_the_epoch_is_as_likely_for_a_sample_of_any_group():
-    num_choices = np.array([1, 1, 2, 2, 3, 9, 9])  # groups of two, one left over
-    epochs = 4_000
-    places = np.zeros((7, 7))
-    for epoch in range(epochs):
-        order = grouped_order(num_choices, sharding(7, micro=2), epoch)
-        places[order, np.arange(7)] += 1
-    expected = epochs / 7
-    assert abs(places - expected).max() < 5 * np.sqrt(expected)  # five standard deviations

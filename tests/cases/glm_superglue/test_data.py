@@ -8,7 +8,7 @@ import pytest
 
 from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
-from trainmark.cases.glm_superglue.data.cloze import BOUND_TOKENS, DRAW_SEED
+from trainmark.cases.glm_superglue.data.cloze import DRAW_SEED
 from trainmark.errors import DataError
 
 RECIPE = replace(
@@ -76,13 +76,6 @@ def test_a_sequence_is_the_context_with_a_gap_and_then_the_candidate(tmp_path):
     assert found.correct
 
 
-def test_text_around_the_gap_lies_on_its_sides(tmp_path):
-    queried = line(question("who was @placeholder ’ born in ?", "Cole"))
-    found = data.load(write(tmp_path, [queried]), RECIPE).train.sequences(0)[0]
-    at = found.ids.tolist().index(IDS["[MASK]"])
-    assert found.ids[at - 2 : at + 5].tolist() == ids("who was [MASK] ' born in [UNK]")
-
-
 def test_a_passage_is_shortened_by_what_each_candidate_needs(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write(tmp_path), recipe).validation
@@ -138,15 +131,6 @@ def test_text_that_spells_a_special_token_makes_no_second_gap(tmp_path):
     assert found.ids.tolist().count(IDS["[MASK]"]) == 1
 
 
-def test_an_answer_that_is_no_entity_trains_beside_one_that_is(tmp_path):
-    partly = line(question("@placeholder was born", "Cole", "Li"))
-    write(tmp_path, [partly], [partly])
-    loaded = data.load(tmp_path, RECIPE)
-    firsts = [loaded.train.sequences(row)[0].target_ids[:-1].tolist() for row in (0, 1)]
-    assert firsts == [ids("cole"), ids("li")]
-    assert loaded.validation.num_choices.tolist() == [4]
-
-
 def test_the_check_counts_samples_and_names_the_content(tmp_path):
     two = question("@placeholder was born", "Anna Berg", "Rome")
     write(tmp_path, [line(two), line()], [line(two, question())])
@@ -158,41 +142,22 @@ def test_the_check_counts_samples_and_names_the_content(tmp_path):
     assert data.check(tmp_path, RECIPE).content_id != facts.content_id
 
 
-def test_a_folder_in_the_downloads_form_is_found(tmp_path):
-    (tmp_path / "ReCoRD").mkdir()
-    write(tmp_path)
-    for name in ("train", "val"):
-        (tmp_path / f"{name}.jsonl").rename(tmp_path / "ReCoRD" / f"{name}.jsonl")
-    assert data.check(tmp_path, RECIPE).train_samples == 1
-
-
 def edited(**changes):
     return {**line(), **changes}
 
 
 BAD_LINES = {
-    "no JSON": ("{", "line 1: not readable as JSON"),
-    "no object": ("[]\n", "line 1: a list where an object with passage should be"),
-    "no passage": (edited(passage=1), "line 1: passage is a int"),
-    "no entities": (
-        line(names=()), "line 1: no candidate: entities is empty; a sample has at least one",
-    ),
+    "no JSON": ("{", "line 1: : Invalid JSON"),
+    "no passage": (edited(passage=1), "line 1: passage: Input should be an object"),
     "entity outside": (
         edited(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
-        "line 1: an entity from 1 to 4; it lies in the passage's 4 characters",
-    ),
-    "no gap": (
-        line(question(), question("was born")),
-        "line 1, question 1 (from 0): 0 @placeholder in the query; a query has one @placeholder",
+        "line 1: an entity from 1 to 4 of 4 characters",
     ),
     "two gaps": (line(question("@placeholder or @placeholder")), "2 @placeholder in the query"),
-    "no answers": (line({"query": "@placeholder"}), "question 0 (from 0): no answers"),
+    "no answers": (line({"query": "@placeholder"}), "line 1: qas.0.answers: Field required"),
     "answers elsewhere": (
-        line(question("@placeholder was born", "Li", "Oslo")),
-        "answers that are not among the candidates: 'Li', 'Oslo'; an answer is one of the "
-        "passage's 4 entities",
+        line(question("@placeholder was born", "Li", "Oslo")), "no answer among the candidates",
     ),
-    "half a character": (line(question("@placeholder \ud800")), "query holds half a character"),
 }  # fmt: skip
 
 
@@ -202,14 +167,6 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
     assert said.startswith("DIR/train.jsonl, line 1")
     assert message in said
     assert "way out" in said
-
-
-def test_a_question_that_leaves_no_room_is_named(tmp_path):
-    folder = write(tmp_path, [line(), line(question(), question("was born in @placeholder"))])
-    most = 3 + 2 + BOUND_TOKENS
-    assert data.check(folder, replace(RECIPE, seq_length=most)).train_samples == 3
-    said = fault(folder, replace(RECIPE, seq_length=most - 1))
-    assert "DIR/train.jsonl, line 2, question 1 (from 0): a question and a candidate take 9" in said
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,6 @@ def test_every_answer_follows_from_its_passage(folder):
                 assert text[answer["start"] : answer["end"] + 1] == answer["text"]
 
 
-def test_passages_have_the_release_s_form_and_several_numbers_of_candidates(folder):
-    held = list(read_passages(folder / "train.jsonl"))
-    text = json.loads((folder / "train.jsonl").read_text().splitlines()[0])["passage"]["text"]
-    assert text.count("\n@highlight\n") == 1
-    assert {passage.num_entities for passage in held} == set(
-        range(generated.LEAST_PEOPLE, generated.MOST_PEOPLE + 1)
-    )
-    assert {len(passage.questions) for passage in held} == {1}
-
-
 def test_neither_a_name_nor_its_place_among_the_candidates_tells_the_answer(folder):
     """What knows no passage is right about as often as who guesses."""
     held = list(read_passages(folder / "train.jsonl"))
@@ -76,17 +66,3 @@ def test_neither_a_name_nor_its_place_among_the_candidates_tells_the_answer(fold
     ]
     assert max(*places, share(first)) < guessing + 0.05
     assert share(favourite) < guessing + 0.12  # 144 names, learnt by heart from 2,000 answers
-
-
-def test_the_loader_reads_all_of_it_and_no_word_is_unknown(folder):
-    facts = data.check(folder, TINY)
-    assert (facts.train_samples, facts.eval_samples) == tuple(generated.PASSAGES.values())
-    assert facts.best_quality == generated.BEST_ACCURACY == 1.0
-    loaded = data.load(folder, TINY)
-    unknown = generated.SPECIAL_TOKENS.index("[UNK]")
-    for examples in (loaded.train, loaded.validation):
-        assert examples.shortened == 0
-        batch, _ = examples.batch(range(64))
-        assert not (batch.ids == unknown).any()
-        assert batch.ids.max() < TINY.vocab_size
-    assert loaded.train.num_choices.max() == generated.MOST_PEOPLE

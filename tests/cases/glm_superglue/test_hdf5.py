@@ -1,6 +1,5 @@
 """The published sparse HDF5: its batches as they are; no torch."""
 
-import sys
 from dataclasses import replace
 
 import h5py
@@ -12,7 +11,7 @@ from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
 from trainmark.cases.glm_superglue.data import generated, hdf5
 from trainmark.cases.glm_superglue.prepare import prepare
-from trainmark.errors import DataError, EnvironmentFault
+from trainmark.errors import DataError
 
 TINY = replace(CASE.recipes["tiny"], seq_length=64, vocab_size=128, trim_padding=True)
 RECIPE = replace(TINY, data="real")
@@ -94,28 +93,6 @@ def test_fewer_wrong_choices_than_the_file_has_leave_the_last_out(folder):
     found = data.load(folder, replace(RECIPE, max_wrong_choices=1)).train
     assert found.num_choices.tolist() == [2] * 12
     assert found.batch([1])[0].correct.tolist() == [True, False]
-
-
-def test_without_the_library_the_way_out_is_named(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(EnvironmentFault, match="h5py is not installed"):
-        data.load(folder, RECIPE)
-
-
-def test_a_token_past_the_vocabulary_is_named(folder):
-    with opened(folder) as file:
-        stored = file["text"]["data"]
-        stored[len(stored) - 1] = 128
-    train = data.load(folder, RECIPE).train
-    with pytest.raises(DataError, match=r"train_sparse\.hdf5, sample 11 .*in \[0, 128\)"):
-        train.batch(range(12))
-
-
-def test_a_missing_group_is_named(folder):
-    with opened(folder) as file:
-        del file["mask"]
-    with pytest.raises(DataError, match=r"train_sparse\.hdf5.*, mask: no matrix of rows"):
-        data.check(folder, RECIPE)
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):

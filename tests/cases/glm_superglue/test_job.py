@@ -14,11 +14,8 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 import tiny_glm
 from trainmark.cases import load
-from trainmark.cases.glm_superglue import data
-from trainmark.cases.glm_superglue.job import lr_factor
-from trainmark.cases.glm_superglue.recipe import GlmRecipe
-from trainmark.cases.glm_superglue.scoring import Places, Sequences
-from trainmark.errors import UsageError
+from trainmark.cases.glm_superglue.case import GlmRecipe
+from trainmark.cases.glm_superglue.job import Places, Sequences, lr_factor
 from trainmark.protocols import Counts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,24 +48,6 @@ def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
         ([1, 0, 0, 1, 0, 0], 0),
     ):
         assert int(places.count_right(scores, torch.tensor(correct, dtype=torch.bool))) == right
-
-
-def test_a_missing_candidate_gives_no_gradient() -> None:
-    places = Places(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2, 2)
-    scores = torch.tensor([-5.0, -1.0, -1.0], requires_grad=True)
-    places.loss_sum(scores).backward()
-    assert scores.grad.tolist() == [0.0, -0.5, 0.5]
-
-
-def test_the_loss_is_that_of_every_candidate_scored_alone() -> None:
-    job = tiny_glm.new_job()
-    batch = next(job.batches(0))
-    rows = next(job.sharding.micro_batches(0)).rows
-    losses = [
-        -torch.tensor(literal_scores(job.model, job.data.train, row)).log_softmax(0)[0]
-        for row in rows
-    ]
-    assert job.step(iter([batch])).item() == pytest.approx(float(sum(losses)) / 8, rel=1e-5)
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3])  # 10 and 30 sequences a forward pass
@@ -240,13 +219,6 @@ def test_two_ranks_train_as_one(two_ranks: Any, run: int) -> None:
             torch.testing.assert_close(
                 item["weights"][name], value, rtol=0, atol=2e-3, msg=f"{changes} {name}"
             )
-
-
-def test_generated_data_has_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="init=pretrained does not go with generated") as caught:
-        data.generate(tmp_path, GlmRecipe(data="generated"))
-    assert "init=random" in str(caught.value.remedy)
-    assert not list(tmp_path.iterdir())
 
 
 def test_fp16_lowers_the_loss_scale_at_the_second_overflow() -> None:

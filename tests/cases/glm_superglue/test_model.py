@@ -9,10 +9,9 @@ import torch
 from benchmarks.glm_plain import PlainGlm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.flop_counter import FlopCounterMode
 
+from trainmark.cases.glm_superglue.case import GlmShape
 from trainmark.cases.glm_superglue.model import Glm, build_model
-from trainmark.cases.glm_superglue.recipe import GlmShape
 from trainmark.train.kernels.choice import LIBRARY, OWN, Kernels
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -122,55 +121,3 @@ def test_a_recomputed_layer_drops_what_it_dropped() -> None:
         torch.testing.assert_close(one, three, rtol=0, atol=0)  # the seed decides
     nothing_dropped = gradients(pair(dropout=0.0)[0])
     assert not torch.allclose(kept[0], nothing_dropped[0], rtol=1e-3)
-
-
-def test_checkpointing_keeps_only_what_enters_a_layer() -> None:
-    def saved(switch: bool) -> int:
-        sizes: dict[int, int] = {}
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            sizes[tensor.data_ptr()] = tensor.numel()
-            return tensor
-
-        ours = pair(dropout=0.1, checkpoint_activations=switch)[0]
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            total = ours.hidden_states(*sequences(2, 150), torch.tensor([100, 140])).sum()
-        assert total.isfinite()
-        weights = {item.data_ptr() for item in ours.parameters()}
-        return sum(size for place, size in sizes.items() if place not in weights)
-
-    tokens = 2 * 150 * SHAPE.hidden_size
-    assert saved(True) < 8 * tokens
-    assert saved(False) > 40 * tokens
-
-
-def test_the_head_multiplies_target_rows_only() -> None:
-    ours, _ = pair(dropout=0.0)
-    inputs, limits = sequences(2, 20), torch.tensor([5, 20])
-
-    def products(rows: int) -> int:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            ours(*inputs, limits, torch.arange(rows), torch.zeros(rows, dtype=torch.int64))
-        return counter.get_total_flops()
-
-    assert products(7) - products(2) == 5 * 2 * SHAPE.head_matmul_weights
-
-
-def test_padding_behind_the_answer_changes_nothing() -> None:
-    ours, _ = pair(dropout=0.0)
-    short, limits = sequences(2, 20), torch.tensor([5, 12])
-    longer = [torch.cat([item, item[:, :7]], 1) for item in short]
-    with torch.no_grad():
-        close(ours.hidden_states(*longer, limits)[:, :20], ours.hidden_states(*short, limits))
-
-
-def test_the_table_is_asked_twice_and_gets_one_gradient() -> None:
-    ours, plain = pair(dropout=0.0)
-    inputs, limits = sequences(2, 20), torch.tensor([5, 20])
-    rows, targets = torch.tensor([3, 30, 3]), torch.tensor([1, 2, 96])
-    loss = ours(*inputs, limits, rows, targets).sum()
-    for _ in range(2):  # backward over the same pass again must not count the head twice
-        loss.backward(retain_graph=True)
-    full = torch.log_softmax(plain.logits(*inputs, limits), -1).flatten(0, 1)
-    (2 * full[rows, targets].sum()).backward()
-    close(ours.word_embeddings.weight.grad, plain.word_embeddings.weight.grad)

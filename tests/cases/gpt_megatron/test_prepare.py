@@ -4,10 +4,6 @@ import gzip
 import hashlib
 import itertools
 import json
-import multiprocessing
-import os
-import signal
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -16,16 +12,17 @@ from hypothesis import strategies as st
 
 from gpt_tokenizers import ids_of, write_one_file, write_two_files
 from gpt_tokens import document_of
-from trainmark.cases.gpt_megatron.case import CASE
-from trainmark.cases.gpt_megatron.prepare import prepare, shards, sources
+from trainmark.cases.gpt_megatron import prepare as shards
+from trainmark.cases.gpt_megatron.prepare import encoding, prepare
 from trainmark.cases.gpt_megatron.prepare.encoding import (
-    Encoding,
-    encode_in_order,
+    Block,
+    Position,
+    read_blocks,
+    source_files,
     texts_of,
 )
-from trainmark.cases.gpt_megatron.prepare.sources import Block, Position, read_blocks, source_files
 from trainmark.data.indexed import IndexedReader
-from trainmark.errors import DataError, EnvironmentFault, UsageError
+from trainmark.errors import DataError
 
 TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
 BLOCK_BYTES, SHARD_BYTES = 200, 700
@@ -49,7 +46,7 @@ def tokenizer(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     """Blocks and shards so small that a few lines make many."""
-    monkeypatch.setattr(sources, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(encoding, "BLOCK_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
 
 
@@ -120,14 +117,6 @@ def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, t
     assert documents(tmp_path / "data") == [[*ids_of(text), 263] for text in TEXTS]
 
 
-def test_empty_texts_and_blank_lines_make_no_document(tmp_path, tokenizer):
-    corpus = tmp_path / "c.jsonl"
-    corpus.write_bytes(b'{"text": ""}\n\n  \r\n{"text": "he"}\r\n{"text": " "}\n{"text": ""}')
-    said = run(corpus, tmp_path / "data", tokenizer)
-    assert documents(tmp_path / "data") == [[256, 263], [*ids_of(" "), 263]]
-    assert said[-2] == "2 documents, 4 tokens, largest id 263 of 264; 2 empty texts left out"
-
-
 def test_a_large_vocabulary_takes_wider_ids(tmp_path, corpus):
     def grow(document):
         vocab = document["model"]["vocab"]
@@ -168,26 +157,11 @@ def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
-    assert "text_key=" in caught.value.remedy
+    assert "--text-key" in caught.value.remedy
 
 
 def block_of(lines, path=None):
     return Block(path, Position(), Position(), lines, 0)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_bad_line_of_a_corpus_is_named(corpus, tokenizer, tmp_path, small, workers):
-    rows = corpus.read_bytes().split(b"\n")
-    rows[41] = rows[50] = b"{}"
-    corpus.write_bytes(b"\n".join(rows))
-    message = fault(DataError, corpus, tmp_path / "data", tokenizer, workers=workers)
-    assert f"{corpus}, line 42: Field required: its keys are []" in message
-
-
-def test_the_texts_key_can_be_named(tmp_path, tokenizer):
-    (tmp_path / "c.jsonl").write_text(lines(["hello"], key="body"))
-    run(tmp_path / "c.jsonl", tmp_path / "data", tokenizer, text_key="body")
-    assert documents(tmp_path / "data") == [[259, 263]]
 
 
 def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
@@ -198,27 +172,6 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "no document in the corpus, 0 empty texts" in message
     assert not (tmp_path / ".data.partial").exists()
-
-
-def test_what_is_missing_is_named(tmp_path, tokenizer, corpus):
-    data = tmp_path / "data"
-    with pytest.raises(DataError, match="no such file or folder"):
-        run(tmp_path / "nowhere", data, tokenizer)
-    (tmp_path / "empty").mkdir()
-    assert "no file of JSON lines" in fault(DataError, tmp_path / "empty", data, tokenizer)
-    assert "no tokenizer" in fault(DataError, corpus, data, tmp_path / "empty")
-    assert "tokenizer=: no tokenizer" in fault(UsageError, corpus, data, None)
-    for workers in ("0", "513"):
-        with pytest.raises(UsageError, match=f"workers is {workers}; 1 to 512"):
-            next(x for x in CASE.prepare_options if x.name == "workers").read(workers)
-
-
-@pytest.mark.parametrize("cut", [slice(0, -9), slice(0, 30)])
-def test_a_gzip_cut_short_is_refused(tmp_path, tokenizer, cut):
-    file = tmp_path / "c.jsonl.gz"
-    file.write_bytes(gzip.compress(lines(TEXTS).encode())[cut])
-    message = fault(DataError, file, tmp_path / "data", tokenizer)
-    assert "c.jsonl.gz: not readable as gzip" in message
 
 
 CONTENT = st.lists(st.text("ab\n", max_size=30).map(str.encode), min_size=1, max_size=4)
@@ -234,7 +187,7 @@ def test_blocks_are_whole_lines_and_can_be_gone_on_with(
         (folder / f"{number}.jsonl").write_bytes(stored)
     files = source_files(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK_BYTES", block_bytes)
+        patch.setattr(encoding, "BLOCK_BYTES", block_bytes)
         blocks = list(read_blocks(files, Position()))
         for at, block in enumerate(blocks):
             assert list(read_blocks(files, block.end)) == blocks[at + 1 :]
@@ -277,50 +230,3 @@ def test_a_killed_call_goes_on_after_its_last_shard(
     said = run(corpus, tmp_path / "data", tokenizer)
     assert (f"done: shards/{max(after - 1, 0):06}" in said) == (after == 0)
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
-
-
-def how(tokenizer):
-    return Encoding(tokenizer, np.dtype("<u2"), "text")
-
-
-def workers_of_this_process():
-    return [child.pid for child in multiprocessing.active_children()]
-
-
-def test_killed_workers_end_the_call_with_a_way_on(corpus, tokenizer, tmp_path, small, monkeypatch):
-    real = shards._write_shard
-
-    def kill(*words):
-        # All of them: one that is left could finish the work before the pool sees the loss.
-        for process_id in workers_of_this_process():
-            os.kill(process_id, signal.SIGKILL)
-        return real(*words)
-
-    monkeypatch.setattr(shards, "_write_shard", kill)
-    message = fault(EnvironmentFault, corpus, tmp_path / "data", tokenizer, workers=2)
-    assert "one of 2 workers: a worker process was killed, or crashed" in message
-    assert "fewer workers=" in message
-    assert workers_of_this_process() == []
-    monkeypatch.undo()
-    run(corpus, tmp_path / "data", tokenizer)
-    assert len(documents(tmp_path / "data")) == 60
-
-
-@pytest.mark.usefixtures("small")
-def test_no_worker_is_left_whatever_ends_the_call(corpus, tokenizer):
-    found = []
-
-    def killed_at_work():
-        with closing(
-            encode_in_order(read_blocks({"c": corpus}, Position()), 2, how(tokenizer))
-        ) as it:
-            next(it)
-            found.extend(workers_of_this_process())
-            raise Killed
-
-    with pytest.raises(Killed):
-        killed_at_work()
-    assert len(found) == 2
-    for process_id in found:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process_id, 0)

@@ -1,16 +1,13 @@
 """Dialogues in every form, tokenizers of both kinds, generated data, the check and the load."""
 
 import dataclasses
-import io
 import json
 import math
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from sentencepiece import SentencePieceTrainer
 
 import llama_least_loss
 from llama_least_loss import drawn_nats, least_loss
@@ -18,10 +15,12 @@ from mmlu_peer import open_model
 from trainmark.cases.llama2_7b_lora import data
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.data import generating
-from trainmark.cases.llama2_7b_lora.data.dialogues import FORMS, read_dialogues, training_text
-from trainmark.cases.llama2_7b_lora.data.packing import IGNORED
+from trainmark.cases.llama2_7b_lora.data.dialogues import (
+    FORMS,
+    read_dialogues,
+    training_text,
+)
 from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
-from trainmark.cases.llama2_7b_lora.mmlu.plan import answer_ids, plan_scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS
 from trainmark.data.files import find_layout
 from trainmark.errors import DataError
@@ -106,46 +105,6 @@ def test_a_wrong_row_is_named(tmp_path, text, expected):
     assert (what[: len(expected[0])], where) == expected
 
 
-@pytest.fixture(scope="module")
-def pieces(tmp_path_factory):
-    """A folder with a SentencePiece model as Llama's is: BPE, bytes, no normalising."""
-    folder = tmp_path_factory.mktemp("pieces")
-    model = io.BytesIO()
-    lines = [item[0] for item in generating.dialogues("val", rows=200, seed=1)]
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(" ".join(lines).split("\n")), model_writer=model, vocab_size=420,
-        model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
-        remove_extra_whitespaces=False, minloglevel=2,
-    )  # fmt: skip
-    (folder / "tokenizer.model").write_bytes(model.getvalue())
-    return folder
-
-
-def test_a_sentencepiece_tokenizer_begins_and_ends_documents(pieces):
-    tokenizer = open_tokenizer(pieces, vocab_size=420)
-    assert (tokenizer.vocab_size, tokenizer.begin, tokenizer.end_id) == (420, (1,), 2)
-    (ids,) = tokenizer.documents(["Ada: I bring</s>\nö"])
-    assert (ids[0], ids[-1], ids.count(2)) == (1, 2, 1)
-    assert [3 + byte for byte in (0x0A, 0xC3, 0xB6)] == ids[-4:-1]  # byte tokens follow id 2
-    letters = answer_ids(tokenizer, (generate_subject(),), legacy=False, max_length=420)
-    assert len(set(letters)) == len(LETTERS)
-    (pieces / "tokenizer_config.json").write_text('{"add_bos_token": false}', encoding="utf-8")
-    assert open_tokenizer(pieces, vocab_size=420).begin == ()
-    with pytest.raises(DataError, match="420 entries, the model has 421"):
-        open_tokenizer(pieces, vocab_size=421)
-    told = {"added_tokens_decoder": {"2": {"content": "</s>"}, "420": {"content": "<PAD>"}}}
-    (pieces / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
-    assert open_tokenizer(pieces, vocab_size=421).vocab_size == 420
-    (pieces / "tokenizer_config.json").unlink()
-
-
-def generate_subject():
-    from trainmark.cases.llama2_7b_lora.mmlu.questions import Subject
-
-    drawn = tuple(generating.questions("anatomy", rows=3, seed=1))
-    return Subject("anatomy", drawn[:2], drawn[2:])
-
-
 def test_ids_are_those_of_transformers(tmp_path):
     from transformers import AutoTokenizer
 
@@ -157,22 +116,8 @@ def test_ids_are_those_of_transformers(tmp_path):
     assert ours.documents(texts) == [[*ids, 2] for ids in library(texts)["input_ids"]]
 
 
-def test_special_tokens_are_told_by_the_settings(tmp_path):
-    generating.write_tokenizer(tmp_path, vocab_size=256)
-    settings = tmp_path / "tokenizer_config.json"
-    told = {"eos_token": {"content": "---"}, "add_bos_token": False}
-    settings.write_text(json.dumps(told), encoding="utf-8")
-    tokenizer = open_tokenizer(tmp_path, vocab_size=256)
-    assert (tokenizer.begin, tokenizer.end_id) == ((), generating.vocabulary().index("---"))
-    (ids,) = tokenizer.prompts(["</s>"])
-    assert 2 not in ids  # a text cannot forge the end of a dialogue
-    settings.write_text('{"eos_token": "<none>"}', encoding="utf-8")
-    with pytest.raises(DataError, match="no end token"):
-        open_tokenizer(tmp_path, vocab_size=256)
-
-
 def test_a_missing_tokenizer_and_ids_past_the_embedding_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"no tokenizer\.json and no tokenizer\.model"):
+    with pytest.raises(DataError, match=r"tokenizer\.json: cannot be read"):
         open_tokenizer(tmp_path, vocab_size=256)
     size = len(generating.vocabulary())
     generating.write_tokenizer(tmp_path, vocab_size=size)
@@ -214,17 +159,6 @@ def test_summaries_follow_from_their_dialogues():
     assert seen == {"chat", 1, 2, 3}
 
 
-def test_no_generated_word_is_unknown(generated):
-    loaded = data.load(generated, TINY)
-    assert (loaded.train.ids != 0).all()
-    groups = plan_scoring(loaded.tokenizer, loaded.mmlu, max_length=2048).groups
-    assert sum(len(group.rows) for group in groups) == 57 * generating.ITEMS
-    assert all((group.prefix != 0).all() for group in groups)
-    assert all((rest != 0).all() for group in groups for rest in group.rests)
-    longest = max(len(g.prefix) + max(map(len, g.rests)) for g in groups)
-    assert longest < 200
-
-
 def test_the_least_loss_is_what_was_drawn_by_hand(generated, monkeypatch):
     tokenizer = open_tokenizer(generated / "model", vocab_size=256)
     monkeypatch.setattr(llama_least_loss, "DIALOGUES", {"train": 1, "val": 1})
@@ -256,35 +190,6 @@ def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_
     assert off.content_id != facts.content_id
     assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)
     assert not off.quality_comparable
-
-
-def test_documents_kept_apart_are_not_foretold_from_each_other(generated):
-    apart = data.load(generated, dataclasses.replace(TINY, cross_document="separate")).train
-    attending = data.load(generated, TINY).train
-    assert (apart.ids == attending.ids).all()
-    differing = apart.labels != attending.labels
-    begins = np.diff(apart.documents, axis=1, prepend=0) > 0
-    real = attending.labels != IGNORED
-    assert (differing == (begins & real)).all()
-    assert (apart.labels[differing] == IGNORED).all()
-    assert (attending.labels[differing] == 1).all()
-
-
-def test_the_check_refuses_what_training_would_stumble_over(generated, tmp_path):
-    long = dataclasses.replace(TINY, seq_length=4096)
-    with pytest.raises(DataError, match="the recipe's seq_length is 4096"):
-        data.check(generated, long)
-    folder = tmp_path / "x"
-    folder.mkdir()
-    generating.generate(folder, dataclasses.replace(TINY, init="random"))
-    with pytest.raises(DataError, match=r"no model\.safetensors"):
-        data.check(folder, TINY)
-    (folder / "mmlu" / "dev" / "anatomy_dev.csv").unlink()
-    with pytest.raises(DataError, match="1 of 114 files"):
-        data.check(folder, dataclasses.replace(TINY, init="random"))
-    (folder / "val.jsonl").write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match="the split is empty"):
-        data.check(folder, dataclasses.replace(TINY, init="random"))
 
 
 def test_generated_weights_are_loaded_by_transformers(generated):

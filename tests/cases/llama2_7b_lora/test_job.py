@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 
 import tiny_llama
-from trainmark.cases.llama2_7b_lora import flops
+from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import CASE
-from trainmark.cases.llama2_7b_lora.data.packing import IGNORED, Packed
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.devices.peaks import dense_peak
-from trainmark.errors import DataError, UsageError
+from trainmark.errors import UsageError
 from trainmark.pages.cells import percent
 from trainmark.plan import overrides
 from trainmark.protocols import Counts
@@ -41,11 +36,13 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
     def mfu(per_token: float) -> str:
         return percent(100 * 4017 * per_token / peak.flops_per_second)
 
-    assert mfu(flops.weight_flops_per_token(7e9, trained)) == "36.1%"
-    assert mfu(flops.weight_flops_per_token(parameters(config), trained)) == "34.7%"
+    assert mfu(estimates.weight_flops_per_token(7e9, trained)) == "36.1%"
+    assert mfu(estimates.weight_flops_per_token(parameters(config), trained)) == "34.7%"
     # Ours takes no look-up for a product, counts attention, and leaves out what no adapter needs.
-    assert flops.matmul_weights(config) == 6_607_077_376
-    ours = flops.model_flops_per_token(config, rank=8, targets=["q_proj", "v_proj"], seq_length=512)
+    assert estimates.matmul_weights(config) == 6_607_077_376
+    ours = estimates.model_flops_per_token(
+        config, rank=8, targets=["q_proj", "v_proj"], seq_length=512
+    )
     assert mfu(ours) == "35.0%"
 
 
@@ -53,7 +50,7 @@ def test_the_first_blocks_unneeded_gradients_by_hand() -> None:
     config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
 
     def unneeded(*names: str) -> float:
-        return flops.unneeded_flops_per_token(config, rank=4, targets=names, seq_length=length)
+        return estimates.unneeded_flops_per_token(config, rank=4, targets=names, seq_length=length)
 
     projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
     # Every layer has an adapter: only the block's own input needs no gradient.
@@ -96,17 +93,6 @@ def test_published_rows_come_in_the_files_order_without_the_short_one(folder: Pa
     assert len(job.data.validation) == len(shuffled.data.validation)
 
 
-def test_too_few_dialogues_for_one_row_are_refused(folder: Path, tmp_path: Path) -> None:
-    few = shutil.copytree(folder, tmp_path / "few")
-    rows = json.loads((few / "train.json").read_text())
-    (few / "train.json").write_text(json.dumps(rows[:2]))
-    with pytest.raises(DataError, match="do not fill one row of 1000 tokens") as caught:
-        tiny_llama.new_job(few, seq_length=1000, short_row="drop")
-    assert caught.value.where == str(few / "train.json")
-    assert "short_row=train" in caught.value.remedy
-    assert len(tiny_llama.new_job(few, seq_length=1000).data.train) == 1
-
-
 def test_standard_recipes_train_as_published_and_require_their_target() -> None:
     for name, recipe in CASE.recipes.items():
         kind = name.split("-")[0]
@@ -116,21 +102,6 @@ def test_standard_recipes_train_as_published_and_require_their_target() -> None:
         assert recipe.target_required is (kind in ("standard", "tiny"))
         assert (recipe.target_value is None) == (kind == "throughput")
         assert recipe.mmlu_mode == {"published": "legacy", "throughput": "off"}.get(kind, "full")
-
-
-def test_a_step_with_nothing_to_foretell_trains_nothing(folder: Path) -> None:
-    job = tiny_llama.new_job(folder, micro_batch_size=1)
-    rest = Packed(*(x[-1:] for x in (
-        job.data.train.ids, np.full_like(job.data.train.labels, IGNORED), job.data.train.documents,
-    )), tokens=np.array([1]), targets=np.array([0]), num_documents=1)  # fmt: skip
-    job.data = replace(job.data, train=rest)
-    job.sharding = replace(job.sharding, num_rows=1)
-    before = [item.clone() for item in job.model.parameters() if item.requires_grad]
-    loss = job.step(job.batches(0))
-    assert loss is not None
-    assert float(loss) == 0.0
-    after = [item for item in job.model.parameters() if item.requires_grad]
-    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
 def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
@@ -148,8 +119,8 @@ def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
 
 SPREADS: dict[str, dict[str, Any]] = {
     "ddp": {},
-    "ddp separate, accumulated": {
-        "cross_document": "separate", "micro_batch_size": 2, "grad_accum_steps": 2,
+    "ddp, accumulated": {
+        "micro_batch_size": 2, "grad_accum_steps": 2,
     },
     "fsdp": {"fsdp": True},
 }  # fmt: skip
@@ -195,7 +166,7 @@ def test_what_a_run_leaves_is_loaded_by_peft_alone(folder: Path, tmp_path: Path)
     job = tiny_llama.new_job(folder)
     assert hasattr(job, "save")
     job.step(job.batches(0))
-    (ids, _, _), _ = job.data.validation.batch(job.data.validation.tokens[:1] * 0)
+    (ids, _), _ = job.data.validation.batch(job.data.validation.tokens[:1] * 0)
     ids = torch.from_numpy(ids)
     job.model.eval()
     wanted = job.model.causal_lm(input_ids=ids, use_cache=False).logits

@@ -12,8 +12,8 @@ import torch
 
 from mmlu_peer import open_model, write_model
 from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
-from trainmark.cases.llama2_7b_lora.mmlu.legacy import as_read
-from trainmark.cases.llama2_7b_lora.mmlu.plan import answer_ids, plan_scoring
+from trainmark.cases.llama2_7b_lora.mmlu import answer_ids, plan_scoring
+from trainmark.cases.llama2_7b_lora.mmlu.prompts import as_read
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS, Subject, read_questions
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 from trainmark.errors import DataError
@@ -202,10 +202,3 @@ def test_a_first_line_that_does_not_fit_is_refused(asked: Any) -> None:
     with pytest.raises(DataError, match="high_school_us_history's prompts has") as caught:
         plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=length - 1)
     assert f"add seq={length} or more" in caught.value.remedy
-
-
-@pytest.mark.parametrize("letter", [lambda text: [5], lambda text: []])
-def test_letters_that_are_not_four_tokens_are_refused(asked: Any, letter: Any) -> None:
-    odd = TextTokenizer(lambda texts: [letter(text) for text in texts], "x", 256, (), 2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="the answers are not one token each"):
-        answer_ids(odd, asked[0], legacy=True, max_length=500)

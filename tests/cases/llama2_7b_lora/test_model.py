@@ -14,18 +14,17 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from trainmark.cases.llama2_7b_lora import adapters
-from trainmark.cases.llama2_7b_lora.data.packing import IGNORED
-from trainmark.cases.llama2_7b_lora.model import LlamaLora, build, copy_stored
+from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
+from trainmark.cases.llama2_7b_lora.data.dialogues import IGNORED
+from trainmark.cases.llama2_7b_lora.model import LlamaLora, build
 from trainmark.cases.llama2_7b_lora.model_files import (
     PRESETS,
     ModelConfig,
-    check_weights,
     expected_shapes,
     lora_parameters,
     parameters,
     read_config,
 )
-from trainmark.cases.llama2_7b_lora.recipe import TARGETS, LlamaRecipe
 from trainmark.data.checkpoint_shapes import INDEX, SINGLE
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
@@ -131,15 +130,6 @@ def test_peft_alone_loads_what_was_saved_and_finds_our_loss_and_gradients(
     assert (settings["r"], settings["lora_alpha"]) == (8, 32)
 
 
-def test_scores_of_the_whole_vocabulary_are_the_librarys(tmp_path: Path) -> None:
-    config = write_folder(tmp_path, num_key_value_heads=2)
-    model = new_model(tmp_path, config).eval()
-    library = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    ids, _ = some_rows()
-    with torch.no_grad(), model.peft.disable_adapter():
-        torch.testing.assert_close(model.causal_lm(ids).logits, library(ids).logits)
-
-
 def test_a_merged_adapter_is_the_same_model_and_can_still_be_disabled() -> None:
     model = new_model(lora_targets=EVERY).eval()
     ids, _ = some_rows()
@@ -185,22 +175,6 @@ def test_a_recomputed_block_gives_the_same_gradients() -> None:
     assert again == loss
     for name, grad in expected.items():
         torch.testing.assert_close(found[name], grad)
-
-
-def test_kept_apart_documents_are_as_if_each_stood_alone() -> None:
-    model = new_model()
-    ids, _ = some_rows()
-    documents = torch.tensor([[0] * 10 + [1] * 14, [0] * 3 + [1] * 16 + [2] * 5])
-    labels = ids.clone()
-    labels[:, 1:][documents[:, 1:] != documents[:, :-1]] = IGNORED
-    together = model(ids, labels, documents).item()
-    alone = 0.0
-    for row, numbers in zip(ids, documents, strict=True):
-        for number in numbers.unique():
-            part = row[numbers == number][None]
-            alone += model(part, part).item()
-    assert together == pytest.approx(alone, rel=1e-5)
-    assert together != pytest.approx(model(ids, labels).item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("held", ["fp32", "bf16"])
@@ -271,37 +245,3 @@ def test_a_config_that_cannot_be_trained_is_refused(
         read_config(tmp_path)
     assert "config.json" in str(caught.value.where)
     assert caught.value.remedy
-
-
-def test_weights_of_another_shape_are_refused_before_they_are_read(tmp_path: Path) -> None:
-    write_folder(tmp_path)
-    wider = ModelConfig.model_validate({**TINY.raw, "intermediate_size": 180})
-    with pytest.raises(DataError, match=r"shape \(64, 172\)") as caught:
-        check_weights(tmp_path, wider)
-    assert "model.safetensors, model.layers.0.mlp" in str(caught.value.where)
-    with pytest.raises(DataError, match=r"no weight model\.layers\.2"):
-        check_weights(tmp_path, ModelConfig.model_validate({**TINY.raw, "num_hidden_layers": 3}))
-    with pytest.raises(DataError, match=r"unknown weight model\.layers\.1"):
-        check_weights(tmp_path, ModelConfig.model_validate({**TINY.raw, "num_hidden_layers": 1}))
-
-
-@pytest.mark.parametrize(
-    ("number", "dtype", "remedy"),
-    [
-        (float("nan"), torch.float32, "copy the files"),
-        (float("-inf"), torch.bfloat16, "copy the files"),
-        (70_000.0, torch.float16, "set weights_dtype"),
-    ],
-)
-def test_a_weight_that_is_no_number_is_named(
-    tmp_path: Path, number: float, dtype: torch.dtype, remedy: str
-) -> None:
-    config = write_folder(tmp_path)
-    name = "model.layers.0.mlp.up_proj.weight"
-    state = load_file(tmp_path / SINGLE)
-    state[name][3, 4] = number
-    save_file(state, tmp_path / SINGLE)
-    stored = check_weights(tmp_path, config)[name]
-    with pytest.raises(DataError, match=rf"{number:g} in its row 3") as caught:
-        copy_stored(stored, torch.empty(stored.shape, dtype=dtype))
-    assert str(caught.value.remedy).startswith(remedy)

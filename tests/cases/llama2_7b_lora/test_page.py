@@ -12,7 +12,6 @@ from trainmark.pages.page import html_page, markdown_page
 from trainmark.plan.plan import PlannedCase
 from trainmark.record.index_record import index_records
 from trainmark.record.record import FigureEntry, Record
-from trainmark.spec import message
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASE = load("llama2_7b_lora")
@@ -94,24 +93,6 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     assert LORA.replace("'", "&#39;") in html_page([made], "zh")
 
 
-def test_the_chinese_page_words_samples_and_scores_in_chinese() -> None:
-    made = record()
-    told = {"val_loss": None, "macro": 0.4217, "shots": 4.9, "social sciences": 0.5, "STEM": 0.25}
-    point = made.quality.history[-1].model_copy(update={"detail": told})
-    scored = made.model_copy(
-        update={"quality": made.quality.model_copy(update={"history": [point]})}
-    )
-    english, chinese = (markdown_page([scored], lang) for lang in ("en", "zh"))
-    assert "one sample: seq_length tokens of dialogues with their summaries\n" in english
-    assert "样本定义：一段长 seq_length 个 token 的对话及其摘要\n" in chinese
-    assert section(english, "Quality by evaluation")[-1].endswith(
-        "| val_loss /, macro 0.4217, shots 4.9, social sciences 0.5, STEM 0.25 |"
-    )
-    assert section(chinese, "训练结果变化")[-1].endswith(
-        "| 验证损失 /，macro 平均 0.4217，平均示例数 4.9，社会科学 0.5，STEM 0.25 |"
-    )
-
-
 def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
     made = record()
     point = made.quality.history[-1]
@@ -131,15 +112,6 @@ def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
     ]  # fmt: skip
     assert "最后一次评估，科目：" in chinese
     assert '<th scope="row">virology</th>' in html_page([scored], "en")
-
-
-def test_a_score_that_was_not_asked_for_says_why_under_its_own_column() -> None:
-    made = record()
-    null = {"value": None, "reason": message("llama2_7b_lora.mmlu_off")}
-    made = made.model_copy(update={"quality": made.quality.model_copy(update=null)})
-    english, chinese = (markdown_page([made], lang).replace("\\", "") for lang in ("en", "zh"))
-    assert "/ acc(MMLU): mmlu_mode=off: no MMLU questions were asked" in english
-    assert "/ acc(MMLU)：已设 mmlu_mode=off，不做 MMLU 答题" in chinese
 
 
 def test_the_json_record_is_in_tokens_a_second() -> None:

@@ -60,7 +60,7 @@ def test_nothing_is_left_where_a_source_is_missing_or_there_twice(raw, tmp_path)
     shutil.rmtree(raw / "copy")
     for file in (raw / "corpus").iterdir():
         file.unlink()
-    with pytest.raises(DataError, match="dialogues not found") as caught:
+    with pytest.raises(DataError, match="data not found") as caught:
         prepare(raw, out, print)
     assert caught.value.remedy.startswith("samsum comes as corpus.7z")
     with pytest.raises(DataError, match="no such folder"):

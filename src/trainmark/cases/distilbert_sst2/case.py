@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from trainmark.recipe import PositiveInt, Recipe, recipe_field
 from trainmark.spec import Case, Mission, Text
 
-from .recipe import DistilbertRecipe
+
+@dataclass(frozen=True, kw_only=True)
+class DistilbertRecipe(Recipe):
+    """How DistilBERT is trained; its size comes from ``model/config.json`` in the data folder."""
+
+    seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
+    init: Literal["pretrained", "random"] = recipe_field(
+        "pretrained",
+        "weights to start from; random: speed only, no quality to compare",
+        rule="scope",
+    )
 
 
 def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> DistilbertRecipe:

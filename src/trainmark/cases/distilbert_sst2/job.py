@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
+from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.checkpoints import described, read_state
 from trainmark.train.kernels.choice import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -15,16 +18,59 @@ from trainmark.train.shards import Sharding, evaluation_batches, training_batche
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
-from .data.weights import weights_file
-from .model import build_model, parameter_groups
+from .data.model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS, match_weights, weights_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from trainmark.protocols import JobContext
 
+    from .case import DistilbertRecipe
     from .data import Loaded
-    from .recipe import DistilbertRecipe
+    from .data.model_files import ModelConfig
+
+# Imported by submodule: the package's lazy top level imports far more.
+
+
+NO_DECAY = ("bias", "LayerNorm.weight", "layer_norm.weight")  # as the published setup names them
+
+
+def build_model(
+    config: ModelConfig, *, seed: int, weights: Path | None = None, attention: str = "sdpa"
+) -> nn.Module:
+    """Return the classifier on the host, in train mode.
+
+    Parameters that ``weights`` does not hold are initialized from ``seed``.
+
+    Raises:
+        DataError: weights that cannot be read or do not fit ``config``.
+    """
+    hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
+    hf_config._attn_implementation = attention
+    torch.manual_seed(seed)
+    model: nn.Module = DistilBertForSequenceClassification(hf_config)
+    if weights is not None:
+        state = read_state(weights, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in match_weights(described(weights, state), config, weights).items():
+                parameters[name].copy_(state[tensor.key])
+    return model.train()
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return AdamW's two groups: decayed weights, and biases and LayerNorms without decay."""
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (plain if name.endswith(NO_DECAY) else decayed).append(parameter)
+    return [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+
 
 # Of the model's config, as the record shows them.
 SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")

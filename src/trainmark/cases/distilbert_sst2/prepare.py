@@ -6,7 +6,6 @@ files and resumes interrupted calls.
 
 from __future__ import annotations
 
-import json
 import shutil
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,16 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.data import prepared
-from trainmark.data.files import layout_in
 from trainmark.data.model_config import CONFIG, TOKENIZER_FILES
-from trainmark.errors import DataError
 
 from .data import FORMS, NPZ, RULE
-from .data.arrays import read_npz
-from .data.model_files import first_existing, open_tokenizer, read_config, tokenize
-from .data.texts import read_texts
-from .data.tokens import padded
-from .data.weights import WEIGHTS, check_weights
+from .data.model_files import (
+    WEIGHTS,
+    check_weights,
+    first_existing,
+    open_tokenizer,
+    read_config,
+    tokenize,
+)
+from .data.rows import padded, read_npz, read_texts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,8 +59,16 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` was not written by this command.
         EnvironmentFault: the system refused something.
     """
-    layout, model = find_sources(raw)
+    model, layout, _ = prepared.find_downloads(
+        raw, FORMS, model_type="distilbert", rule=RULE, where_model=WHERE_MODEL,
+        where_data=WHERE_DATA,
+    )  # fmt: skip
+    config = read_config(model)
+    if layout.kind != NPZ.kind:
+        open_tokenizer(model, config)
     weights = first_existing(model, WEIGHTS)
+    if weights:
+        check_weights(model, config)
     copied = [*(model / name for name in MODEL_FILES), *([weights] if weights else [])]
     copies = {f"model/{file.name}": file for file in copied if file.is_file()}
     files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
@@ -81,39 +90,6 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
             rows = counts[split]["rows"]
             note = "" if rows == published else f"; NOT the published {published:,}"
             say(f"{split}: {rows:,} rows, at most {counts[split]['longest']} tokens{note}")
-
-
-def find_sources(raw: Path) -> tuple[Layout, Path]:
-    """Return the splits and the model folder below ``raw``, checked.
-
-    Raises:
-        DataError: one of them is missing, found twice, or damaged.
-    """
-    if not raw.is_dir():
-        remedy = f"{WHERE_DATA}; {WHERE_MODEL}"
-        raise DataError("no such folder", where=str(raw), remedy=remedy)
-    folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
-    models = [folder for folder in folders if _is_model(folder / CONFIG)]
-    model = prepared.only("model folder", models, where=str(raw), remedy=WHERE_MODEL)
-    config = read_config(model)
-    found: dict[Path, Layout] = {}
-    for form in FORMS:
-        for folder in () if found else folders:
-            if layout := layout_in(folder, form, rule=RULE, remedy=WHERE_DATA):
-                found[folder] = layout
-    place = prepared.only("SST-2", list(found), where=str(raw), remedy=WHERE_DATA)
-    if found[place].kind != NPZ.kind:
-        open_tokenizer(model, config)
-    if first_existing(model, WEIGHTS):
-        check_weights(model, config)
-    return found[place], model
-
-
-def _is_model(config: Path) -> bool:
-    try:
-        return bool(json.loads(config.read_bytes())["model_type"] == "distilbert")
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
 
 
 def _write_split(

@@ -8,6 +8,7 @@ model above.
 from __future__ import annotations
 
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,11 +16,61 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .initial import fill_rows
+from .figures import EMBEDDING_PART
 from .placement import FLOAT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    InPart = Callable[[str], AbstractContextManager[Any]]
+
+BLOCK_ROWS = 4096  # one generator each: seeding costs little compared with drawing so many
+
+
+def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed: int) -> None:
+    """Fill ``out`` (rows, dim) with rows ``first_row`` and on of ``table``, in place.
+
+    Values are uniform within ±1/sqrt(cardinality); ``cardinality`` counts the rows of the
+    whole table. They are drawn on the host, a few blocks at a time, because generators of
+    other devices give other numbers.
+    """
+    bound = cardinality**-0.5
+    last_row = first_row + len(out)
+
+    @torch.no_grad()
+    def fill(block: int) -> None:
+        start, end = block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, cardinality)
+        generator = torch.Generator().manual_seed(_mixed(seed, table, block))
+        first, last = max(start, first_row), min(end, last_row)
+        rows = out[first - first_row : last - first_row]
+        if (first, last) == (start, end) and rows.device.type == "cpu":
+            rows.uniform_(-bound, bound, generator=generator)
+            return
+        whole = torch.empty((end - start, out.shape[1]), dtype=out.dtype, device="cpu")
+        whole.uniform_(-bound, bound, generator=generator)
+        rows.copy_(whole[first - start : last - start])
+
+    blocks = range(first_row // BLOCK_ROWS, -(-last_row // BLOCK_ROWS))
+    # torch draws on one thread, and releases the interpreter's lock meanwhile.
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for _ in threads.map(fill, blocks):
+            pass
+
+
+def _mixed(seed: int, table: int, block: int) -> int:
+    """Return a number of 63 bits that differs for any two of table and block.
+
+    A generator of torch keeps 32 bits on a CPU; neighbouring numbers must not meet there.
+    """
+    mixed = seed & (2**63 - 1)
+    for part in (table, block):
+        # The finaliser of splitmix64: every bit in changes half of those that come out.
+        mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        mixed ^= mixed >> 31
+    return mixed >> 1
 
 
 class FusedTables(nn.Module):
@@ -138,3 +189,40 @@ def scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
     scaled = grads * factor
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))
+
+
+def look_up(tables: Any, ids: Tensor, in_part: InPart) -> Tensor:
+    """Return ``tables(ids)``, with both of its passes put down to the embedding stage.
+
+    Args:
+        tables: a module with its update inside its backward pass; see ``FusedTables``.
+        in_part: enters a part of the step by name.
+    """
+    if not torch.is_grad_enabled():
+        with in_part(EMBEDDING_PART):
+            found: Tensor = tables(ids)
+        return found
+    anchor = torch.zeros((), device=ids.device, requires_grad=True)
+    timed: Tensor = _Timed.apply(anchor, tables, ids, in_part)  # type: ignore[no-untyped-call]
+    return timed
+
+
+class _Timed(Function):
+    """The tables' own passes, each run whole within this node's."""
+
+    @staticmethod
+    def forward(ctx: Any, _anchor: Tensor, tables: Any, ids: Tensor, in_part: InPart) -> Tensor:
+        with in_part(EMBEDDING_PART), torch.enable_grad():
+            found: Tensor = tables(ids)
+        ctx.found, ctx.in_part = found, in_part
+        # Unlike a detached one, this alias may be written to before the backward pass: an
+        # exchange blanks the rows of other ranks in it, whose gradients it blanks as well.
+        return found.data
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        with ctx.in_part(EMBEDDING_PART):
+            ctx.found.backward(grads[0])
+        del ctx.found
+        return grads[0].new_zeros(()), None, None, None

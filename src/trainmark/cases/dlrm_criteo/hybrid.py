@@ -24,15 +24,13 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.autograd import Function
 
-from .embeddings import FusedTables
+from .embeddings import FusedTables, fill_rows, look_up
 from .figures import EXCHANGE_PART
-from .initial import fill_rows
-from .timed import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from . import timed
+    from .embeddings import InPart
     from .placement import Part, Placement
 
 
@@ -57,7 +55,7 @@ class HybridTables(nn.Module):
         seed: int,
         exchange_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
-        in_part: timed.Part = lambda _: nullcontext(),
+        in_part: InPart = lambda _: nullcontext(),
     ) -> None:
         super().__init__()
         self.placement = placement

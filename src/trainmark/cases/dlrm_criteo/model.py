@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .memory import num_features
+from .placement import num_features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

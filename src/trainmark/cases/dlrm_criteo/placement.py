@@ -8,14 +8,20 @@ asked while planning.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
+from trainmark.train.step_memory import FULL, HALF, Prediction
+
+from .case import layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.spec import RankMemory
+
+    from .case import DlrmRecipe
 
 FLOAT_BYTES = 4  # tables are fp32 in memory for every precision of the step
 GIB = 2**30
@@ -105,20 +111,17 @@ def place(
         needed = f"{sum(cardinalities) * _row_bytes(dim) / GIB:,.2f} GiB of tables"
         ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
         rule = f"a rank has {budget_bytes / GIB:,.2f} GiB for them"
-        # More ranks on a machine whose memory they share would only cut it finer.
-        unit, alone_bytes = "ranks", budget_bytes
-        if machine_budget_bytes is not None:
-            unit = "machines like this one, whose ranks share its memory"
-            alone_bytes = machine_budget_bytes
-        fewest = smallest_world(cardinalities, dim, alone_bytes)
-        remedy = "no number of ranks holds them: "
-        if fewest is not None:
-            remedy = f"the smallest world that holds them has {fewest:,} {unit}; or "
+        # Exact, because any table may be cut at any row. More ranks on a machine whose memory
+        # they share would only cut it finer.
+        shared = machine_budget_bytes is not None
+        unit = "machines like this one, whose ranks share its memory" if shared else "ranks"
+        most = max(1, (machine_budget_bytes or budget_bytes) // _row_bytes(dim))
+        fewest = -(-sum(cardinalities) // most)
         raise EnvironmentFault(
             f"{needed} exceed the memory of {ranks}",
             where=f"{sum(cardinalities):,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
             rule=f"{rule}; {held}" if held else rule,
-            remedy=f"{remedy}lower max_table_rows or embedding_dim",
+            remedy=f"use {fewest:,} {unit} or more; or lower max_table_rows or embedding_dim",
         )
     room = [row_budget] * world_size
     parts: list[list[Part]] = [[] for _ in range(world_size)]
@@ -147,17 +150,6 @@ def place_within(
     )
 
 
-def smallest_world(cardinalities: Sequence[int], dim: int, budget_bytes: int) -> int | None:
-    """Return the fewest ranks of ``budget_bytes`` that hold all tables; none: no number does.
-
-    Where ranks share a machine's memory, ask with that: machines with a rank each are fewest.
-
-    Exact, because any table may be cut at any row.
-    """
-    row_budget = budget_bytes // _row_bytes(dim)
-    return -(-sum(cardinalities) // row_budget) if row_budget > 0 else None
-
-
 def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
     """Return (rank, rows) of a table on the fewest ranks that hold it, as evenly as they can."""
     roomiest = sorted(range(len(room)), key=lambda rank: (-room[rank], rank))
@@ -175,3 +167,43 @@ def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
 
 def _row_bytes(dim: int) -> int:
     return dim * FLOAT_BYTES
+
+
+FEATURE_MULTIPLE = 32  # the top MLP's input is padded to it, as 26 tables of 128 give 480
+
+
+def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Prediction:
+    """Return what the rank that needs most holds at the peak of a step.
+
+    The peak is where the forward pass ends, in the interaction's backward pass, or where rows
+    are updated.
+
+    Args:
+        placement: of the tables on all ranks.
+        num_numerical: numbers of a sample.
+    """
+    dim, tables = placement.dim, len(placement.cardinalities)
+    bottom, top = layers(recipe)
+    widths = [[num_numerical, *bottom], [num_features(tables, dim), *top]]
+    dense = FULL * sum((into + 1) * out for mlp in widths for into, out in pairwise(mlp))
+    number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
+    saved = (sum(map(sum, widths)) + (tables + 1) * dim) * number  # by MLPs and interaction
+    # What the bottom MLP saved, the vectors and their gradient, features, and pairs both ways.
+    vectors = tables + 1
+    mixing = (sum(widths[0]) + 2 * vectors * dim + widths[1][0] + vectors**2) * number
+    # Rows and their gradient; in fp16 it is unscaled and compared with zeros of the same size.
+    updating = 5 if recipe.precision == "fp16" else 2
+    found = []
+    for parts in placement.parts:
+        rows = placement.world_size * len(parts) * dim * FULL  # of own columns, a sample
+        held = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense
+        gradients = dense if placement.world_size > 1 else 0  # buckets of replicas stay
+        activations = recipe.micro_batch_size * max(rows + saved, rows + mixing, updating * rows)
+        found.append(Prediction(held, gradients, 0, activations))
+    return max(found, key=lambda item: item.total)
+
+
+def num_features(num_tables: int, dim: int) -> int:
+    """Return the numbers of a sample that the interaction gives the top MLP."""
+    numbers = dim + num_tables * (num_tables + 1) // 2
+    return numbers + -numbers % FEATURE_MULTIPLE

@@ -2,14 +2,124 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Le, Lt
+
+from trainmark.errors import UsageError
+from trainmark.recipe import PositiveFloat, PositiveInt, Precision, Recipe, recipe_field
 from trainmark.spec import Case, Mission, Text
 
-from .recipe import GlmRecipe
 
-if TYPE_CHECKING:
-    from trainmark.recipe import Precision
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlmShape:
+    """Sizes; the defaults are GLM-large's.
+
+    ``max_positions`` is the longest sequence: each position table has a row more.
+    """
+
+    num_layers: int = 24
+    hidden_size: int = 1024
+    num_heads: int = 16
+    vocab_size: int = 30592
+    max_positions: int = 512
+
+    @property
+    def layer_matmul_weights(self) -> int:
+        """Weights of one block that take part in matrix products at every position."""
+        return 12 * self.hidden_size**2
+
+    @property
+    def head_matmul_weights(self) -> int:
+        """Weights of the head, which runs at target positions only."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All that is trained, biases and norms included; the tied table counts once."""
+        tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
+        block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
+        return tables + self.num_layers * block + 2 * self.hidden_size
+
+    def flops_per_token(self, length: float) -> float:
+        """Return the FLOPs of training the blocks on a token of a sequence of ``length``."""
+        weights = 6.0 * self.num_layers * self.layer_matmul_weights
+        return weights + 12.0 * self.num_layers * self.hidden_size * length
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlmRecipe(Recipe):
+    """How GLM is shaped and trained; the defaults are GLM-large's."""
+
+    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(24, "transformer blocks")
+    hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
+    num_heads: PositiveInt = recipe_field(16, "attention heads")
+    vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, padding included")
+    seq_length: PositiveInt = recipe_field(512, "tokens every sequence is padded to")
+    trim_padding: bool = recipe_field(
+        False, "pad to the longest sequence of a micro-batch only; less is then computed"
+    )
+    max_wrong_choices: PositiveInt = recipe_field(
+        9, "wrong candidates of a training sample at most, drawn once from a fixed seed"
+    )
+    group_by_choices: bool = recipe_field(
+        False, "let ranks that wait for each other train samples of like size", rule="closed"
+    )
+    init: Literal["pretrained", "random"] = recipe_field(
+        "pretrained",
+        "weights to start from; random: speed only, no quality to compare",
+        rule="scope",
+    )
+    dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "probability of dropping embeddings, attention weights and residuals"
+    )
+    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
+    lr_decay_steps: PositiveInt = recipe_field(
+        4_338, "steps of warm-up and linear decay together; two epochs at 64 samples a step"
+    )
+    lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "share of lr_decay_steps with a linearly rising learning rate"
+    )
+    lr_floor: Annotated[float, Ge(0), Le(1)] = recipe_field(
+        0.1, "share of learning_rate where the decay ends, and stays"
+    )
+    loss_scale_window: PositiveInt = recipe_field(
+        1_000, "fp16: steps without overflow after which the loss scale doubles", rule="free"
+    )
+    loss_scale_hysteresis: PositiveInt = recipe_field(
+        2, "fp16: overflows since it last doubled that halve the loss scale", rule="free"
+    )
+    checkpoint_activations: bool = recipe_field(
+        False, "recompute blocks in the backward pass to save memory", rule="closed"
+    )
+
+    @property
+    def shape(self) -> GlmShape:
+        """The model's sizes."""
+        return GlmShape(
+            num_layers=self.num_layers, hidden_size=self.hidden_size, num_heads=self.num_heads,
+            vocab_size=self.vocab_size, max_positions=self.seq_length,
+        )  # fmt: skip
+
+    def prevents_replay(self) -> str:
+        """Return why no recipe of this case allows it: the shapes of a step are not fixed."""
+        return "a graph has fixed shapes; here each micro-batch has another number of candidates"
+
+    def check(self, world_size: int) -> None:
+        """Refuse shapes that do not divide.
+
+        Raises:
+            UsageError: naming the field, its rule and what fits.
+        """
+        del world_size
+        if self.hidden_size % self.num_heads:
+            raise UsageError(
+                f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
+                where="recipe field num_heads",
+                rule="every head has the same width",
+                remedy="use a divisor of hidden_size",
+            )
 
 
 def _standard(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:

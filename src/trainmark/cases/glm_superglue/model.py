@@ -17,7 +17,7 @@ from trainmark.train.kernels.attention import Prefix
 from trainmark.train.kernels.choice import LIBRARY, Kernels
 
 if TYPE_CHECKING:
-    from .recipe import GlmShape
+    from .case import GlmShape
 
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 

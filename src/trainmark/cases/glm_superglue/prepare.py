@@ -16,9 +16,9 @@ from trainmark.data.model_config import TOKENIZER_FILES
 
 from .data import HDF5, JSONL, MODEL
 from .data.hdf5 import write_rows
+from .data.passages import REMEDY, open_vocabulary, vocabulary_file
 from .data.record_jsonl import read_passages
-from .data.tokens import REMEDY, open_vocabulary, vocabulary_file
-from .data.weights import EXPORTED, LATEST, find_checkpoint
+from .data.weights import LATEST, find_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ PUBLISHED_QUESTIONS = {"train": 100_730, "validation": 10_000}
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write ``data`` from ``raw``: both splits as they are, vocabulary, safetensors.
+    """Write ``data`` from ``raw``: both splits as they are, vocabulary, checkpoint.
 
     Calling again with the same sources keeps every finished file whose sha256 still fits.
 
@@ -67,19 +67,18 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
             "" if tokens == PUBLISHED_TOKENS else f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}"
         )
         say(f"{vocabulary.name}: {tokens:,} tokens{note}")
-    has_weights = any((place / name).exists() for place in folders for name in (EXPORTED, LATEST))
+    has_weights = any((place / LATEST).exists() for place in folders)
     checkpoint = find_checkpoint(raw) if has_weights else None
-    files = [*copies.values(), *([checkpoint] if checkpoint else [])]
-    sources = {file.relative_to(raw).as_posix(): file for file in files}
+    if checkpoint:
+        folder = checkpoint.parent
+        copies[f"{MODEL}/{LATEST}"] = folder.parent / LATEST
+        copies[f"{MODEL}/{folder.name}/{checkpoint.name}"] = checkpoint
+    sources = {file.relative_to(raw).as_posix(): file for file in copies.values()}
     with prepared.writing(data, raw, sources, say, case="glm_superglue", form=FORMAT) as unfinished:
         if unfinished is None:
             return
         if checkpoint is None:
             say("no checkpoint: only init=random will run on this data")
-        else:
-            from .checkpoint import export
-
-            unfinished.file(f"{MODEL}/{EXPORTED}", partial(export, checkpoint))
         for name, file in copies.items():
             copy = write_rows if name.endswith(".hdf5") else shutil.copyfile
             unfinished.file(name, partial(copy, file))

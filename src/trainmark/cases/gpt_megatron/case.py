@@ -2,11 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
+from typing import Annotated
 
+from annotated_types import Ge, Gt, Le, Lt
+
+from trainmark.errors import UsageError
+from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
 from trainmark.spec import Case, Mission, PrepareOption, Text
 
-from .recipe import GptRecipe
+
+@dataclass(frozen=True, kw_only=True)
+class GptRecipe(Recipe):
+    """The model's sizes, how it is trained and how it is cut over ranks."""
+
+    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(12, "transformer blocks")
+    hidden_size: PositiveInt = recipe_field(768, "width of the residual stream")
+    num_heads: PositiveInt = recipe_field(12, "attention heads")
+    seq_length: PositiveInt = recipe_field(1024, "tokens of a sample")
+    vocab_size: PositiveInt = recipe_field(
+        50257, "token ids of the data; the table is padded to 128 x tensor_parallel"
+    )
+    dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.1, "probability of dropping embeddings, attention weights and residuals"
+    )
+    split: str = recipe_field("949,50,1", "weights of training, validation and test documents")
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.999, "second moment's decay")
+    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
+    min_learning_rate: NonNegativeFloat = recipe_field(1e-5, "where the cosine ends")
+    lr_decay_steps: PositiveInt = recipe_field(320_000, "steps of warm-up and cosine together")
+    lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
+        0.01, "share of lr_decay_steps with a linearly rising learning rate"
+    )
+    tensor_parallel: PositiveInt = recipe_field(
+        1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
+    )
+    fsdp: bool = recipe_field(
+        False, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
+    )
+    checkpoint_activations: bool = recipe_field(
+        False, "recompute blocks in the backward pass to save memory", rule="closed"
+    )
+
+    def prevents_replay(self) -> str | None:
+        """Return why checkpointing prevents it: it saves the state of dropout's generator."""
+        if not self.checkpoint_activations:
+            return None
+        return "checkpoint_activations saves random states, which a graph cannot record"
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the token table: a multiple of ``128 x tensor_parallel``, as Megatron pads."""
+        return padded(self.vocab_size, 128 * self.tensor_parallel)
+
+    @property
+    def matmul_weights(self) -> int:
+        """Weights that take part in matrix products: blocks and head, no look-up tables.
+
+        The head counts with one rank's padding: the extra padding of more ranks is not counted.
+        """
+        blocks = 12 * self.num_layers * self.hidden_size**2
+        return blocks + self.hidden_size * padded(self.vocab_size, 128)
+
+    def check(self, world_size: int) -> None:
+        """Refuse shapes that do not divide.
+
+        Raises:
+            UsageError: naming the field, what it must divide and the values that do.
+        """
+        degree, heads = self.tensor_parallel, self.num_heads
+        for field, value, of, whole, common in (
+            ("num_heads", heads, "hidden_size", self.hidden_size, self.hidden_size),
+            ("tensor_parallel", degree, "num_heads", heads, gcd(heads, world_size)),
+            ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
+        ):
+            if whole % value:
+                # What the way out names must pass the other checks too.
+                fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+                raise UsageError(
+                    f"{field}={value} does not divide {of} {whole}",
+                    where=f"recipe field {field}",
+                    rule="every head has the same width, every rank the same heads, "
+                    "every replica the same ranks",
+                    remedy=f"use one of {fitting}",
+                )
+        if self.min_learning_rate > self.learning_rate:
+            raise UsageError(
+                f"min_learning_rate={self.min_learning_rate:g} is above "
+                f"learning_rate={self.learning_rate:g}",
+                where="recipe field min_learning_rate",
+                rule="the cosine falls from learning_rate to min_learning_rate",
+                remedy="lower min_learning_rate too",
+            )
+
+
+def padded(rows: int, multiple: int) -> int:
+    """Return the next multiple, ``rows`` itself where it is one."""
+    return -(-rows // multiple) * multiple
 
 
 def _reproduction(micro_batch_size: int, precision: str, world: str) -> GptRecipe:

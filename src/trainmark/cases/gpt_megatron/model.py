@@ -20,7 +20,7 @@ from trainmark.train.kernels.choice import LIBRARY, Kernels
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from .recipe import GptRecipe
+    from .case import GptRecipe
 
 INIT_STD = 0.02  # GPT-2; residual projections are divided by sqrt(2 x layers)
 

@@ -19,13 +19,12 @@ from trainmark.train.shards import Sharding, evaluation_batches, training_batche
 from trainmark.train.stepper import Stepper, add_floats_over_ranks
 
 from . import adapters
+from .case import targets
 from .data import MODEL, load
-from .flops import FORMULA, model_flops_per_token
-from .memory import predict_peak_bytes
-from .mmlu.plan import plan_scoring
+from .estimates import FORMULA, model_flops_per_token, predict_peak_bytes
+from .mmlu import plan_scoring
 from .mmlu.scoring import score
 from .model import build as build_model
-from .recipe import targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import JobContext
 
+    from .case import LlamaRecipe
     from .data import Loaded
     from .mmlu.scoring import MmluResult
-    from .recipe import LlamaRecipe
 
 ADAPTERS = "adapters"  # folder among the run's artifacts
 
@@ -113,7 +112,6 @@ class LlamaJob:
         detail |= found.per_category
         breakdown = {
             "subject": found.per_subject,
-            "subcategory": found.per_subcategory,
             "items by shots": {str(shots): items for shots, items in found.shots_used.items()},
         }
         return Evaluation(found.micro, found.asked, detail, breakdown=breakdown)

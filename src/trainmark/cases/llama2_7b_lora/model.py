@@ -6,7 +6,6 @@ pass of training. Only adapters are trained; frozen weights never get a gradient
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,10 +24,10 @@ from trainmark.data.files import readable
 from trainmark.errors import DataError
 from trainmark.train.kernels.choice import choose
 
-from .data.packing import IGNORED
-from .memory import SCORES_AT_ONCE
+from .case import targets
+from .data.dialogues import IGNORED
+from .estimates import SCORES_AT_ONCE
 from .model_files import REMEDY, RULE, check_weights
-from .recipe import targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
     from trainmark.train.kernels.choice import Kernels
 
+    from .case import LlamaRecipe
     from .model_files import ModelConfig
-    from .recipe import LlamaRecipe
 
-_NUMBERS_AT_ONCE = 1 << 22  # elements of a weight that are copied and checked at a time
 ADAPTER = "default"  # what peft calls the only adapter of a model
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -68,30 +66,19 @@ class LlamaLora(nn.Module):
         """Return the decoder blocks, each of which FSDP2 shards as its own unit."""
         return list(self.causal_lm.model.layers)
 
-    def hidden(self, ids: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return the last hidden states (B, S, D) of token ids (B, S).
-
-        Args:
-            documents: (B, S), number of each token's document in its row: a token then attends
-                to its own document only, and positions count from the document's start.
-        """
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Return the last hidden states (B, S, D) of token ids (B, S)."""
         model = self.causal_lm.model
         x = model.embed_tokens(ids)
-        positions, mask = _positions(ids), None
-        if documents is not None:
-            mask = _same_document(documents)
-            positions = positions - _document_starts(documents)
-        angles = model.rotary_emb(x, positions)
+        angles = model.rotary_emb(x, torch.arange(ids.size(1), device=ids.device)[None])
         for layer in model.layers:
             if self._checkpoint and self.training:
-                x = checkpoint(
-                    layer, x, attention_mask=mask, position_embeddings=angles, use_reentrant=False
-                )
+                x = checkpoint(layer, x, position_embeddings=angles, use_reentrant=False)
             else:
-                x = layer(x, attention_mask=mask, position_embeddings=angles)
+                x = layer(x, position_embeddings=angles)
         return cast("Tensor", model.norm(x))
 
-    def forward(self, ids: Tensor, labels: Tensor, documents: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Return the SUM of the cross-entropy, in nats, over all labels but ``IGNORED``.
 
         The loss is computed here so that wrappers (DDP, FSDP) also cover the LM head.
@@ -100,30 +87,13 @@ class LlamaLora(nn.Module):
             ids: (B, S), int64.
             labels: (B, S), int64; each is predicted from the tokens before its position;
                 ``IGNORED`` has no loss.
-            documents: see ``hidden``.
         """
-        hidden = self.hidden(ids, documents).flatten(0, 1)  # (B * S, D)
+        hidden = self.hidden(ids).flatten(0, 1)  # (B * S, D)
         wanted = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         return self.kernels.cross_entropy(
             hidden, self.causal_lm.lm_head.weight, wanted,
             ignored=IGNORED, scores_at_once=SCORES_AT_ONCE,
         )  # fmt: skip
-
-
-def _positions(ids: Tensor) -> Tensor:
-    return torch.arange(ids.size(1), device=ids.device)[None]  # (1, S)
-
-
-def _same_document(documents: Tensor) -> Tensor:
-    """Return (B, 1, S, S), true where a query may attend to a key."""
-    same = documents[:, None, :, None] == documents[:, None, None, :]
-    return same.tril()
-
-
-def _document_starts(documents: Tensor) -> Tensor:
-    """Return (B, S): the position at which each token's document begins in its row."""
-    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    return (begins * _positions(documents)).cummax(1).values
 
 
 def build(
@@ -237,34 +207,20 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     Raises:
         DataError: the file cannot be read, or a number is not finite in the type of ``out``.
     """
+    place = f"{stored.file}, {stored.key}"
     try:
         with (
             readable(stored.file, rule=RULE, remedy=REMEDY),
             safe_open(stored.file, framework="pt") as held,
         ):
-            values = held.get_tensor(stored.key)
+            out.copy_(held.get_tensor(stored.key))
     except SafetensorError as error:
         what = f"not readable as safetensors: {error}"
-        raise DataError(what, where=str(stored.file), rule=RULE, remedy=REMEDY) from None
-    rows_at_once = max(1, _NUMBERS_AT_ONCE // max(1, values[:1].numel()))
-    pairs = zip(out.split(rows_at_once), values.split(rows_at_once), strict=True)
-    for number, (copied, read) in enumerate(pairs):
-        copied.copy_(read)
-        if not copied.isfinite().all():
-            raise _not_finite(stored, copied, read, number * rows_at_once)
-
-
-def _not_finite(stored: StoredTensor, copied: Tensor, read: Tensor, row: int) -> DataError:
-    """Return what is wrong with the first number of ``read`` that is not finite in ``copied``."""
-    place = copied.isfinite().logical_not().nonzero()[0]
-    number = float(read[tuple(place.tolist())])
-    kind = str(copied.dtype).removeprefix("torch.")
-    return DataError(
-        f"a weight of shape {stored.shape} holds {number:g} in its row {row + int(place[0])}",
-        where=f"{stored.file}, {stored.key}",
-        rule=f"every weight is a finite number in {kind}",
-        remedy="set weights_dtype=fp32 or bf16" if math.isfinite(number) else REMEDY,
-    )
+        raise DataError(what, where=place, rule=RULE, remedy=REMEDY) from None
+    if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
+        kind = str(out.dtype).removeprefix("torch.")
+        rule = f"every weight is a finite number in {kind}"
+        raise DataError("a number is not finite", where=place, rule=rule, remedy=REMEDY)
 
 
 def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.checkpoint_shapes import INDEX, SINGLE
-from trainmark.data.files import layout_in
 from trainmark.data.model_config import CONFIG
-from trainmark.errors import DataError
 
 from .data import MMLU, MODEL
 from .data.dialogues import FORMS, LAYOUT_RULE, read_dialogues
-from .data.tokens import FAST, PIECES, SETTINGS, open_tokenizer
+from .data.tokens import FAST, SETTINGS, open_tokenizer
 from .mmlu.questions import read_mmlu
 from .model_files import check_weights, read_config, weight_files
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.data.files import Layout
     from trainmark.data.prepared import Say
 
 FORMAT = 1
@@ -39,8 +36,7 @@ WHERE_DIALOGUES = (
     "the dataset hub as samsum; unpack it into the raw folder"
 )
 WHERE_MODEL = (
-    "the model comes from the model hub as Llama-2-7b-hf: config.json, safetensors, "
-    "tokenizer.json or tokenizer.model"
+    "the model comes from the model hub as Llama-2-7b-hf: config.json, safetensors, tokenizer.json"
 )
 WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it"
 
@@ -57,13 +53,24 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` was not written by this command.
         EnvironmentFault: the operating system refused an operation.
     """
-    layout, model, mmlu = find_sources(raw)
-    names = [CONFIG, FAST, PIECES, *SETTINGS, INDEX]
+    model, layout, folders = prepared.find_downloads(
+        raw, FORMS, model_type="llama", rule=LAYOUT_RULE, where_model=WHERE_MODEL,
+        where_data=WHERE_DIALOGUES,
+    )  # fmt: skip
+    config = read_config(model)
+    open_tokenizer(model, vocab_size=config.vocab_size)
+    names = [CONFIG, FAST, *SETTINGS, INDEX]
     has_weights = any((model / name).is_file() for name in (SINGLE, INDEX))
-    names += [file.name for file in weight_files(model)] if has_weights else []
+    if has_weights:
+        check_weights(model, config)
+        names += [file.name for file in weight_files(model)]
     copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
-    for file in sorted(mmlu.glob("*/*.csv")) if mmlu else ():
-        copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
+    trees = [folder for folder in folders if any(folder.glob("test/*_test.csv"))]
+    if trees:
+        mmlu = prepared.only("MMLU", trees, where=str(raw), remedy=WHERE_MMLU)
+        read_mmlu(mmlu)
+        for file in sorted(mmlu.glob("*/*.csv")):
+            copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
     files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
     sources = {file.relative_to(raw).as_posix(): file for file in files}
     with prepared.writing(
@@ -71,7 +78,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     ) as unfinished:
         if unfinished is None:
             return
-        if mmlu is None:
+        if not trees:
             say(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
         if not has_weights:
             say("no safetensors in the model folder: only init=random will run on this data")
@@ -83,43 +90,6 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         for split, published in PUBLISHED_ROWS.items():
             note = "" if counts[split] == published else f"; NOT the published {published:,}"
             say(f"{split}: {counts[split]:,} dialogues{note}")
-
-
-def find_sources(raw: Path) -> tuple[Layout, Path, Path | None]:
-    """Return dialogues, model and questions anywhere below ``raw``, checked.
-
-    Raises:
-        DataError: dialogues or a model are missing, found twice, or damaged.
-    """
-    if not raw.is_dir():
-        remedy = f"{WHERE_DIALOGUES}; {WHERE_MODEL}; {WHERE_MMLU}"
-        raise DataError("no such folder", where=str(raw), remedy=remedy)
-    folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
-    only = partial(prepared.only, where=str(raw))
-    models = [folder for folder in folders if _is_model(folder / CONFIG)]
-    model = only("model folder", models, remedy=WHERE_MODEL)
-    config = read_config(model)
-    open_tokenizer(model, vocab_size=config.vocab_size)
-    if any((model / name).is_file() for name in (SINGLE, INDEX)):
-        check_weights(model, config)
-    found: dict[Path, Layout] = {}
-    for form in FORMS:
-        for folder in () if found else folders:
-            if layout := layout_in(folder, form, rule=LAYOUT_RULE, remedy=WHERE_DIALOGUES):
-                found[folder] = layout
-    place = only("dialogues", list(found), remedy=WHERE_DIALOGUES)
-    trees = [folder for folder in folders if any(folder.glob("test/*_test.csv"))]
-    mmlu = only("MMLU", trees, remedy=WHERE_MMLU) if trees else None
-    if mmlu:
-        read_mmlu(mmlu)
-    return found[place], model, mmlu
-
-
-def _is_model(config: Path) -> bool:
-    try:
-        return bool(json.loads(config.read_bytes())["model_type"] == "llama")
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
 
 
 def _write_dialogues(

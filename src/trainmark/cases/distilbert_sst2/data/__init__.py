@@ -13,23 +13,51 @@ from typing import TYPE_CHECKING
 from trainmark.data.files import Form, find_layout
 from trainmark.data.model_config import CONFIG, tokenizer_file
 from trainmark.spec import DataFacts
-from trainmark.train.step_memory import refuse_too_little
+from trainmark.train.step_memory import (
+    Prediction,
+    Transformer,
+    predict_peak_bytes,
+    refuse_too_little,
+)
 
-from ..memory import predict
-from .arrays import read_npz
 from .generated import BEST_ACCURACY, generate
-from .model_files import MODEL_REMEDY, open_tokenizer, read_config, refuse_long, tokenize
-from .texts import read_texts
-from .tokens import TokenRows
-from .weights import check_weights
+from .model_files import (
+    MODEL_REMEDY,
+    check_weights,
+    open_tokenizer,
+    read_config,
+    refuse_long,
+    tokenize,
+)
+from .rows import TokenRows, read_npz, read_texts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.spec import RankMemory
 
-    from ..recipe import DistilbertRecipe
+    from ..case import DistilbertRecipe
     from .model_files import ModelConfig
+
+
+def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> Prediction:
+    """Return what one rank of ``world_size`` holds at the peak of a step."""
+    sizes = Transformer(
+        parameters=config.parameters,
+        num_layers=config.n_layers,
+        hidden_size=config.dim,
+        num_heads=config.n_heads,
+        wide=config.hidden_dim,
+        vocab_size=config.vocab_size,
+        tokens=recipe.micro_batch_size * recipe.seq_length,
+        scores=0,
+        tied_head=False,
+        dropout=config.dropout > 0,
+        saved_inputs=3,
+        keeps_gradients=recipe.grad_accum_steps > 1 or world_size > 1,
+    )
+    return predict_peak_bytes(sizes, recipe)
+
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 SPLITS = ("train", "validation")

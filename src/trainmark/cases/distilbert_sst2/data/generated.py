@@ -104,19 +104,9 @@ def write_model_folder(folder: Path) -> None:
 
 
 def generate(folder: Path, recipe: Recipe) -> None:
-    """Write the parquet files of both splits, as GLUE has them, and the model folder."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (folder / "data").mkdir()
+    """Write the TSV files of both splits, as GLUE has them, and the model folder."""
     for split, rows in ROWS.items():
         texts, labels, _ = sentences(split, rows=rows, seed=recipe.seed)
-        table = pa.table(
-            {
-                "idx": pa.array(range(rows), pa.int32()),
-                "sentence": pa.array(texts, pa.string()),
-                "label": pa.array(labels, pa.int64()),
-            }
-        )
-        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+        lines = ["sentence\tlabel", *map("{}\t{}".format, texts, labels)]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     write_model_folder(folder / "model")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..recipe import DlrmRecipe
+    from ..case import DlrmRecipe
 
 ROWS = {"train": 400_000, "test": 50_000}
 # Categories that occur, and the distance of their numbers: two tables are large and mostly

@@ -6,13 +6,18 @@ what passed it cannot surprise a rank. No torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from trainmark.data.files import Form, Layout, find_layout
 from trainmark.spec import DataFacts
-from trainmark.train.step_memory import refuse_too_little
+from trainmark.train.step_memory import (
+    Prediction,
+    Transformer,
+    predict_peak_bytes,
+    refuse_too_little,
+)
 
 from .generated import BEST_ACCURACY, generate
 
@@ -21,8 +26,38 @@ if TYPE_CHECKING:
 
     from trainmark.spec import RankMemory
 
-    from ..recipe import GlmRecipe
+    from ..case import GlmRecipe
     from .examples import Examples
+
+
+def predict(
+    recipe: GlmRecipe, world_size: int, *, choices: float, tokens: float | None
+) -> Prediction:
+    """Return what one rank of ``world_size`` holds at the peak of a step.
+
+    Args:
+        choices: candidates of a sample, on average: some micro-batch has as many or more.
+        tokens: of a sample's longest sequence, on average; None or 0: ``seq_length``.
+    """
+    sequences = int(choices * recipe.micro_batch_size)
+    length = min(tokens or recipe.seq_length, recipe.seq_length)
+    sizes = Transformer(
+        parameters=recipe.shape.parameters,
+        num_layers=recipe.num_layers,
+        hidden_size=recipe.hidden_size,
+        num_heads=recipe.num_heads,
+        wide=4 * recipe.hidden_size,
+        vocab_size=recipe.vocab_size,
+        tokens=int(sequences * length),
+        scores=sequences * recipe.vocab_size,  # one token of each candidate, or more
+        tied_head=True,
+        dropout=recipe.dropout > 0,
+        checkpoint_activations=recipe.checkpoint_activations,
+        keeps_gradients=recipe.grad_accum_steps > 1 or world_size > 1,
+    )
+    # Its head is the library's whatever ``kernels`` says.
+    return predict_peak_bytes(sizes, replace(recipe, kernels="library"))
+
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 
@@ -64,8 +99,7 @@ def load(folder: Path, recipe: GlmRecipe) -> Loaded:
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
     from .cloze import ClozeExamples, Drawn
     from .hdf5 import SparseExamples
-    from .passages import read_jsonl
-    from .tokens import open_vocabulary, vocabulary_file
+    from .passages import open_vocabulary, read_jsonl, vocabulary_file
 
     (train,), (validation,) = layout.files["train"], layout.files["validation"]
     if layout.kind == HDF5.kind:
@@ -82,7 +116,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
     )
     return Loaded(*(
         ClozeExamples(
-            found, samples, seq_length=recipe.seq_length, vocab_size=recipe.vocab_size, file=file,
+            found, samples, seq_length=recipe.seq_length, file=file,
             trim=recipe.trim_padding,
         )
         for found, samples, file in zip(passages, drawn, (train, validation), strict=True)
@@ -95,8 +129,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     Raises:
         DataError: the first fault found, with file, line or sample, rule and way out.
     """
-    from .passages import digest_of
-    from .tokens import vocabulary_file
+    from .passages import digest_of, vocabulary_file
     from .weights import check_weights
 
     layout = find_layout(folder, (JSONL, HDF5), rule=RULE, remedy=PREPARE)
@@ -117,8 +150,6 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
 
 def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> None:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
-    from ..memory import predict
-
     train = load(folder, recipe).train
     choices = float(train.num_choices.mean())
     tokens = train.mean_tokens() if recipe.trim_padding else None

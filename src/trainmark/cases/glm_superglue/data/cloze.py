@@ -7,7 +7,7 @@ is made of. Must not know files or text. Numpy only.
 from __future__ import annotations
 
 import random
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -76,7 +76,7 @@ class ClozeExamples(Examples):
         file: named where something is wrong.
 
     Raises:
-        DataError: no question, a token past the vocabulary, or a question and a candidate
+        DataError: no question, or a question and a candidate
             that leave no room in the sequence.
     """
 
@@ -86,7 +86,6 @@ class ClozeExamples(Examples):
         drawn: Drawn,
         *,
         seq_length: int,
-        vocab_size: int,
         file: Path,
         trim: bool = False,
     ) -> None:
@@ -98,27 +97,7 @@ class ClozeExamples(Examples):
                 "no question", where=str(file), rule="a split has at least one",
                 remedy="prepare the data again",
             )  # fmt: skip
-        self._refuse_tokens(vocab_size)
         self._refuse_long()
-
-    def _refuse_tokens(self, vocab_size: int) -> None:
-        """Refuse tokens that the model has no row for."""
-        for name, rows in (
-            ("texts", self.passages.texts),
-            ("queries", self.passages.queries),
-            ("names", self.passages.names),
-            ("tokens", Ragged(np.array(astuple(self.tokens)), np.array([0, 5]))),
-        ):
-            bad = (rows.values < 0) | (rows.values >= vocab_size)
-            if bad.any():
-                at = int(bad.argmax())
-                row = int(np.searchsorted(rows.starts, at, side="right")) - 1
-                raise DataError(
-                    f"token id {rows.values[at]}",
-                    where=f"{self.file}, {name}, row {row} (counted from 0)",
-                    rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-                    remedy="set vocab_size to the model's, or prepare the data again",
-                )
 
     def _needed_tokens(self) -> NDArray[np.int64]:
         """Return what each sample's longest sequence takes without the passage."""

@@ -18,7 +18,7 @@ from trainmark.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..recipe import GlmRecipe
+    from ..case import GlmRecipe
 
 PASSAGES = {"train": 6_400, "val": 500}  # each with one question
 LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a different role

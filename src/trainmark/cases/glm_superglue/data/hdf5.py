@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..recipe import GlmRecipe
+    from ..case import GlmRecipe
 
     Numbers = NDArray[np.int64]
 

@@ -6,10 +6,11 @@ they are tokenised. Must not know tokens, choices drawn or sequences.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 from trainmark.data import files as data_files
 from trainmark.errors import DataError
@@ -22,6 +23,10 @@ PLACEHOLDER = "@placeholder"
 HIGHLIGHT, DASH = "@highlight\n", "- "
 # Each sign stands for one other, so entities keep their places.
 PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-"})
+ROW_RULE = (
+    "a line is a passage with text, entities in it, and queries with one @placeholder and answers, "
+    "one of them an entity; the test split has no answers"
+)
 FETCH_AGAIN = "fetch ReCoRD.zip of the SuperGLUE benchmark again and use train.jsonl and val.jsonl"
 
 readable = partial(
@@ -64,116 +69,80 @@ class Passage:
     questions: tuple[Question, ...]
 
 
+class _Span(BaseModel):
+    start: int
+    end: int  # counted in
+
+
+class _Answer(BaseModel):
+    text: str
+
+
+class _Query(BaseModel):
+    query: str
+    answers: Annotated[list[_Answer], Field(min_length=1)]
+
+
+class _Text(BaseModel):
+    text: str
+    entities: Annotated[list[_Span], Field(min_length=1)]
+
+
+class _Row(BaseModel):
+    passage: _Text
+    qas: list[_Query]
+
+
 def read_passages(file: Path) -> Iterator[Passage]:
     """Yield the passages of a split in order, one line in memory at a time.
 
     Raises:
-        DataError: the first line that breaks a rule, with its number and question.
+        DataError: the first line that breaks a rule, with its number.
     """
     found = False
     with readable(file), file.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            if line.strip():
-                found = True
-                yield _Line(file, number).read(line)
-    if not found:
-        raise DataError(
-            "no passage",
-            where=str(file),
-            rule="a split has at least one passage",
-            remedy=FETCH_AGAIN,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """The place of a fault: file, line, and the question, if one is being read."""
-
-    file: Path
-    number: int
-    question: int | None = None
-
-    def refuse(self, what: str, rule: str, remedy: str = FETCH_AGAIN) -> NoReturn:
-        where = f"{self.file}, line {self.number}"
-        if self.question is not None:
-            where += f", question {self.question} (from 0)"
-        raise DataError(what, where=where, rule=rule, remedy=remedy)
-
-    def get(self, value: Any, key: str, kind: type) -> Any:
-        """Return a key's value, which must be of ``kind``."""
-        names = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
-        rule = f"{key} is {names[kind]}"
-        if not isinstance(value, dict):
-            self.refuse(f"a {type(value).__name__} where an object with {key} should be", rule)
-        if key not in value:
-            self.refuse(f"no key {key}", rule)
-        found = value[key]
-        if not isinstance(found, kind) or isinstance(found, bool):
-            self.refuse(f"{key} is a {type(found).__name__}", rule)
-        if isinstance(found, str):
+            if not line.strip():
+                continue
+            found = True
             try:
-                found.encode()
-            except UnicodeEncodeError as error:
-                self.refuse(f"{key} holds half a character: {error.reason}", rule)
-        return found
+                yield _passage(number, _Row.model_validate_json(line, strict=True))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                raise _fault(
+                    f"{'.'.join(map(str, first['loc']))}: {first['msg']}", file, number
+                ) from None
+            except ValueError as error:
+                raise _fault(str(error), file, number) from None
+    if not found:
+        raise _fault("no passage", file, 1)
 
-    def read(self, line: bytes) -> Passage:
-        """Return the passage that a line holds."""
-        try:
-            raw = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            self.refuse(f"not readable as JSON: {error}", "a line is one JSON object in UTF-8")
-        passage = self.get(raw, "passage", dict)
-        text = self.get(passage, "text", str).translate(PLAIN_SIGNS)
-        entities = [self._entity(text, item) for item in self.get(passage, "entities", list)]
-        if not entities:
-            self.refuse("no candidate: entities is empty", "a sample has at least one candidate")
-        names = sorted(set(entities))
-        count = len(names)
-        questions = tuple(
-            _Line(self.file, self.number, number)._question(item, names, count)
-            for number, item in enumerate(self.get(raw, "qas", list))
-        )
-        return Passage(self.number, text.replace(HIGHLIGHT, DASH), tuple(names), count, questions)
 
-    def _entity(self, text: str, item: Any) -> str:
-        first, last = self.get(item, "start", int), self.get(item, "end", int)
-        if not 0 <= first <= last < len(text):
-            self.refuse(
-                f"an entity from {first} to {last}",
-                f"it lies in the passage's {len(text)} characters, both ends counted in",
-            )
-        return str(text[first : last + 1])
+def _fault(what: str, file: Path, line: int) -> DataError:
+    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, remedy=FETCH_AGAIN)
 
-    def _question(self, item: Any, names: list[str], num_entities: int) -> Question:
-        """Return a question; an answer that is no entity is appended to ``names``."""
-        query = self.get(item, "query", str).translate(PLAIN_SIGNS)
-        parts = query.split(PLACEHOLDER)
-        if len(parts) != 2:
-            self.refuse(
-                f"{len(parts) - 1} {PLACEHOLDER} in the query", f"a query has one {PLACEHOLDER}"
-            )
-        rule = "a question has at least one answer"
-        if "answers" not in item:
-            self.refuse(
-                "no answers", rule, "use train.jsonl and val.jsonl: the test split has none"
-            )
-        answers = dict.fromkeys(
-            self.get(answer, "text", str).translate(PLAIN_SIGNS)
-            for answer in self.get(item, "answers", list)
-        )
-        if not answers:
-            self.refuse(
-                "no answers", rule, "use train.jsonl and val.jsonl: the test split has none"
-            )
-        entities = names[:num_entities]
-        if not any(answer in entities for answer in answers):
-            shown = ", ".join(repr(answer) for answer in answers)
-            self.refuse(
-                f"answers that are not among the candidates: {shown}",
-                f"an answer is one of the passage's {num_entities} entities",
-                f"take the question out of the file, or {FETCH_AGAIN}",
-            )
-        names.extend(answer for answer in answers if answer not in names)
-        left, right = parts
-        return Question(left.rstrip(), right, tuple(names.index(answer) for answer in answers))
+
+def _passage(line: int, row: _Row) -> Passage:
+    """Return the passage of a line; raise ValueError for what its types do not show."""
+    text = row.passage.text.translate(PLAIN_SIGNS)
+    entities = set()
+    for span in row.passage.entities:
+        if not 0 <= span.start <= span.end < len(text):
+            raise ValueError(f"an entity from {span.start} to {span.end} of {len(text)} characters")
+        entities.add(text[span.start : span.end + 1])
+    names = sorted(entities)
+    questions = tuple(_question(item, names, len(entities)) for item in row.qas)
+    return Passage(line, text.replace(HIGHLIGHT, DASH), tuple(names), len(entities), questions)
+
+
+def _question(item: _Query, names: list[str], num_entities: int) -> Question:
+    """Return a question; an answer that is no entity is appended to ``names``."""
+    parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
+    if len(parts) != 2:
+        raise ValueError(f"{len(parts) - 1} {PLACEHOLDER} in the query")
+    answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
+    if not any(answer in names[:num_entities] for answer in answers):
+        raise ValueError(f"no answer among the candidates: {', '.join(map(repr, answers))}")
+    names.extend(answer for answer in answers if answer not in names)
+    left, right = parts
+    return Question(left.rstrip(), right, tuple(names.index(answer) for answer in answers))

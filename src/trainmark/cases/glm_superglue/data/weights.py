@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ..recipe import GlmShape
+    from ..case import GlmShape
 
 LATEST = "latest_checkpointed_iteration.txt"
 ORIGINAL = "mp_rank_00_model_states.pt"
-EXPORTED = "model.safetensors"
-RULE = f"a checkpoint is a folder with {EXPORTED}, or with {LATEST} and <iteration>/{ORIGINAL}"
+RULE = f"a checkpoint is a folder with {LATEST} and <iteration>/{ORIGINAL}"
 REMEDY = "put GLM-large's checkpoint there, or add init=random, which is labelled performance-only"
 FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
 WORDS = "word_embeddings.weight"
@@ -39,29 +38,19 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         DataError: there is no checkpoint, several, or one split over several files.
     """
-    places = [folder, *sorted(item for item in folder.glob("*") if item.is_dir())]
-    found = [
-        item / name for item in places for name in (EXPORTED, LATEST) if (item / name).exists()
-    ]
-    if not found:
-        raise DataError("no checkpoint", where=str(folder), rule=RULE, remedy=REMEDY)
-    file = found[0]
-    if any(other.parent != file.parent for other in found[1:]) and file.parent != folder:
-        names = ", ".join(other.parent.name for other in found)
+    found = [place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()]
+    if len(found) != 1:
+        what = f"{len(found) or 'no'} checkpoints"
+        raise DataError(what, where=str(folder), rule=RULE, remedy=REMEDY)
+    with readable(found[0], rule=RULE, remedy=REMEDY):
+        file = found[0].parent / found[0].read_text(errors="replace").strip() / ORIGINAL
+    others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
+    if others[1:]:
         raise DataError(
-            f"several checkpoints: {names}", where=str(folder),
-            rule="one run starts from one checkpoint", remedy="leave one of them there",
+            f"the weights are cut over {', '.join(others)}", where=str(file.parent),
+            rule=f"they lie in {ORIGINAL} alone",
+            remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
         )  # fmt: skip
-    if file.name == LATEST:
-        with readable(file, rule=RULE, remedy=REMEDY):
-            file = file.parent / file.read_text(errors="replace").strip() / ORIGINAL
-        others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
-        if others[1:]:
-            raise DataError(
-                f"the weights are cut over {', '.join(others)}", where=str(file.parent),
-                rule=f"they lie in {ORIGINAL} alone",
-                remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
-            )  # fmt: skip
     refuse_unreadable(file, rule=RULE, remedy=REMEDY)
     return file
 

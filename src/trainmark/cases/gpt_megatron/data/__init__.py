@@ -20,16 +20,47 @@ from trainmark.data.model_config import refuse_short
 from trainmark.data.sampling import Samples, Splits, sample_count, split_documents
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.train.step_memory import refuse_too_little
-
-from ..memory import predict
+from trainmark.train.step_memory import (
+    Prediction,
+    Transformer,
+    predict_peak_bytes,
+    refuse_too_little,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.spec import RankMemory
 
-    from ..recipe import GptRecipe
+    from ..case import GptRecipe
+
+
+def predict(recipe: GptRecipe, world_size: int) -> Prediction:
+    """Return what one rank of ``world_size`` holds at the peak of a step."""
+    hidden, layers, tokens = (
+        recipe.hidden_size, recipe.num_layers, recipe.micro_batch_size * recipe.seq_length
+    )  # fmt: skip
+    rows = recipe.padded_vocab_size
+    replicas = world_size // recipe.tensor_parallel
+    block = 12 * hidden**2 + 13 * hidden  # biases 3 + 1 + 4 + 1, norms 4
+    sizes = Transformer(
+        parameters=(rows + recipe.seq_length + 2) * hidden + layers * block,
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=recipe.num_heads,
+        wide=4 * hidden,
+        vocab_size=rows,
+        tokens=tokens,
+        scores=tokens * recipe.vocab_size,
+        tied_head=True,
+        dropout=recipe.dropout > 0,
+        checkpoint_activations=recipe.checkpoint_activations,
+        tensor_parallel=recipe.tensor_parallel,
+        shards=replicas if recipe.fsdp else 1,
+        keeps_gradients=recipe.grad_accum_steps > 1 or (replicas > 1 and not recipe.fsdp),
+    )
+    return predict_peak_bytes(sizes, recipe)
+
 
 __all__ = ["check", "check_fit", "generate", "load"]
 
@@ -167,13 +198,10 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     _refuse_ids(reader, content, recipe.vocab_size)
     _refuse_short_vocabulary(folder, recipe.vocab_size)
     train, validation = (
-        Samples(
-            reader, splits[name], recipe.seq_length, recipe.seed, place,
-            content_id=content.digest[:16],
-        )
+        Samples(reader, splits[name], recipe.seq_length, recipe.seed)
         for name in ("train", "validation")
     )  # fmt: skip
-    return Splits(train, validation)
+    return Splits(train, validation, content.digest[:16])
 
 
 def check(folder: Path, recipe: GptRecipe) -> DataFacts:
@@ -186,7 +214,7 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
     return DataFacts(
         len(loaded.train),
         len(loaded.validation),
-        loaded.train.content_id,
+        loaded.content_id,
         LAYOUT,
         best_quality=entropy_rate() if recipe.data == "generated" else None,
     )

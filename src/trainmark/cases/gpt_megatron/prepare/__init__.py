@@ -11,23 +11,116 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trainmark.data import prepared
-from trainmark.data.indexed import dtype_for
+from trainmark.data.indexed import dtype_for, write_index
 from trainmark.errors import DataError, UsageError
 
-from . import shards
-from .encoding import Encoding, encode_in_order
-from .sources import read_blocks, source_files
+from .encoding import Encoding, Position, encode_in_order, read_blocks, source_files
 from .tokenizer import CorpusTokenizer, open_tokenizer, tokenizer_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared import Unfinished
+
+    from .encoding import Block, Encoded
+
+    Results = Iterator[tuple[Block, Encoded]]
+    from collections.abc import Mapping
+
+    from trainmark.data.prepared import Say
+
+SHARD_BYTES = 256 << 20  # of source lines
+FOLDER = "shards"
+COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
+
+
+def finished(unfinished: Unfinished) -> list[dict[str, Any]]:
+    """Return the finished shards; none where a file of one is gone: all are made again."""
+    done = unfinished.manifest["done"]
+    shards = [done[name] for name in sorted(done)]
+    if not all((unfinished.folder / name).is_file() for name in done):
+        done.clear()
+        shards = []
+    return shards
+
+
+def resume_at(shards: list[dict[str, Any]]) -> Position:
+    """Return where in the corpus the next shard begins."""
+    return Position(**shards[-1]["end"]) if shards else Position()
+
+
+def write_shards(results: Results, unfinished: Unfinished, total_bytes: int) -> None:
+    """Write ``results`` as shards after those that are finished.
+
+    Args:
+        total_bytes: size of all sources on disk.
+    """
+    (unfinished.folder / FOLDER).mkdir(exist_ok=True)
+    for first in results:
+        name = f"{FOLDER}/{len(unfinished.manifest['done']):06}"
+        place = unfinished.folder / name
+        shard = unfinished.stage(name, _write_shard, chain([first], results), place)
+        unfinished.say(f"{shard['read_bytes'] / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB read")
+
+
+def _write_shard(results: Results, file: Path) -> dict[str, Any]:
+    """Write one shard; return its counts and where it ends."""
+    counts = dict.fromkeys(COUNTS, 0)
+    sizes = [np.empty(0, np.int32)]
+    source_bytes = 0
+    with file.open("wb") as stream:
+        for block, encoded in results:
+            stream.write(encoded.tokens.data)
+            sizes.append(encoded.sizes)
+            counts["documents"] += len(encoded.sizes)
+            counts["empty_texts"] += encoded.empty_texts
+            counts["tokens"] += len(encoded.tokens)
+            largest = int(encoded.tokens.max(initial=0))
+            counts["largest_token_id"] = max(counts["largest_token_id"], largest)
+            source_bytes += block.end.offset_bytes - block.start.offset_bytes
+            if source_bytes >= SHARD_BYTES:
+                break
+        stream.write(np.concatenate(sizes).data)
+    return {**counts, "end": asdict(block.end), "read_bytes": block.consumed_bytes}
+
+
+def join_shards(unfinished: Unfinished, name: str, dtype: np.dtype[Any]) -> None:
+    """Join all shards into the pair ``name``, count them, remove them."""
+    shards = finished(unfinished)
+    files = [unfinished.folder / name for name in sorted(unfinished.manifest["done"])]
+
+    def join_tokens(place: Path) -> None:
+        with place.open("wb") as joined:
+            for file, shard in zip(files, shards, strict=True):
+                with file.open("rb") as stream:
+                    shutil.copyfileobj(stream, joined)
+                joined.seek(joined.tell() - 4 * shard["documents"])  # over the sizes
+            joined.truncate()
+
+    sizes = [
+        np.fromfile(file, "<i4", offset=shard["tokens"] * dtype.itemsize)
+        for file, shard in zip(files, shards, strict=True)
+    ]
+    every = np.concatenate([np.empty(0, np.int32), *sizes])
+    unfinished.file(f"{name}.bin", join_tokens)
+    unfinished.file(f"{name}.idx", lambda place: write_index(place, every, dtype))
+    for count in COUNTS:
+        values = [0, *(shard[count] for shard in shards)]
+        found = max(values) if count == "largest_token_id" else sum(values)
+        unfinished.manifest["counts"][count] = found
+    unfinished.manifest["done"] = {}
+    unfinished.save()
+    shutil.rmtree(unfinished.folder / FOLDER, ignore_errors=True)
+
 
 __all__ = ["prepare"]
 
@@ -66,9 +159,9 @@ def prepare(
     if tokenizer is None:
         raise UsageError(
             "no tokenizer",
-            where="tokenizer=",
+            where="--tokenizer",
             rule="gpt_megatron trains on tokens: a corpus needs the tokenizer that makes them",
-            remedy="add tokenizer=DIR, with tokenizer.json, or vocab.json and merges.txt",
+            remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
         )
     count = workers or len(os.sched_getaffinity(0))
     files, opened = source_files(raw), open_tokenizer(tokenizer)
@@ -90,7 +183,7 @@ def prepare(
             raise DataError(
                 f"no document in the corpus, {counts['empty_texts']} empty texts", where=str(raw),
                 rule="a corpus has at least one text that is not empty",
-                remedy="name the texts' key with text_key=, or give another file with --from",
+                remedy="name the texts' key with --text-key, or give another file with --from",
             )  # fmt: skip
         say(
             f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
@@ -107,10 +200,10 @@ def _write_corpus(
     text_key: str,
 ) -> None:
     """Encode what no finished shard holds, and join the shards into the pair."""
-    dtype, done = dtype_for(opened.vocab_size), shards.finished(unfinished)
+    dtype, done = dtype_for(opened.vocab_size), finished(unfinished)
     how = Encoding(unfinished.folder / TOKENIZER, dtype, text_key)
-    blocks = read_blocks(files, shards.resume_at(done))
+    blocks = read_blocks(files, resume_at(done))
     with closing(encode_in_order(blocks, workers, how)) as results:
         total_bytes = sum(file.stat().st_size for file in files.values())
-        shards.write_shards(results, unfinished, total_bytes)
-    shards.join_shards(unfinished, PREFIX, dtype)
+        write_shards(results, unfinished, total_bytes)
+    join_shards(unfinished, PREFIX, dtype)

@@ -17,13 +17,12 @@ from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
-from ..memory import predict_peak_bytes
-from ..mmlu.plan import answer_ids
+from ..estimates import predict_peak_bytes
+from ..mmlu import answer_ids
 from ..mmlu.questions import read_mmlu
 from ..model_files import check_weights, read_config, weight_files
-from .dialogues import FETCH, FORMS, LAYOUT_RULE, read_dialogues, training_text
+from .dialogues import FETCH, FORMS, LAYOUT_RULE, pack, read_dialogues, training_text
 from .generating import BEST_ACCURACY, generate
-from .packing import pack
 from .tokens import open_tokenizer, tokenizer_files
 
 if TYPE_CHECKING:
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
 
     from trainmark.spec import RankMemory
 
+    from ..case import LlamaRecipe
     from ..mmlu.questions import Mmlu
     from ..model_files import ModelConfig
-    from ..recipe import LlamaRecipe
-    from .dialogues import Dialogues
-    from .packing import Packed
+    from .dialogues import Dialogues, Packed
     from .tokens import TextTokenizer
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
@@ -136,7 +134,6 @@ def pack_split(
         tokenizer.documents(texts),
         seq_length=recipe.seq_length,
         pad_id=tokenizer.end_id,
-        separate=recipe.cross_document == "separate",
         drop_short=drop_short,
     )
 

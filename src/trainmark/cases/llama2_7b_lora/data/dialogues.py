@@ -1,7 +1,8 @@
-"""Read dialogues and summaries from the published file formats, and check each row.
+"""Dialogues and summaries: read from the published files, checked, and packed as tokens.
 
-Owns the places and formats of the splits: JSON, JSON lines and parquet. Must not know
-prompts, tokens or torch. Rows and lines are counted from 1.
+Owns the places and formats of the splits (JSON, JSON lines, parquet), where a document ends
+in a packed row and which tokens a model is to predict. No torch. Rows and lines are counted
+from 1.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.files import Form
+import numpy as np
+
+from trainmark.data.files import Form, parquet_rows
 from trainmark.errors import DataError
+from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 # The corpus says val, the hub validation.
 SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
@@ -83,19 +89,16 @@ def _is_text(value: Any) -> bool:
 
 def _rows(file: Path) -> Iterator[Any]:
     """Yield each row of a file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         if file.suffix == ".parquet":
-            yield from pq.read_table(file).to_pylist()
+            yield from parquet_rows(file)
             return
         text = file.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("["):
             yield from json.loads(text)
             return
-    except (pa.ArrowException, OSError, ValueError) as error:
-        what = f"not readable as {file.suffix[1:]}: {str(error).partition(chr(10))[0]}"
+    except (OSError, ValueError) as error:
+        what = f"not readable as {file.suffix[1:]}: {error}"
         raise _fault(what, where=str(file)) from None
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
@@ -104,3 +107,72 @@ def _rows(file: Path) -> Iterator[Any]:
             except ValueError as error:
                 where = f"{file}, line {number}"
                 raise _fault(f"not readable as JSON: {error}", where=where) from None
+
+
+IGNORED = -100  # a label without loss; torch's default ``ignore_index``
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One split; all arrays are (rows, seq_length) unless stated otherwise.
+
+    See ``trainmark.data.split.Split``.
+
+    Args:
+        ids: tokens, int64; the last row is filled up with the padding id.
+        labels: int64; the token at the same place where a model must predict it from
+            those before it in the row, else ``IGNORED``. The first column is ignored: no token
+            precedes it.
+        tokens: real tokens of each row, int64 (rows,).
+        targets: labels of each row other than ``IGNORED``, int64 (rows,).
+        num_documents: documents packed.
+    """
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    num_documents: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[tuple[Any, Any], Counts]:
+        """Return ids and labels, both (B, T)."""
+        ids = self.ids[rows]
+        counts = Counts(len(rows), len(rows), int(self.tokens[rows].sum()), ids.size)
+        return (ids, self.labels[rows]), counts
+
+
+def pack(
+    documents: Sequence[Sequence[int] | NDArray[Any]],
+    *,
+    seq_length: int,
+    pad_id: int,
+    drop_short: bool = False,
+) -> Packed:
+    """Concatenate documents and cut them into rows of ``seq_length`` tokens.
+
+    Args:
+        pad_id: fills the last row up.
+        drop_short: drop a last row that is not full; the result has no rows if all tokens
+            together do not fill one.
+    """
+    assert len(documents) > 0
+    lengths = np.fromiter((len(item) for item in documents), np.int64, len(documents))
+    assert lengths.min() > 0
+    total = int(lengths.sum())
+    rows = total // seq_length if drop_short else -(-total // seq_length)
+    size, held = rows * seq_length, min(total, rows * seq_length)
+    ids = np.full(size, pad_id, np.int64)
+    ids[:held] = np.concatenate([np.asarray(item, np.int64) for item in documents])[:held]
+    real = (np.arange(size) < held).reshape(rows, seq_length)
+    counts = real.copy()
+    counts[:, 0] = False
+    return Packed(
+        ids=ids.reshape(rows, seq_length),
+        labels=np.where(counts, ids.reshape(rows, seq_length), IGNORED),
+        tokens=real.sum(1, dtype=np.int64),
+        targets=counts.sum(1, dtype=np.int64),
+        num_documents=len(lengths),
+    )

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
+    from ..case import LlamaRecipe
     from ..model_files import ModelConfig
-    from ..recipe import LlamaRecipe
 
 DIALOGUES = {"train": 6_000, "val": 400}
 ITEMS = 8  # of each of the 57 subjects

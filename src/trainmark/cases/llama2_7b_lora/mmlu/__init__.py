@@ -1,1 +1,224 @@
-"""MMLU: its questions, the prompts in both published forms, and the scores."""
+"""MMLU: which prompts a rank scores, as token ids grouped by their common prefix.
+
+Owns the number of shots that fit, the four answer tokens, and the split over ranks and into
+batches, for prompts as lm-eval and as the published code build them. Must not know torch or
+the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trainmark.errors import DataError
+
+from .prompts import Level, answer, prompt, published_head, published_levels
+from .questions import LETTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ..data.tokens import TextTokenizer
+    from .questions import Mmlu, Subject
+
+    Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Items of one subject with the same number of shots.
+
+    Args:
+        subject: index of the subject, from 0.
+        shots: solved examples before each question.
+        prefix: ids that all prompts of the group begin with.
+        rests: each prompt's ids after the prefix, at least one.
+        rows: row of each item in the subject's file, from 0.
+        cut: the questions are truncated: they were too long even without a shot.
+    """
+
+    subject: int
+    shots: int
+    prefix: Ids
+    rests: Sequence[Ids]
+    rows: Sequence[int]
+    cut: bool
+
+    def batches(self, tokens: int) -> Iterator[range]:
+        """Yield runs of items whose rests have at most ``tokens`` ids in total, or one item."""
+        first = held = 0
+        for number, rest in enumerate(self.rests):
+            if number > first and held + len(rest) > tokens:
+                yield range(first, number)
+                first, held = number, 0
+            held += len(rest)
+        yield range(first, len(self.rests))
+
+
+class Plan(NamedTuple):
+    """The prompts that one rank scores.
+
+    Args:
+        groups: its prompts.
+        letters: the ids of the four answers.
+        items: items of all ranks together.
+        shots: most solved examples before a question.
+    """
+
+    groups: Sequence[Group]
+    letters: tuple[int, ...]
+    items: int
+    shots: int
+
+
+def plan_scoring(
+    tokenizer: TextTokenizer,
+    mmlu: Mmlu,
+    *,
+    legacy: bool = False,
+    shots: int = 5,
+    max_length: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Plan:
+    """Return the prompts that ``rank`` scores; all ranks together score each item once.
+
+    Args:
+        legacy: prompts and answers are those of the published code; see ``legacy``.
+        shots: solved examples before each question; where the prompt is longer than
+            ``max_length`` ids, the last ones are dropped (legacy: the first ones).
+
+    Raises:
+        DataError: as ``answer_ids``.
+    """
+    letters = answer_ids(tokenizer, mmlu, legacy=legacy, max_length=max_length)
+    most_ids = _most_ids(tokenizer, max_length) if legacy else max_length
+    groups: list[Group] = []
+    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
+        subject, left = mmlu[number], list(rows)
+        for level in (published_levels if legacy else _levels)(subject, rows, shots):
+            if legacy:
+                found = tokenizer.prompts([level.text(row) for row in left])
+            else:
+                found = _encode(tokenizer, level, left, letters[0], subject.name)
+                found = [ids[-most_ids:] for ids in found] if level.cut else found
+            fitting = {row: np.asarray(ids, np.int64) for row, ids in zip(left, found, strict=True)
+                       if len(ids) <= most_ids}  # fmt: skip
+            left = [row for row in left if row not in fitting]
+            if prompts := [*fitting.values()]:
+                length = common_prefix(prompts)
+                rests = [ids[length:] for ids in prompts]
+                prefix = prompts[0][:length]
+                groups.append(Group(number, level.shots, prefix, rests, [*fitting], level.cut))
+            if not left:
+                break
+    most_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
+    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu), most_shots)
+
+
+def _levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[Level]:
+    """Yield the prompts of one subject, each time with a shot less, and at last truncated."""
+
+    def text(count: int, row: int) -> str:
+        return prompt(subject.name, subject.shots[:count], subject.items[row])
+
+    for count in range(min(most_shots, len(subject.shots)), -1, -1):
+        yield Level(count, False, partial(text, count))
+    yield Level(0, True, partial(text, 0))
+
+
+def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
+    """Yield the subjects that ``rank`` scores, each with its range of rows.
+
+    Items stay in order, so that few ranks share a subject and its prefix; ranks get texts of
+    about the same total length.
+    """
+    lengths = np.array(
+        [len(item.text) + sum(map(len, item.choices)) for sub in mmlu for item in sub.items]
+    )
+    middles = np.cumsum(lengths) - lengths / 2
+    owners = (middles * world_size / lengths.sum()).astype(np.int64).clip(0, world_size - 1)
+    first = 0
+    for number, subject in enumerate(mmlu):
+        mine = np.flatnonzero(owners[first : first + len(subject.items)] == rank)
+        first += len(subject.items)
+        if len(mine):
+            yield number, range(int(mine[0]), int(mine[-1]) + 1)
+
+
+def _most_ids(tokenizer: TextTokenizer, max_length: int) -> int:
+    """Return the maximum ids of a legacy prompt; a beginning token counts even if none is added."""
+    return max_length - 1 + len(tokenizer.begin)
+
+
+def answer_ids(
+    tokenizer: TextTokenizer, mmlu: Mmlu, *, legacy: bool, max_length: int
+) -> tuple[int, ...]:
+    """Return the ids of the four answers: of each letter after a prompt, or (legacy) alone.
+
+    Raises:
+        DataError: they are not four different tokens, those after a prompt after the same ids;
+            or the first line of a legacy prompt, which is never cut, is too long.
+    """
+    start = len(tokenizer.begin)
+    if legacy:
+        rule = "the letters A, B, C and D begin with four different tokens"
+        found = [ids[start : start + 1] for ids in tokenizer.prompts(LETTERS)]
+        stems = []
+    else:
+        rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
+        rule += "all ids before them are the same"
+        stem = prompt(mmlu[0].name, (), mmlu[0].items[0])
+        encoded = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
+        found, stems = [ids[-1:] for ids in encoded], [ids[:-1] for ids in encoded]
+    letters = tuple(dict.fromkeys(number for ids in found for number in ids))
+    if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
+        raise DataError(
+            "the answers are not one token each", where=str(tokenizer.file), rule=rule,
+            remedy="use the tokenizer that the model was trained with, or another mmlu_mode",
+        )  # fmt: skip
+    if legacy:
+        heads = tokenizer.prompts([published_head(subject.name) for subject in mmlu])
+        longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))
+        if longest > _most_ids(tokenizer, max_length):
+            raise DataError(
+                f"the first line of {name}'s prompts has {longest} tokens",
+                where=str(tokenizer.file),
+                rule=f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but not that line",
+                remedy=f"add seq={longest + 1 - start} or more, or set mmlu_mode=full",
+            )
+    return letters
+
+
+def _encode(
+    tokenizer: TextTokenizer, level: Level, rows: Sequence[int], letter: int, subject: str
+) -> list[list[int]]:
+    """Return the ids of the prompts of ``rows``, up to the position of the answer.
+
+    They are encoded with an answer, which is then removed: the space before a letter is
+    part of the letter's token, or a separate token that belongs to the prompt.
+    """
+    found = tokenizer.prompts([level.text(row) + answer(0) for row in rows])
+    for row, ids in zip(rows, found, strict=True):
+        if ids[-1] != letter:
+            raise DataError(
+                f"the answer after row {row + 1} of {subject} is not a separate token",
+                where=str(tokenizer.file),
+                rule="an answer is the same token after every prompt",
+                remedy="use the tokenizer that the model was trained with",
+            )
+    return [ids[:-1] for ids in found]
+
+
+def common_prefix(prompts: Sequence[Ids]) -> int:
+    """Return the length of the prefix common to all prompts, less than the shortest prompt."""
+    length = min(len(ids) for ids in prompts) - 1
+    for ids in prompts[1:]:
+        differing = np.flatnonzero(ids[:length] != prompts[0][:length])
+        length = int(differing[0]) if len(differing) else length
+    return length

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, NamedTuple
 
 from .questions import LETTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from .questions import Question
+    from .questions import Question, Subject
 
 
 class Level(NamedTuple):
@@ -56,3 +60,66 @@ def answer(number: int) -> str:
 def prompt(subject: str, shots: Sequence[Question], question: Question) -> str:
     """Return the whole prompt: head, shots with their answers, the question."""
     return "".join([head(subject), *map(shown, shots)]) + ask(question)
+
+
+# Texts that pandas reads as a missing value, printed as `nan`:
+# https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, na_values, 2026-11-21.
+MISSING = frozenset({
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+})  # fmt: skip
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+_NUMBER = re.compile(
+    r"\s*[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|infinity)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+BLANK_LINE = "\n\n"
+
+
+def as_read(column: Sequence[str]) -> list[str]:
+    """Return the cells of one csv column as pandas reads and then prints them.
+
+    A column of whole numbers only is printed as integers. With a missing value or another
+    kind of number in it, all are printed as floats. With any other text in it, all cells are
+    printed as they are written.
+    """
+    known = [cell for cell in column if cell not in MISSING]
+    shown: Callable[[str], object] = str
+    if all(map(_WHOLE.fullmatch, known)):
+        shown = int if len(known) == len(column) else lambda cell: float(int(cell))
+    elif all(map(_NUMBER.fullmatch, known)):
+        shown = float
+    elif {cell.lower() for cell in known} <= {"true", "false"}:
+        shown = str.capitalize
+    return ["nan" if cell in MISSING else str(shown(cell)) for cell in column]
+
+
+def _rows_as_read(rows: Sequence[Question]) -> list[Question]:
+    columns = [as_read(column) for column in zip(*(row.choices for row in rows), strict=True)]
+    choices = zip(*columns, strict=True)
+    return [replace(row, choices=cells) for row, cells in zip(rows, choices, strict=True)]
+
+
+def published_head(subject: str) -> str:
+    """Return the prompt's first line, two spaces before the subject; a blank line follows."""
+    return head(f" {subject}").rstrip()
+
+
+def published_levels(subject: Subject, rows: range, most_shots: int) -> Iterator[Level]:
+    """Yield the prompts of one subject's ``rows``, each time with one more block removed.
+
+    A block is the text between the first two blank lines: usually the first shot, or a part of
+    a question that contains a blank line. At last only the prompt's first line remains.
+    """
+    shots = [shown(shot, stripped=False) for shot in _rows_as_read(subject.shots)[:most_shots]]
+    *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
+    items = _rows_as_read(subject.items)
+    before = "".join(shots)
+    pieces = {row: (before + ask(items[row], stripped=False)).split(BLANK_LINE) for row in rows}
+
+    def text(dropped: int, row: int) -> str:
+        return BLANK_LINE.join([published_head(subject.name), *pieces[row][dropped:]])
+
+    for dropped in count():  # the first line alone fits: see ``plan.answer_ids``
+        whole = sum(start >= dropped for start in starts)
+        yield Level(whole, dropped > end, partial(text, dropped))

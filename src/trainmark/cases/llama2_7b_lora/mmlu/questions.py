@@ -27,21 +27,9 @@ TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 5
 FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
 
 with Path(__file__).with_name("subjects.toml").open("rb") as _table:
-    _GROUPS: dict[str, dict[str, list[str]]] = tomllib.load(_table)
-# The subcategory and the category of each subject.
-SUBCATEGORIES = {
-    subject: name
-    for subcategories in _GROUPS.values()
-    for name, subjects in subcategories.items()
-    for subject in subjects
-}
-CATEGORIES = {
-    subject: category
-    for category, subcategories in _GROUPS.items()
-    for subjects in subcategories.values()
-    for subject in subjects
-}
-SUBJECTS = tuple(sorted(SUBCATEGORIES))
+    _GROUPS: dict[str, list[str]] = tomllib.load(_table)
+CATEGORIES = {subject: category for category, names in _GROUPS.items() for subject in names}
+SUBJECTS = tuple(sorted(CATEGORIES))
 
 
 @dataclass(frozen=True, slots=True)

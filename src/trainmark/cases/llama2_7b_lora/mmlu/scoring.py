@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from trainmark.train.stepper import add_over_ranks
 
-from .questions import CATEGORIES, SUBCATEGORIES, SUBJECTS
+from .questions import CATEGORIES, SUBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .plan import Group, Plan
+    from . import Group, Plan
     from .questions import Mmlu
 
 NO_ANSWER = -1  # the prediction of legacy scoring where the likeliest token is not a letter
@@ -59,7 +59,7 @@ class MmluResult:
     Args:
         micro: over all items.
         macro: mean of the subjects' scores.
-        per_subject, per_subcategory, per_category: over their items.
+        per_subject, per_category: over their items.
         shots_used: items by the number of shots that stood before them.
         cut: items whose prompt did not fit even without a shot.
         asked: items of all ranks.
@@ -69,7 +69,6 @@ class MmluResult:
     micro: float
     macro: float
     per_subject: Mapping[str, float]
-    per_subcategory: Mapping[str, float]
     per_category: Mapping[str, float]
     shots_used: Mapping[int, int]
     cut: int
@@ -241,7 +240,6 @@ def _add_up(
         micro=sum(all_right.values()) / total,
         macro=sum(per_subject.values()) / len(per_subject),
         per_subject=per_subject,
-        per_subcategory=_shares(all_asked, all_right, SUBCATEGORIES),
         per_category=_shares(all_asked, all_right, CATEGORIES),
         shots_used={n: items for n, items in enumerate(totals[2 * names :]) if items},
         cut=cut,

@@ -1,4 +1,4 @@
-"""Model FLOPs of training adapters in a frozen model; no torch.
+"""Model FLOPs and peak memory of training adapters in a frozen model; no torch.
 
 A frozen weight is multiplied forward and for the gradient of its input: 4 FLOPs a token. An
 adapter's weight also needs its own gradient: 6. Attention's matmuls have no weights and count
@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .model_files import linear_shapes, lora_parameters
+from trainmark.train.step_memory import ADAM_MOMENTS, FULL, HALF, Prediction
+
+from .case import targets
+from .model_files import linear_shapes, lora_parameters, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .case import LlamaRecipe
     from .model_files import ModelConfig
 
 FORMULA = "lora: 4 x frozen + 6 x trained + 12LHQT per token, less the first block's unneeded"
@@ -74,4 +78,39 @@ def model_flops_per_token(
         weights
         + attention
         - unneeded_flops_per_token(config, rank=rank, targets=targets, seq_length=seq_length)
+    )
+
+
+SCORES_AT_ONCE = 1 << 23  # of the LM head: 32 MiB in float32, less than a wide layer's activations
+
+
+def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int) -> Prediction:
+    """Return what one rank of ``world_size`` holds at the peak of a training step, at least.
+
+    Adapters' own activations and the head's temporary tensors come on top.
+    """
+    held = FULL if recipe.weights_dtype == "fp32" else HALF
+    trained = lora_parameters(config, recipe.lora_rank, targets(recipe))
+    weights = parameters(config) * held + trained * FULL
+    if recipe.fsdp and world_size > 1:  # the tables and a block are gathered
+        trained = -(-trained // world_size)
+        gathered = config.vocab_size * config.hidden_size
+        gathered += sum(out * into for out, into in linear_shapes(config).values())
+        weights = -(-weights // world_size) + gathered * held
+    number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
+    hidden, keys, layers = config.hidden_size, config.kv_size, config.num_layers
+    norms = 2 * (hidden + 1) * FULL  # the input in float32, and one number per token
+    attention = 2 * (hidden + keys) * number + config.num_heads * FULL  # q, k, v, result
+    feed_forward = 3 * config.intermediate_size * number  # gate, its activation, up
+    block = norms + attention + feed_forward
+    saved = layers * block
+    if recipe.checkpoint_activations:  # of the others only the input
+        saved = block + (layers - 1) * hidden * (FULL if recipe.weights_dtype == "fp32" else HALF)
+    if recipe.kernels == "library":  # the scores, their softmax and its gradient
+        saved += 3 * FULL * config.vocab_size
+    return Prediction(
+        weights=weights,
+        gradients=trained * FULL,
+        optimizer=trained * FULL * ADAM_MOMENTS,
+        activations=recipe.micro_batch_size * recipe.seq_length * saved,
     )

@@ -1,0 +1,182 @@
+"""Rows of token ids without padding, and batches made of them.
+
+Owns the form of the data in memory on every rank: one flat array of ids, so that SST-2 takes
+a few megabytes instead of hundreds. Numpy only.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainmark.data.files import parquet_rows
+from trainmark.data.split import Ragged, starts_of
+from trainmark.errors import DataError
+from trainmark.protocols import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRows:
+    """One split; see ``trainmark.data.split.Split``.
+
+    Args:
+        ids: token ids of all rows, without padding.
+        labels: 0 or 1, int64 (rows,).
+        seq_length: tokens that a batch is padded to.
+        pad_token_id: what it is padded with.
+        truncated: rows that the tokenizer cut to the sequence length.
+    """
+
+    ids: Ragged
+    labels: NDArray[np.int64]
+    seq_length: int
+    pad_token_id: int
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(
+        self, rows: NDArray[np.int64]
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]], Counts]:
+        """Return ids and mask, both (B, T), and labels (B,)."""
+        ids, mask = padded(
+            self.ids, rows, seq_length=self.seq_length, pad_token_id=self.pad_token_id
+        )
+        counts = Counts(len(rows), len(rows), int(mask.sum()), ids.size)
+        return (ids, mask, self.labels[rows]), counts
+
+
+def padded(
+    ids: Ragged, rows: NDArray[np.int64], *, seq_length: int, pad_token_id: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return ids and mask of ``rows``, both (len(rows), seq_length)."""
+    first = ids.starts[rows][:, None]
+    columns = np.arange(seq_length)
+    mask = columns < ids.starts[rows + 1][:, None] - first
+    out = np.full((len(rows), seq_length), pad_token_id, np.int64)
+    out[mask] = ids.values[(first + columns)[mask]]
+    return out, mask
+
+
+def ragged(tokens: NDArray[np.integer], lengths: NDArray[np.int64]) -> Ragged:
+    """Return rows of ``lengths`` tokens, which follow one another in ``tokens``."""
+    return Ragged(tokens.astype(np.int32), starts_of(lengths))
+
+
+MEMBERS = ("label", "attention_mask", "input_ids")  # others are not read
+RULE = (
+    "input_ids and attention_mask are (rows, tokens), the mask ones and then zeros; label has 0 "
+    "or 1 for each row"
+)
+REMEDY = (
+    "give the model folder and the recipe that the data was made for, or run "
+    "`trainmark prepare distilbert_sst2`"
+)
+_fault = partial(DataError, remedy=REMEDY)
+
+
+def read_npz(
+    file: Path, *, seq_length: int | None, vocab_size: int
+) -> tuple[Ragged, NDArray[np.int64]]:
+    """Return the token ids and labels of one split.
+
+    Args:
+        seq_length: the recipe's; columns after it must be padding. None: the file's width.
+        vocab_size: token ids are in [0, vocab_size).
+
+    Raises:
+        DataError: a damaged file, a missing member, or a row that breaks a rule.
+    """
+    try:
+        with np.load(file) as arrays:
+            labels, mask, ids = (arrays[name] for name in MEMBERS)
+    except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
+        what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
+        raise _fault(what, where=str(file), rule=RULE) from None
+    whole = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
+    if not whole or ids.ndim != 2 or mask.shape != ids.shape or labels.shape != ids.shape[:1]:
+        what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
+        raise _fault(what, where=str(file), rule=RULE)
+    if not len(ids):
+        raise _fault("no rows", where=str(file), rule="a split has at least one row")
+    lengths = mask.sum(1, dtype=np.int64)
+    prefix = np.arange(mask.shape[1]) < lengths[:, None]
+    for name, bad, rule in (
+        ("label", (labels != 0) & (labels != 1), "a label is 0 or 1"),
+        ("attention_mask", (prefix != mask).any(1) | (lengths == 0), RULE),
+        ("attention_mask", lengths > (seq_length or mask.shape[1]),
+         f"a row has at most seq_length={seq_length} tokens; rows are never cut silently"),
+        ("input_ids", ((ids < 0) | (ids >= vocab_size)).any(1),
+         f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json"),
+    ):  # fmt: skip
+        if bad.any():
+            row = int(bad.argmax())
+            found = {"label": labels, "attention_mask": lengths}.get(name)
+            shown = found[row] if found is not None else f"{ids[row].min()} to {ids[row].max()}"
+            what = f"{name} of {shown}" + (" tokens" if name == "attention_mask" else "")
+            raise _fault(what, where=f"{file}, {name}, row {row + 1}", rule=rule)
+    return ragged(ids[prefix], lengths), labels.astype(np.int64)
+
+
+COLUMNS = ("sentence", "label")
+ROW_RULE = "a row has a sentence with at least one word, and a label of 0 or 1"
+REMEDY = "use GLUE's train and validation files (its test file has no labels), fetched again"
+_fault = partial(DataError, rule=ROW_RULE, remedy=REMEDY)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The rows of one split: sentences, unchanged, and labels, 0 or 1."""
+
+    sentences: list[str]
+    labels: list[int]
+
+
+def read_texts(files: Sequence[Path]) -> Texts:
+    """Read one split from its files in order; each must have a row.
+
+    Raises:
+        DataError: a file is damaged, or holds a row that breaks a rule.
+    """
+    texts = Texts([], [])
+    for file in files:
+        before = len(texts.labels)
+        for row, (sentence, label) in enumerate(_rows(file), start=1):
+            where = f"{file}, row {row}"
+            if not isinstance(sentence, str) or not sentence.strip():
+                raise _fault(f"sentence is {sentence!r}", where=where)
+            if label not in (0, 1):
+                raise _fault(f"label is {label!r}", where=where)
+            texts.sentences.append(sentence)
+            texts.labels.append(label)
+        if len(texts.labels) == before:
+            raise _fault("no rows", where=str(file))
+    return texts
+
+
+def _rows(file: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield sentence and label of each row; quotes have no meaning in TSV."""
+    rows: Iterable[dict[str, Any]]
+    try:
+        if file.suffix == ".parquet":
+            rows = parquet_rows(file)
+        else:
+            text = file.read_text(encoding="utf-8").splitlines()
+            rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+        for row in rows:
+            label = row["label"]
+            yield row["sentence"], {"0": 0, "1": 1}.get(label, label)
+    except (OSError, ValueError, KeyError) as error:
+        what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
+        raise _fault(what, where=str(file)) from None
