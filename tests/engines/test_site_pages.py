@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from urllib.parse import parse_qs, urlsplit
 
@@ -52,12 +51,12 @@ def opened(site, visit):
 
 
 def rows(shown):
-    return shown.page.locator("table.runs tbody tr")
+    return shown.page.locator("table.runs tbody tr:visible")
 
 
 def settled(shown, count):
     """Wait until the list shows so many runs."""
-    counts = f"document.querySelectorAll('table.runs tbody tr').length === {count}"
+    counts = f"document.querySelectorAll('table.runs tbody tr:not([hidden])').length === {count}"
     shown.page.wait_for_function(counts)
 
 
@@ -170,13 +169,9 @@ def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):
         shown = visit(address).open("/index.html")
         shown.page.fill("input[name=q]", "two-ranks")
         shown.page.keyboard.press("Enter")
-        found = shown.page.locator("table.runs tbody tr:visible th a")
         settled(shown, 1)
-        assert found.all_inner_texts() == ["two-ranks"]
-        heads = json.loads((tmp_path / "public" / "index.json").read_bytes())["heads"]
-        columns = shown.page.locator("table.runs thead th")
-        keys = columns.evaluate_all("heads => heads.map(head => head.dataset.key)")
-        assert columns.all_text_contents() == [heads[key] for key in keys]
+        found = shown.page.locator("table.runs tbody tr:visible th a")
+        assert found.get_attribute("href") == "runs/two-ranks.html"
         found.click()
         shown.page.wait_for_url("**/runs/two-ranks.html")
         assert shown.page.locator("figure.chart .drawing svg").first.is_visible()

@@ -7,7 +7,7 @@ import json
 import socket
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -156,32 +156,6 @@ def test_the_same_input_gives_the_same_bytes(
     assert "audit_copy" in {said.code for check in broken for said in check.said}
     with zipfile.ZipFile(first) as archive:
         assert archive.testzip() is None
-
-
-def test_launches_are_judged_and_shown_together_as_in_their_bundle(
-    series: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    path = tmp_path / "series.trainmark.zip"
-    bundle.pack(find_runs(series), path)
-    assert trainmark_ends("verify", str(series), str(path), "--json") == 1
-    alone, packed = json.loads(capsys.readouterr().out)
-    assert alone["path"] == str(series)
-
-    def said(found: dict[str, Any], place: str) -> list[Any]:
-        return [
-            (check["name"], check["place"].removeprefix(place).strip("/"), check["state"])
-            for check in found["checks"] if check["name"] in {"record", "rules", "audit"}
-        ]  # fmt: skip
-
-    assert said(alone, "") == said(packed, "1-toy")
-    assert ("rules", "", "noted") in said(alone, "")
-    shown = []
-    for word in (series, path):
-        assert trainmark_ends("report", str(word)) == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0].replace(str(series), str(path / "1-toy")) == shown[1]
-    assert "3 of 3 launches" in shown[1]
 
 
 def test_a_bundle_is_written_whole_or_not_at_all(

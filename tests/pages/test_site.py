@@ -5,15 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from store_bodies import document, write
-from trainmark.cli.app import main
 from trainmark.errors import UsageError
 from trainmark.library.selection.indexing import add
 from trainmark.library.store.database import Database
@@ -277,14 +274,3 @@ def test_addresses_are_relative_and_names_are_safe():
     assert name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"
     assert len({name("A"), name("a"), name("../a"), name("a/b")}) == 4
     assert re.fullmatch("[0-9a-f]{24}", name("../../etc"))
-
-
-def test_the_command_writes_and_refuses(tmp_path, monkeypatch, capsys):
-    store(tmp_path / "runs", ("a", document("run-a")))
-    words = ["trainmark", "site", str(tmp_path / "runs"), "-o", str(tmp_path / "public")]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    assert "1 runs, 1 of them written anew" in capsys.readouterr().err
-    assert Path(tmp_path / "public" / "index.html").is_file()

@@ -161,9 +161,3 @@ def test_tokens_are_made_listed_and_revoked_by_the_program(tmp_path, monkeypatch
     assert secret not in out
     assert out.split() == ["b", "expires", "2999-01-01"]
     assert ends(monkeypatch, *token, "list", "--data", tmp_path / "nothing") == 2
-
-
-def test_a_port_that_is_taken_is_named(server, monkeypatch, capfd):
-    words = ("serve", "--store", server.folder / "runs", "--port", server.port)
-    assert ends(monkeypatch, *words) == 2
-    assert f"127.0.0.1:{server.port}" in capfd.readouterr().err

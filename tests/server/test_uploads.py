@@ -94,14 +94,6 @@ def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
     assert client.get("/api/runs/own-1/bundle").status_code == 404
 
 
-def test_the_launches_of_a_repeated_run_are_all_listed(start, send, tmp_path):
-    runs = [recorded(tmp_path / f"r{n}", f"a-r{n}") for n in (1, 2)]
-    bundle.pack([runs], tmp_path / "a.trainmark.zip")
-    client = start()
-    assert send(client, tmp_path / "a.trainmark.zip").status_code == 201
-    assert listed(client) == ["a-r1", "a-r2"]
-
-
 def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):
     client, file = start(), packed(tmp_path, "a-1")
     content = bytearray(file.read_bytes())
