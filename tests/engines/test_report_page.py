@@ -57,6 +57,8 @@ def test_axe_finds_no_barrier(pages, visit, name, dark, lang):
     shown = visit(file_home(pages[name]), dark=dark).open("")
     switch(shown, "lang", lang)
     assert shown.barriers() == []
+    unfold(shown)
+    assert shown.barriers() == []
 
 
 def paper(shown):
@@ -66,7 +68,7 @@ def paper(shown):
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_language_and_theme_are_switched(pages, visit, scripts):
     shown = visit(file_home(pages[RUNS[0]]), java_script_enabled=scripts).open("")
-    heading = shown.page.locator("h1:visible")
+    heading = shown.page.locator(".sentence:visible")
     english = heading.inner_text()
     switch(shown, "lang", "zh")
     assert shown.page.locator("#en").is_hidden()
@@ -82,9 +84,39 @@ def test_every_control_is_reached_by_keyboard_and_is_marked_then(pages, visit, n
     assert shown.tabbed() == ([], [])
 
 
+def unfold(shown):
+    shown.page.evaluate(
+        "document.querySelectorAll('section > details').forEach(x => x.open = true)"
+    )
+
+
+_SEEN = """() => {
+    const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+    const said = [];
+    for (let node; (node = walker.nextNode());) {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const box = range.getBoundingClientRect(), parent = node.parentElement;
+        if (box.height && box.bottom <= 800 && parent.checkVisibility() && !parent.closest('h1'))
+            said.push(node.data);
+    }
+    return said.join(' ');
+}"""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_first_screen_has_at_most_90_words_and_20_figures(pages, visit, name):
+    shown = visit(file_home(pages[name])).open("")
+    shown.page.set_viewport_size({"width": 1280, "height": 800})
+    text = shown.page.evaluate(_SEEN)
+    assert sum(any(map(str.isalnum, word)) for word in text.split()) <= 90, text
+    assert len(re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)) <= 20, text
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_charts_are_drawn_when_they_are_seen(pages, visit, name):
     shown = visit(file_home(pages[name])).open("")
+    unfold(shown)
     charts = shown.page.locator("figure.chart:visible")
     assert charts.count() >= 1
     for chart in charts.all():
@@ -96,11 +128,13 @@ def test_charts_are_drawn_when_they_are_seen(pages, visit, name):
 
 def test_without_scripts_charts_are_pictures_with_tables(pages, visit):
     shown = visit(file_home(pages[RUNS[1]]), java_script_enabled=False).open("")
+    for fold in shown.page.locator("section > details > summary:visible").all():
+        fold.click()
     charts = shown.page.locator("figure.chart:visible")
     assert charts.count() >= 1
     for chart in charts.all():
         assert chart.locator(".drawing svg").is_visible()
-        chart.locator("summary").click()
+        chart.locator("details summary").click()
         assert chart.locator("table").is_visible()
 
 

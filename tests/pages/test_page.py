@@ -168,7 +168,7 @@ def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (own run) × 1.00" in text
-    assert "computing and communication (not separable here) 89%" in text
+    assert "computing, with communication 89%" in text
     told = " ".join(visible(page.document([record()], [planned("z", case="toy")]))[0])
     assert "Nothing comparable; the nearest is 2 x NVIDIA A100" in told
     assert "case distilbert_sst2 / toy" in told
@@ -201,11 +201,14 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
     text = markdown(slow)
     assert "| rank | 0.600 / 1.600 = 37.5% |" in text
     assert "| data | 0.100 s / 1.000 s = 10.0% ≥ 5% |" in text
-    assert "slowest: rank 2 (+60%)" in text
+    assert "slowest: 2 (+60%)" in text
 
 
 def test_a_price_gives_the_cost_of_a_million_samples():
-    made = page.document([record()], price=Price(36.0, "EUR"))
+    made = page.document([record()], price=Price.of("36 EUR"))
+    assert Price.of("$2.50") == Price(2.5, "$")
+    with pytest.raises(UsageError, match="no price: free"):
+        Price.of("free")
     text = to_markdown(made)
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     assert "36 / 3600 s / 457.2 samples/s x 1,000,000" in body_html(made, "en")

@@ -6,10 +6,11 @@ averaged in. Tiles have three significant digits; tables have the rest.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark.errors import RecordError
+from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, Tile, Tiles, table
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record, Trust
 
 _DOUBTS = 2
+_PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
 
 
@@ -39,6 +41,14 @@ class Price:
 
     per_hour: float
     currency: str
+
+    @classmethod
+    def of(cls, text: str) -> Price:
+        """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
+        found = _PRICE.fullmatch(text.strip())
+        if found is None:
+            raise UsageError(f"no price: {text}", where="--price-per-hour", rule="12.5 USD")
+        return cls(float(found[2]), (found[1] or found[3]).strip())
 
 
 @dataclass(frozen=True, slots=True)

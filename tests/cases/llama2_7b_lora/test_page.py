@@ -61,7 +61,7 @@ def section(page: str, heading: str) -> list[str]:
 
 def test_the_page_has_the_published_columns() -> None:
     english, chinese = (markdown_page([record()], lang) for lang in ("en", "zh"))
-    table = section(english, "Performance figures")
+    table = section(english, "Performance")
     assert table[0] == ("| configuration | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |")
     cells = [cell.strip() for cell in table[2].strip("|").split("|")]
     assert (cells[1], cells[2], cells[5], cells[6]) == ("/", "4017.0", "0.43/0.91", "35.1%")
@@ -102,7 +102,7 @@ def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
     scored = made.model_copy(update={"quality": asked})
     english, chinese = (
         section(markdown_page([scored], lang), heading)
-        for lang, heading in (("en", "Quality by evaluation"), ("zh", "训练结果变化"))
+        for lang, heading in (("en", "Evaluations"), ("zh", "训练结果变化"))
     )
     assert [line for line in english if line][4:] == [
         "At the last evaluation, subject:",

@@ -79,8 +79,8 @@ def _bars(
     unit = own.figures[figure].unit
     items = [Bar(t("against.this"), 0.0, ours / end, "own", "", f"{cells.number(ours)} {unit}")]
     for value, results in told:
-        label = (_named(results[0]), " (", t("against.published" if isinstance(results[0], Row)
-                                             else "against.history"), ")")  # fmt: skip
+        kind = "published" if isinstance(results[0], Row) else "history"
+        label = t(f"against.{kind}", name=_named(results[0]))
         hover = f"{cells.number(value)} {unit}; {', '.join(map(name_of, results))}"
         ratio = f"× {ours / value:#.3g}"
         items.append(Bar(label, 0.0, value / end, "other", ratio, hover))
