@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmark import cases
+from trainmark.protocols import JobContext
+from trainmark.spec import RankMemory
 from trainmark.train.optimizer import LossScaler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fakes import SyncDevice
 
 START = 2.0**32  # as Megatron-LM starts
 
@@ -82,3 +93,21 @@ def test_the_scales_are_the_published_rules(
     assert skipped == sum(overflows)
     if weights:
         assert weights[-1] == len(overflows) - sum(overflows)
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "window"), [("gpt_megatron", START, 1000), ("dlrm_criteo", 2.0**16, 10**9)]
+)
+def test_cases_scale_losses_as_published(
+    name: str, start: float, window: int, tmp_path: Path, sync_device: SyncDevice
+) -> None:
+    case = cases.load(name)
+    recipe = replace(case.recipes["tiny"], precision="fp16")
+    folder = cases.generated_folder(case, recipe, tmp_path)
+    context = JobContext(
+        recipe, folder, rank=0, world_size=1, device=sync_device, memory=RankMemory(1 << 30)
+    )
+    module = cases.part(name, "job")
+    stepper = module.build(context, module.load_data(context)).stepper
+    assert float(stepper.loss_scale()) == start
+    assert stepper._scaler._scaler.get_growth_interval() == window

@@ -136,6 +136,7 @@ class DlrmJob:
         self.stepper = Stepper.over(
             context, ranks, replicas, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
+            loss_scale_window=1_000_000_000,  # as published: the scale never doubles
         )  # fmt: skip
         self.check, self.updates = self.stepper.check, self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size

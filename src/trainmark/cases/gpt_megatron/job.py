@@ -40,6 +40,13 @@ def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     return warmup_factor(finished_steps, warmup) * cosine
 
 
+# Megatron-LM's defaults for fp16, megatron/training/arguments.py in
+# https://github.com/NVIDIA/Megatron-LM, 2026-11-22.
+LOSS_SCALE = {
+    "loss_scale_start": 2.0**32, "loss_scale_window": 1000, "loss_scale_hysteresis": 2
+}  # fmt: skip
+
+
 class GptJob(NextTokenJob):
     """See ``trainmark.protocols.Job``."""
 
@@ -60,6 +67,7 @@ class GptJob(NextTokenJob):
         super().__init__(
             context, data, ranks=ranks, model=model, blocks=model.blocks, optimizer=optimizer,
             compiled=recipe.compile, schedule_lr=lambda steps: lr_factor(recipe, steps),
+            **LOSS_SCALE,
         )  # fmt: skip
 
     def facts(self) -> Mapping[str, Any]:
