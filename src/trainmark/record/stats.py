@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import exp, nan
 from typing import TYPE_CHECKING, cast
 
@@ -137,13 +138,14 @@ def ratio(
 
 
 def _interval(data: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean and both ends of its 95% interval; of one value, that value."""
+    """Return the mean and both ends of its 95% interval; of fewer than five values, the mean."""
     middle, half = float(data.mean()), 0.0
-    if len(data) > 1:
+    if len(data) >= INTERVAL_MIN_LAUNCHES:
         half = student(len(data) - 1) * float(data.std(ddof=1)) / len(data) ** 0.5
     return middle, middle - half, middle + half
 
 
+@lru_cache(maxsize=256)
 def student(freedom: float, level: float = 0.95) -> float:
     """Return the two-sided point of Student's distribution at ``level``, to five digits.
 
