@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import combinations
+from math import log
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -155,7 +156,13 @@ def scaling(subjects: Subjects) -> Hits:
             above = rate > _ABOVE * least
             return fewer < world and (above or rate * world * _ABOVE < least * fewer)
 
-        for at, beside in _odd(group, apart, last=lambda item: item[0]):
+        usual = median(log(rate) for _, rate, _ in group)
+
+        def order(item: tuple[int, float, Subject], usual: float = usual) -> tuple[float, int]:
+            # The one that is furthest from the others, of two rows that of more devices.
+            return round(abs(log(item[1]) - usual), 9), item[0]
+
+        for at, beside in _odd(group, apart, last=order):
             (world, rate, one), (fewer, least, _) = at, beside
             args = {"rate": rate, "fewer_rate": least, "share": rate / least}
             worlds = {"world_size": world, "fewer": fewer}
@@ -164,7 +171,7 @@ def scaling(subjects: Subjects) -> Hits:
 
 
 def _odd(
-    given: Sequence[T], apart: Callable[[T, T], bool], *, last: Callable[[T], float]
+    given: Sequence[T], apart: Callable[[T, T], bool], *, last: Callable[[T], Any]
 ) -> Iterator[tuple[T, T]]:
     """Yield what contradicts most others, with one of these, until nothing contradicts.
 
