@@ -2,6 +2,13 @@
 
 Both are whole processes, started one after the other in turn on the same file, which lies
 in the page cache after the warm-up.
+
+Where one line of ten matches the bar of 3 is missed: ours takes half the loop's processor time.
+A profile of 200 MB in a process that is already running (0.45 s; the loop 0.75 s): 60% is
+``findall`` of one pattern with a literal in front, 0.27 s, of which two thirds pass over lines
+that do not match at some 1 GB/s, no slower than ``bytes.find``; 20% are the reads and one copy of
+each block, 10% become floats, 10% count lines and check for carriage returns and colours. The
+start-up adds 0.3 s once. Where every line matches ours takes half the loop's time.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from trainmark.data.json_documents import written_whole
 from trainmark.errors import UsageError
-from trainmark.rank.events import rank_file
-from trainmark.record.trust import refuted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +136,10 @@ def index_records(record: Record) -> list[IndexRecord]:
     Raises:
         UsageError: the case's mission does not fit the form.
     """
+    # A log of another program is read without what records are made of.
+    from trainmark.rank.events import rank_file
+    from trainmark.record.trust import refuted
+
     plan = record.plan
     mission = plan.about.mission
     if mission is None:

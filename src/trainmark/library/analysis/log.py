@@ -54,14 +54,9 @@ def blocks(log: str) -> Iterator[bytes]:
         raw: Any
         with sys.stdin.buffer if log == STDIN else Path(log).open("rb") as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
-            data, rest = gzip.GzipFile(fileobj=raw) if packed else raw, b""
+            data = gzip.GzipFile(fileobj=raw) if packed else raw
             while block := data.read(_BLOCK_BYTES):
-                end = 1 + max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1))
-                if end:
-                    yield _cleaned(rest + block[:end])
-                rest = block[end:] if end else rest + block
-            if rest:
-                yield _cleaned(rest)
+                yield _cleaned(block + data.readline())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"damaged gzip data: {error}", where=log) from error
     except OSError as error:
