@@ -62,13 +62,10 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = F
         process = subprocess.Popen(
             [path, *argv[1:]],
             env=os.environ | {"LC_ALL": "C", "LANG": "C", "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace",
             start_new_session=True,  # so that what it starts ends with it
-        )
+        )  # fmt: skip
     except OSError as error:
         raise MonitorFault("failed", f"{name}: {error.strerror}") from error
     try:
@@ -81,18 +78,15 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = F
             with suppress(subprocess.TimeoutExpired):  # one that cannot be killed
                 process.communicate(timeout=1.0)
     if process.returncode != 0 and not (any_code and out.strip()):
-        lines = (err or out).strip().splitlines()
-        last = lines[-1][:200] if lines else "no message"
+        last = (err or out).strip()[-200:].rpartition("\n")[2] or "no message"
         raise MonitorFault("failed", f"{name}: exit code {process.returncode}: {last}")
     return out
 
 
 class Command(NamedTuple):
-    """A command that tells all devices, and what reads what it prints.
+    """A command that tells all devices, and what reads what it prints; see ``run``.
 
-    Args:
-        parse: raises nothing but ``MonitorFault``.
-        any_code: see ``run``.
+    ``parse`` raises nothing but ``MonitorFault``.
     """
 
     argv: tuple[str, ...]
@@ -164,11 +158,9 @@ def json_of(text: str) -> Any:
         MonitorFault: there is none.
     """
     for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError):
             return json.JSONDecoder().raw_decode(text, start.end())[0]
-    lines = text.strip().splitlines()
-    shown = lines[0][:100] if lines else "nothing"
-    raise MonitorFault("unreadable", f"no JSON in what was printed: {shown}")
+    raise MonitorFault("unreadable", f"no JSON in {text[:100]!r}")
 
 
 def number(text: object, *, least: float = 0.0, most: float = _MOST) -> float | None:
@@ -252,8 +244,7 @@ def known(text: str, found: Iterable[DeviceSample]) -> list[DeviceSample]:
     """
     if devices := list(found):
         return devices
-    lines = text.strip().splitlines()
-    raise MonitorFault("unreadable", f"no device in {lines[0][:100]!r}" if lines else "nothing")
+    raise MonitorFault("unreadable", f"no device in {text[:100]!r}")
 
 
 def word(text: str, place: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainmark.errors import DivergedError, EnvironmentFault
+from trainmark.errors import DivergedError
 from trainmark.protocols import ReplaysGraphs
 from trainmark.train.optimizer import LossScaler
 from trainmark.train.parallel import Ranks, parallelize
@@ -60,25 +60,6 @@ def _all_reduce(
 
 def _nothing() -> None:
     pass
-
-
-def _begin_step(context: JobContext) -> Callable[[], None]:
-    """Return what tells the device that a step begins, if its graphs are replayed.
-
-    Raises:
-        EnvironmentFault: torch records no graphs of this device.
-    """
-    device = context.device
-    if not context.recipe.replays_graphs:
-        return _nothing
-    if not isinstance(device, ReplaysGraphs):
-        raise EnvironmentFault(
-            f"compile=reduce-overhead on {device.name}",
-            where="recipe field compile",
-            rule="the device's vendor says that torch records graphs of it (ReplaysGraphs)",
-            remedy="use compile=true",
-        )
-    return device.begin_step
 
 
 class Stepper:
@@ -163,7 +144,7 @@ class Stepper:
         Seeds torch: replicas have the same initial weights but different dropout masks, and
         ranks that share one replica must have the same masks.
         """
-        recipe = context.recipe
+        recipe, device = context.recipe, context.device
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
         return cls(
             replicas,
@@ -172,7 +153,9 @@ class Stepper:
             precision=recipe.precision,
             torch_type=context.device.torch_type,
             data_size=ranks.data_size,
-            begin_step=_begin_step(context),
+            begin_step=device.begin_step
+            if recipe.replays_graphs and isinstance(device, ReplaysGraphs)
+            else _nothing,
             **more,
         )
 
