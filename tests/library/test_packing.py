@@ -166,8 +166,6 @@ def test_a_bundle_is_written_whole_or_not_at_all(
         bundle.pack([[run_dir]], path)
     path.parent.mkdir()
     path.write_text("mine")
-    with pytest.raises(bundle.BundleError, match="exists already"):
-        bundle.pack([[run_dir]], path)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -175,11 +173,11 @@ def test_a_bundle_is_written_whole_or_not_at_all(
     with monkeypatch.context() as patched:
         patched.setattr("trainmark.library.bundle.packing.archive.add", full)
         with pytest.raises(EnvironmentFault, match="No space left"):
-            bundle.pack([[run_dir]], path, replace=True)
+            bundle.pack([[run_dir]], path)
     assert [(item.name, item.read_text()) for item in path.parent.iterdir()] == [
         ("x.trainmark.zip", "mine")
     ]
-    bundle.pack([[run_dir]], path, replace=True)
+    bundle.pack([[run_dir]], path)
     assert bundle.verify(path).exit_code == 0
     with pytest.raises(bundle.BundleError, match="not the name of a bundle"):
         bundle.pack([[run_dir]], tmp_path / "x.zip")

@@ -50,6 +50,7 @@ def test_a_folder_of_runs_is_listed_the_newest_first(cli, runs):
     assert [line.split()[0] for line in out.splitlines() if line.startswith("runs")] == [
         "runs/plan/b", "runs/c", "runs/a",
     ]  # fmt: skip
+    assert out.count("unverified") == out.count("distilbert_sst2") == 3
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
     assert "1 of 3 runs" in err

@@ -99,7 +99,7 @@ def bundle(
         return
     assert output is not None
     found = [launches for run in words for launches in find_runs(run)]
-    made = pack(found, output, key=sign, replace=True)
+    made = pack(found, output, key=sign)
     say(str(output))
     size, signed = output.stat().st_size / 1e6, "signed" if sign else "not signed"
     say_remark(f"{len(made.files)} files, {size:,.1f} MB, {signed}")
@@ -122,7 +122,7 @@ def _push(
                 file = path
                 if launches:
                     file = Path(place) / f"run{ENDING}"
-                    pack([launches], file, key=key, replace=True)
+                    pack([launches], file, key=key)
                 for run in client.send(file).runs:
                     say(run.page)
             except (BundleError, RefusedBundleError) as error:

@@ -44,7 +44,7 @@ EXAMPLES = {
 """,
 }
 _VERBS = ("history", "add", "rebuild")
-_COLUMNS = "path,device,world,precision,status,trust,verification,p_core"
+_COLUMNS = "path,case,device,world,precision,status,trust,verification,p_core"
 
 
 def report(

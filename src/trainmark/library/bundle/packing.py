@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def pack(
-    runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = None, replace: bool = False
-) -> Manifest:
-    """Write a bundle, whole or not at all; the same input gives the same bytes.
+def pack(runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = None) -> Manifest:
+    """Write or replace a bundle, whole or not at all; the same input gives the same bytes.
 
     Args:
         runs: each as the run directories of its launches, as ``find_runs`` finds them.
         key: file of the ssh key that signs.
-        replace: whether ``output`` may exist.
 
     Raises:
         BundleError: a run without its evidence, or of a case that is not installed.
@@ -40,8 +37,6 @@ def pack(
     if not output.name.endswith(archive.ENDING):
         remedy = f"end it in {archive.ENDING}"
         raise BundleError("not the name of a bundle", where=str(output), remedy=remedy)
-    if output.exists() and not replace:
-        raise BundleError("exists already", where=str(output), remedy="another -o, or --force")
     try:
         with tempfile.TemporaryDirectory() as place, written_whole(output) as file:
             for number, launches in enumerate(runs, 1):
