@@ -6,7 +6,6 @@ and its runs unpacked, which the index follows as any.
 
 from __future__ import annotations
 
-import errno
 import re
 import tempfile
 import threading
@@ -60,9 +59,9 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
             digest = await _received(request, Path(place), serving.settings.max_upload_bytes)
             stored = await run_in_threadpool(_stored, serving, Path(place), digest)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise Refused(507, "the server's disk is full", remedy="tell whoever runs it") from None
+        LOG.warning("%s", error)
+        what = "the server cannot store it, as when its disk is full"
+        raise Refused(507, what, remedy="tell whoever runs it") from None
     LOG.warning("upload %s with token %s: %s", digest, token.name, "new" if stored[1] else "known")
     return stored
 
@@ -92,22 +91,26 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
     assert serving.data is not None
     target = serving.data / digest
     with _ONE_AT_A_TIME:
-        if (target / RECEIPT).exists():
-            return Stored.model_validate_json((target / RECEIPT).read_bytes()), False
-        run_ids = _verified(place)
-        runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
-        receipt = Stored(digest=digest, runs=runs)
-        for run_id in run_ids:
-            if listing(serving.database, [f"run_id={run_id}"], columns=["run_id"]).total:
-                rule = "nothing is overwritten"
-                raise Refused(409, "the run is there in another bundle", where=run_id, rule=rule)
-        (place / RECEIPT).write_text(receipt.model_dump_json())
-        place.chmod(0o755)
-        place.rename(target)
-        place.mkdir()  # for whoever removes it
+        new = not (target / RECEIPT).exists()
+        if new:
+            _verify(serving, place, digest)
+            place.chmod(0o755)
+            place.rename(target)
+            place.mkdir()  # for whoever removes it
         add(serving.index, [str(target)])
     serving.refresh()
-    return receipt, True
+    return Stored.model_validate_json((target / RECEIPT).read_bytes()), new
+
+
+def _verify(serving: Serving, place: Path, digest: str) -> None:
+    """Unpack and verify the bundle in ``place``, whose runs must be new; write its receipt."""
+    run_ids = _verified(place)
+    for run_id in run_ids:
+        if listing(serving.database, [f"run_id={run_id}"], columns=["run_id"]).total:
+            rule = "nothing is overwritten"
+            raise Refused(409, "the run is there in another bundle", where=run_id, rule=rule)
+    runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
+    (place / RECEIPT).write_text(Stored(digest=digest, runs=runs).model_dump_json())
 
 
 def _verified(place: Path) -> list[str]:
