@@ -136,11 +136,8 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         {"s": 8.0, "v": 10.0, "of": "0"}, {"s": 9.0, "v": 10.0, "of": "0"},
     ]  # fmt: skip
     assert data(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
-    assert rows(heat.table) == [
-        ("1", "41.0", "53.0", "12.0"), ("0", "40.0", "52.0", "12.0"),
-    ]  # fmt: skip
     assert say(heat.description, "en") == (
-        "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12.0 s."
+        "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
     )
 
 
@@ -149,7 +146,6 @@ def test_many_devices_are_a_band(tmp_path: Path) -> None:
     heat = drawn(found["time-device-temperature"])
     lines = {(x["of"], x["s"]): x["v"] for x in data(heat)["lines"]}
     assert [lines[name, 0.03] for name in ("lowest", "median", "highest")] == [40.0, 44.0, 48.0]
-    assert [row[0] for row in rows(heat.table)] == ["highest", "median", "lowest"]
 
 
 def some_record() -> Record:

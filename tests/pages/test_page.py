@@ -214,21 +214,6 @@ def test_a_price_gives_the_cost_of_a_million_samples():
     assert "36 / 3600 s / 457.2 samples/s x 1,000,000" in body_html(made, "en")
 
 
-def test_samples_of_several_sequences_are_said_in_these_under_the_table():
-    made, entry = record(), record().figures["p_train"]
-    note = message("sequences_per_sample", sequences=9.12)
-    rates = {
-        "p_train_sequences": entry.model_copy(update={"value": 1234.5, "note": note}),
-        "p_train_tokens": entry.model_copy(update={"value": 98765.4}),
-    }
-    found = record(figures=made.figures | rates)
-    assert (
-        "p_train is also 1234.5 sequences/s and 98765.4 tokens/s without padding; "
-        "9.12 sequences a sample on average"
-    ) in markdown(found)
-    assert "sequences/s and" not in markdown(made)
-
-
 def test_a_hang_of_many_ranks_is_a_row_for_each_place():
     waiting = ",".join(str(rank) for rank in range(10, 1410, 2))
     groups = [
@@ -349,13 +334,6 @@ def test_the_audit_s_findings_are_on_the_page_with_their_arithmetic():
     ]
     assert render(one.message, "zh") in line
     assert "value 140" in line
-
-
-def test_the_environment_says_what_differs_from_a_reference():
-    made = record()
-    other = record(run_id="other", environment=made.environment | {"kernel": "9.9 other"})
-    text = to_markdown(page.document([made], [other]))
-    assert f"| kernel | {made.environment['kernel']} | 9.9 other |" in text
 
 
 def test_several_launches_share_a_page_with_their_median():

@@ -69,7 +69,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What Vega-Lite draws, and the table behind it; ``charts.drawing`` draws it.
+    """What Vega-Lite draws by ``charts.drawing``; the table behind it unless one stands beside it.
 
     ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
     ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are
@@ -82,7 +82,7 @@ class Chart:
     description: Phrase
     spec: dict[str, Any]
     data: dict[str, list[dict[str, Any]]]
-    table: Table
+    table: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)

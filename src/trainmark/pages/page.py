@@ -65,7 +65,7 @@ def document(
         figures.doubts(records),
         performance.published(record),
         provenance.run(record),
-        provenance.environment(record, against),
+        provenance.environment(record),
         provenance.provenance(records),
         performance.glossary(record, columns, metric),
     ]

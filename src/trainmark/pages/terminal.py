@@ -44,7 +44,6 @@ _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
     "heading": "bold",
 }  # fmt: skip
-_WIDEST_CHANGE = 20  # columns that a changed hyper-parameter has to itself, no fold within
 _LEAST_BAR, _MOST_BAR = 8, 60  # columns; narrower, bars say nothing
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
@@ -151,15 +150,12 @@ def show_page(page: Document, screen: Screen | None = None, lang: str = "en") ->
 
 
 def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
-    """Return a table whose cells fold rather than lose characters, changes at commas only."""
+    """Return a table whose cells fold rather than lose characters."""
     names = [cells.clean(say(head, lang)) for head in block.headers]
     columns = [
         [cells.clean(say(cell, lang)) for cell in column]
         for column in zip(*block.rows, strict=True)
     ] or [[] for _ in names]
-    for place, head in enumerate(names):
-        if head == "fix_hp":
-            columns[place] = ["\n".join(_change_lines(cell)) for cell in columns[place]]
     widths = [
         max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
         for head, column in zip(names, columns, strict=True)
@@ -174,24 +170,13 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         pad_edge=False,
         padding=(0, 1) if roomy else (0, 0),
     )
-    for head, width, column in zip(names, widths, columns, strict=True):
-        least = min(width, _WIDEST_CHANGE) if head == "fix_hp" else None
+    for head, column in zip(names, columns, strict=True):
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
-        drawn.add_column(Text(head), overflow="fold", min_width=least, justify=side)
+        drawn.add_column(Text(head), overflow="fold", justify=side)
     if bars:
         drawn.add_column("")
     for place, row in enumerate(zip(*columns, strict=True)):
         ends = [Bar(1.0, *block.bars[place], width=room)] if bars else []
         drawn.add_row(*map(Text, row), *ends)
     return drawn
-
-
-def _change_lines(value: str) -> list[str]:
-    """Return changed fields a line each; one too wide for that is broken after its sign."""
-    lines: list[str] = []
-    for change in value.replace(",", ",\n").split("\n"):
-        name, sign, rest = change.strip().partition("=")
-        wide = cell_len(change) > _WIDEST_CHANGE
-        lines += [name + sign, rest] if wide and sign else [change.strip()]
-    return lines

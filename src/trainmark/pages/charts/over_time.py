@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
-from trainmark.pages.document import Chart, table
+from trainmark.pages.document import Chart
 from trainmark.pages.texts import Phrase, t
 from trainmark.record.series import TOGETHER
 
@@ -25,6 +25,7 @@ _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
     "temperature_c": ("temperature", "°C", 1, {"zero": False}),
 }
 _COLOURS = [f"var(--{name})" for name in ("accent", "eval", "work", "wait")] * 2
+_LONG_S = 600.0  # beyond, axes are in minutes
 _DASHES = [*[[1, 0]] * 4, *[[5, 3]] * 4]
 
 
@@ -48,11 +49,12 @@ def _chart(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
     lowest = min(point[0] for point in told)
     said: list[Phrase] = [t(
         f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), of=of, unit=unit,
-        lowest=_number(lowest / factor), highest=_number(highest / factor), at=_moment(at_s),
+        lowest=_number(lowest / factor), highest=_number(highest / factor), at=f"{at_s:.0f}",
     )]  # fmt: skip
     said += [(" ", t("time.together"))] if together else []
+    seconds, axis = (60, "minutes") if max(point[1] for point in told) > _LONG_S else (1, "axis")
     rows = [
-        {"s": round(s, 3), "v": _rounded(value / factor), "of": one.of}
+        {"s": round(s / seconds, 3), "v": _rounded(value / factor), "of": one.of}
         for one in lines for s, value in one.points
     ]  # fmt: skip
     names = [one.of for one in lines]
@@ -61,12 +63,13 @@ def _chart(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
         "over_time", unit=unit, scale=scale, band=together, alone=not (together or several),
         names=names if several else [], colours=_COLOURS[: len(names)],
         dashes=_DASHES[: len(names)], member=t(f"time.{kind}-of"),
+        axis=t(f"time.{axis}"),
     )  # fmt: skip
     return Chart(
         f"time-{kind}-{short}", t(f"time.{kind}-title", quantity=t(f"time.{short}")), (*said,),
         drawn,
-        {"measured": [{"from": measured[0], "to": measured[1]}] if measured else [], "lines": rows},
-        _table(lines, kind, factor),
+        {"measured": [{"from": measured[0] / seconds, "to": measured[1] / seconds}] if measured
+         else [], "lines": rows},
     )  # fmt: skip
 
 
@@ -74,24 +77,5 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
 
 
-def _moment(seconds: float) -> str:
-    """Return seconds with one decimal; not as -0.0, since clocks differ by microseconds."""
-    return f"{round(seconds, 1) + 0.0:.1f}"
-
-
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _table(lines: Sequence[Line], kind: str, factor: int) -> Any:
-    """Return what each device or host had over the run, that with the highest reading first."""
-    found = []
-    for one in lines:
-        at_s, highest = max(one.points, key=lambda point: point[1])
-        found.append((highest, at_s, min(value for _, value in one.points), one.of))
-    rows = (
-        (of, _number(lowest / factor), _number(highest / factor), _moment(at_s))
-        for highest, at_s, lowest, of in sorted(found, key=lambda row: -row[0])
-    )
-    names = (f"time.{kind}-of", "time.lowest", "time.highest", "time.at")
-    return table(map(t, names), rows, short=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
-from trainmark.pages.document import Chart, table
+from trainmark.pages.document import Chart
 from trainmark.pages.texts import t
 from trainmark.record.series import thin
 
@@ -21,11 +21,11 @@ _MOST_RULES, _MOST_POINTS = 200, 400  # evaluations; more would hide the curve
 
 
 def step_time(record: Record) -> Chart | None:
-    """Return the step time in ms, the warm-up shaded; None without steps."""
+    """Return the step time in ms, the warm-up shaded; None for fewer than two."""
     values = np.asarray(record.steps.time_ns, np.float64) / 1e6
     values[values <= 0] = np.nan
     known = values[np.isfinite(values)]
-    if not len(known):
+    if len(known) < 2:
         return None
     count, title, scale = len(values), t("chart.step_time"), dict[str, object](zero=False)
     if known.max() > _LOG_RATIO * known.min():
@@ -44,10 +44,10 @@ def step_time(record: Record) -> Chart | None:
 
 
 def loss(record: Record) -> Chart | None:
-    """Return the loss step by step, with the evaluations; None without a finite loss."""
+    """Return the loss step by step, with the evaluations; None for fewer than two."""
     values = np.asarray(record.steps.loss, np.float64)
     measured = values[np.isfinite(values)]
-    if not len(measured):
+    if len(measured) < 2:
         return None
     count, steps = len(values), [point.step for point in record.quality.history]
     ends = {"first": f"{measured[0]:.4g}", "last": f"{measured[-1]:.4g}"}
@@ -65,21 +65,18 @@ def quality(record: Record) -> Chart | None:
     """Return the quality of each evaluation against the target; None where there was none."""
     metric, target = record.quality.metric, record.quality.target
     known = [(x.step, x.value) for x in record.quality.history if x.value is not None]
-    if not known:
+    if len(known) < 2:
         return None
     shown = [known[place] for place in vega.some(len(known), most=_MOST_POINTS)]
-    rows = [(cells.count(step), cells.quality(value, target=target)) for step, value in shown]
     steps = max(len(record.steps.time_ns), *(step for step, _ in known))
     named = t("chart.quality.no_target")
     if target is not None:
         named = t("chart.quality.target", target=f"{target:g}")
     drawn = vega.spec("quality", metric=metric, steps=[1, max(steps, 2)])
-    ends = {"first": rows[0][1], "last": rows[-1][1]}
+    ends = {"first": cells.quality(known[0][1]), "last": cells.quality(known[-1][1])}
     return Chart(
         "quality", t("chart.quality", metric=metric),
         t("chart.quality.desc", n=cells.count(len(known)), target=named, **ends), drawn,
         {"steps": [{"step": step, "value": value} for step, value in shown],
          "target": [] if target is None else [{"value": target, "label": named}]},
-        table((t("chart.step"), metric),
-              (rows[at] for at in vega.some(len(rows), most=vega.TABLE_ROWS))),
     )  # fmt: skip

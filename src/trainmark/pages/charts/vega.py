@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.pages.document import Table
 
 Spec = dict[str, Any]
-_WIDTH = 760  # px of a static picture, axes and legends included
+_WIDTH = 460  # px of a static picture: it fits a phone, and two stand side by side
 TABLE_ROWS = 12
 
 
@@ -51,7 +51,7 @@ def spec(name: str, **values: Any) -> Spec:
             return part
         return values[part[1:]] if part[0] == "$" else t(part[1:])
 
-    return {"width": _WIDTH, "height": 200, **filled(_specs()[name])}
+    return {"width": _WIDTH, "height": 180, **filled(_specs()[name])}
 
 
 def rows(points: Iterable[tuple[int, float]]) -> list[Spec]:

@@ -97,14 +97,6 @@ def performance_table(
 def performance(records: Sequence[Record], columns: Sequence[str], metric: str) -> Section:
     """Return the performance table, a row a launch, and why cells of it are empty."""
     blocks: list[Block] = [performance_table(records, columns=columns, metric=metric)]
-    record = records[0]
-    entry = record.figures.get("p_train_sequences")
-    if entry is not None and entry.value is not None:
-        sizes = t(
-            "performance.sequences", sequences=cells.number(entry.value),
-            tokens=cells.number(record.figure("p_train_tokens")), note=sentence(record, entry.note),
-        )  # fmt: skip
-        blocks.append(Paragraph(sizes))
     reasons = {str(one): one for record in records for one in _reasons(record, columns, metric)}
     if reasons:
         blocks.append(Paragraph(("/ ", join(reasons.values(), "semicolon")), "muted"))

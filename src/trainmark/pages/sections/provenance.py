@@ -6,21 +6,18 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from trainmark.judge.comparison import sides
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, Table, table
 from trainmark.pages.phrases import hang_table, has_cards, heads, label_text, verdict
 from trainmark.pages.sections.performance import precision_label, precision_note
-from trainmark.pages.texts import Phrase, join, known, pairs, t, term, worded
+from trainmark.pages.texts import Phrase, join, known, pairs, t, worded
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.recipe import FIELD_ALIASES
-from trainmark.record.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trainmark.judge.comparison.sides import Result
     from trainmark.record.record import Record
     from trainmark.spec import TableSpec
 
@@ -145,8 +142,8 @@ def _shown(value: Any, form: str) -> Phrase:
     return worded(value)
 
 
-def environment(record: Record, against: Sequence[Result] = ()) -> Section:
-    """Return hardware and software, and in what runs that are compared differ from it."""
+def environment(record: Record) -> Section:
+    """Return hardware and software."""
     env, total, found = record.environment, record.environment.get("memory_total_bytes"), None
     devices = [one for one in env.get("devices") or [] if one]
     names = [str(one.get("name")) for one in devices]
@@ -163,7 +160,6 @@ def environment(record: Record, against: Sequence[Result] = ()) -> Section:
         "env.card_detail": pairs(detail) if detail else None,
         "env.cpu": join((known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"),
                          t("env.numa", n=env.get("numa_nodes") or "?"))),
-        "env.placement": _placement(record),
         "env.host_memory": known(total and f"{total / cells.GIB:.1f} GiB"),
         "env.network": env.get("network"),
         "env.os": join(map(known, (env.get("os"), env.get("kernel")))),
@@ -174,32 +170,8 @@ def environment(record: Record, against: Sequence[Result] = ()) -> Section:
         "env.variables": pairs(env.get("variables")),
         "env.compiled": found and t("env.compiled_told", graphs=found[0], breaks=found[1]),
     })  # fmt: skip
-    differs = _difference([record], [one for one in against if not isinstance(one, Row)])
-    return Section(t("section.environment"), "environment", (facts, *differs), folded=True,
+    return Section(t("section.environment"), "environment", (facts,), folded=True,
                    in_terminal=False)  # fmt: skip
-
-
-def _difference(records: Sequence[Record], against: Sequence[Result]) -> Iterator[Block]:
-    """Yield in what machine and software differ from what is compared with."""
-    found = sides.environment(records, against) if against else ()
-    if found:
-        rows = (
-            (one.name, *(join(map(worded, x), "semicolon") for x in (one.a, one.b)))
-            for one in found
-        )
-        yield table(heads("compare.fact", "env.here", "env.reference"), rows, short=True)
-
-
-def _placement(record: Record) -> Phrase:
-    """Return the cores of each rank; None for a record without them."""
-    entries = [x for x in record.environment.get("placement") or [] if x is not None]
-    said = [
-        t("env.pinned", cores=x["cores"], nodes=",".join(map(str, x["numa_nodes"])),
-          threads=x["threads"]) if x["why_not"] is None
-        else t("env.not_pinned", why=term("pin", x["why_not"]), threads=x["threads"])
-        for x in entries
-    ]  # fmt: skip
-    return join({str(one): one for one in said}.values(), "semicolon") if said else None
 
 
 def _nodes(record: Record) -> Phrase:
