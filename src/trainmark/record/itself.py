@@ -152,7 +152,7 @@ def _labels(record: Record) -> Iterator[Difference]:
     plan, notes = record.plan, [*record.notes, *record.findings]
     cut_off = record.counts.steps > 0 and not all(rank.finished for rank in record.ranks)
     yield "labels", record.labels, [*plan.labels, *(["partial"] if cut_off else [])]
-    for name in ("run_id", "case_key", "fix_hp", "extra"):
+    for name in ("case_key", "fix_hp", "extra"):
         yield name, getattr(record, name), getattr(plan, name)
     if "generated-data" in plan.labels:
         yield "plan.data.origin", plan.data.origin, "generated"
