@@ -34,11 +34,9 @@ install: $(VENV)/.installed-$(TORCH) ## .venv with the program and tested versio
 
 install-dev: $(VENV)/.installed-dev ## the same with the development tools
 
-demo: install ## measure DistilBERT on generated data, then print the page
+demo: install ## measure DistilBERT on generated data; ends with its figures and the paths
 	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \
-	$(BIN)/trainmark run distilbert_sst2 --out $$run && \
-	$(BIN)/trainmark report $$run --lang $(LANG_OF_PAGE) && \
-	echo "The report: $$run/page.html   The record: $$run/record.json"
+	$(BIN)/trainmark run distilbert_sst2 --out $$run --lang $(LANG_OF_PAGE)
 
 test: install-dev lint ## lint, types, contracts, room sizes, tests; -rs says what was skipped and why
 	$(PYTEST) -m "not nightly" --most-cpu-seconds 10 --ignore tests/engines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,13 +14,17 @@ import trainmark
 from fakes import GOLDEN
 from trainmark import api
 from trainmark.errors import RecordError, UsageError
-from trainmark.launch.stopping import stop_signals_noted
+from trainmark.launch import local
+from trainmark.launch.site import Site
+from trainmark.launch.stopping import StopRequest, stop_signals_noted
 from trainmark.pages.exports.tables import to_csv
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from trainmark.plan.plan import Plan
 
 TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
 BERT = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
@@ -167,3 +172,35 @@ def test_records_are_printed_as_a_line_a_launch_and_as_a_table_in_notebooks():
     assert page.count("<tr>") == 3
     assert "&lt;b&gt;other" in page
     assert repr(api.Records()).strip()
+
+
+def test_after_a_launch_that_came_to_its_limit_the_others_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = TOY.model_copy(update={"status": "timed_out"})
+    done: list[Plan] = []
+
+    def launch_one(single: Plan, *_: Any, **__: Any) -> Record:
+        done.append(single)
+        return late if len(done) == 2 else TOY
+
+    monkeypatch.setattr(api, "launch_one", launch_one)
+    monkeypatch.setattr(api, "write_repeats", lambda *_, **__: None)
+    plan = TOY.plan.model_copy(update={"repeat_count": 5, "run_dir": str(tmp_path / "run")})
+    said: list[object] = []
+    records = api.launched(plan, Site(), StopRequest(), quiet=True, say=said.append)
+    assert [record.status for record in records] == ["passed", "timed_out"]
+    assert said == ["the other launches (3) would come to the time limit too: left out"]
+
+
+def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")  # as the engine where memory is limited
+    monkeypatch.setattr(local, "launch", lambda *_: TOY)
+    plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
+    said: list[object] = []
+    made = api.launch_one(plan, Site(), "toy", StopRequest(), quiet=True, say=said.append)
+    assert made == TOY
+    assert [str(one).partition(":")[0] for one in said] == ["page.html was not drawn"]
+    assert (tmp_path / "page.en.md").exists()

@@ -81,7 +81,7 @@ def hostile() -> Record:
         lambda record: show_page(document([record]), Screen()),
         lambda record: show_page(document([record]), Screen(unicode=False)),
         lambda record: show_page(document(_twice(record)), Screen()),
-        lambda record: "\n".join(first_lines(record)),
+        lambda record: "\n".join(first_lines([record])),
         lambda record: series_table(
             [Outcome(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
                      records=(record,))]

@@ -90,7 +90,12 @@ mode=$venv/.torch
 if [ -e "$mode" ] && [ "$(cat "$mode")" != "$torch" ]; then
     fail "$venv was built with TORCH=$(cat "$mode")" "make clean, then make install TORCH=$torch"
 fi
+say() {
+    echo "install: $1" >&2
+}
+
 if [ ! -x "$venv/bin/python" ]; then
+    say "building $venv with $("$python" --version)"
     if [ "$torch" = system ] && ! "$python" -c 'import ensurepip' 2>/dev/null &&
         "$python" -c 'import pip, venv' 2>/dev/null; then
         # PYTHON's own pip serves, which the path file below shows: no network is needed.
@@ -105,11 +110,13 @@ fi
 echo "$torch" >"$mode"
 
 if [ "$torch" = lock ]; then
+    say "installing torch and what else requirements.lock names: some GB, minutes on a slow line"
     [ -z "$wheels" ] || need_all_packages --requirements "$here/requirements.lock"
     pip_install --requirement "$here/requirements.lock"
     [ -z "$extra" ] || pip_install --constraint "$here/requirements.lock" \
         --constraint "$here/requirements-dev.lock" --no-build-isolation --editable "$here[$extra]"
 elif [ "$torch" = oldest ]; then
+    say "installing the lowest versions that pyproject.toml admits"
     listed=$(mktemp)
     trap 'rm -f "$listed"' EXIT
     "$venv/bin/python" "$here/tools/oldest.py" >"$listed"
@@ -139,6 +146,7 @@ print("\n".join(folder for folder in sys.path[1:]
     trap 'rm -f "$pinned"' EXIT
     echo "torch==$version" >"$pinned"
     need_all_packages
+    say "keeping torch $version of $python; installing what is missing"
     pip_install "setuptools>=77.0.1"
     pip_install --constraint "$pinned" --no-build-isolation --editable "$here[library,pages,prepare,server${extra:+,$extra}]"
 fi

@@ -135,8 +135,8 @@ def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Site]:
 def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say) -> Records:
     """Launch as often as the plan says and write the pages; return the records.
 
-    A failed launch does not stop the others. They are fewer than the plan says where ``stop``
-    came to hold a signal.
+    A failed launch does not stop the others, but for one that came to its time limit: the others
+    would too. They are then fewer than the plan says, as where ``stop`` came to hold a signal.
     """
     if plan.repeat_count > 1:
         refuse_used(Path(plan.run_dir))
@@ -145,10 +145,22 @@ def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say
         if stop.signal_name is None:
             records.append(launch_one(single, site, plan.case, stop, quiet=quiet, say=say))
             records.places.append(Path(single.run_dir))
+        if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
+            left = plan.repeat_count - len(records)
+            say(f"the other launches ({left}) would come to the time limit too: left out")
+            break
     if plan.repeat_count > 1 and records:
         beside = [*published([plan.case])]
-        write_repeats(records, Path(plan.run_dir), against=beside)
+        _written(partial(write_repeats, records, Path(plan.run_dir), against=beside), say)
     return records
+
+
+def _written(write: Callable[[], None], say: Say) -> None:
+    """Write pages; what prevents it is no fault of the run, whose record is there."""
+    try:
+        write()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run ended as it did
+        say(f"{error or type(error).__name__}; `trainmark report -o page.html` draws it later")
 
 
 def launch_one(
@@ -160,7 +172,8 @@ def launch_one(
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
     record = _shown(single, site, label, stop, quiet=quiet)
-    write_pages([record], Path(single.run_dir), against=[*published([single.case])])
+    beside = [*published([single.case])]
+    _written(partial(write_pages, [record], Path(single.run_dir), against=beside), say)
     return record
 
 
@@ -170,7 +183,15 @@ def _shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bo
     label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
     if single.launcher == LOCAL:
         line = progress_line(label, progress.poll)
-        record = local.launch(single, stop, (lambda: None) if quiet else line)
+
+        def show() -> None:
+            line()
+            if progress.beyond_limit and not told:
+                told.append(progress.beyond_limit)
+                end_line(f"{label}: {progress.beyond_limit}")
+
+        told: list[str] = []
+        record = local.launch(single, stop, (lambda: None) if quiet else show)
     else:
         said = (lambda _: None) if quiet else job_line(progress, label)
         record = submission.launch(single, site, stop, said)
@@ -211,7 +232,7 @@ def run_entries(
         )  # fmt: skip
         for outcome in outcomes:
             cases = [record.plan.case for record in outcome.records]
-            write_missing(outcome, against=[*published(cases)])
+            _written(partial(write_missing, outcome, against=[*published(cases)]), say)
     return outcomes, stop.signal_name
 
 
@@ -245,7 +266,8 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
     stop = StopRequest("SIGINT" if cancel else None)
     said = (lambda _: None) if quiet else job_line(Progress(plan), plan.case)
     record = submission.follow(plan, running, stop, said)
-    write_pages([record], folder, against=[*published([plan.case])])
+    beside = [*published([plan.case])]
+    _written(partial(write_pages, [record], folder, against=beside), _warn)
     return Records([record], [folder])
 
 

@@ -40,7 +40,7 @@ def processor(cores: int) -> Card:
         (host.load, {}, {"cpu_use": cpu_use(0.9)}, "fine", "others use 9% of the cores"),
         (host.load, {}, {"cpu_use": cpu_use(1.1)}, "spoils", "others use 11% of the cores"),
         (host.strays, {}, {}, "fine", "no process"),
-        (host.strays, {}, {"runs": {"r1": [7, 9]}}, "spoils", "run r1 has"),
+        (host.strays, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
         (host.cores, {}, {"nproc": 4}, "fine", "4 rank(s), 4 cores by affinity"),
         (host.cores, {}, {"nproc": 5}, "spoils", "5 rank(s), 4 cores"),
         (host.cores, {QUOTA: "200000 100000\n"}, {}, "fine", "cgroup quota 2.0"),

@@ -322,3 +322,22 @@ def test_report_after_a_series_shows_all_of_it(cli, left, series):
     assert newest == cli("report", f"runs/{series}")[1]
     _, both, _ = cli("export", "--to", "json")
     assert [one["run_id"] for one in json.loads(both)] == [f"{series}/r1", f"{series}/r2"]
+
+
+def test_ctrl_c_that_python_loses_in_an_import_still_ends_the_program():
+    script = (
+        "import signal, sys, types, weakref\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from trainmark import __main__ as program\n"
+        "class Lock: pass\n"
+        "def lost(_): raise KeyboardInterrupt\n"
+        "def run():\n"
+        "    lock = Lock(); watch = weakref.ref(lock, lost); del lock\n"
+        "    while True: pass\n"
+        "sys.modules['trainmark.cli.app'] = types.SimpleNamespace(main=run)\n"
+        "program.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (1, "trainmark: interrupted\n")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from trainmark.check.doctor import CHECKS, SLOW
-from trainmark.launch.processes import RUN_VARIABLE, alive_runs
+from trainmark.launch.processes import RUN_VARIABLE, alive_runs, orphaned
 
 pytestmark = pytest.mark.nightly
 
@@ -76,5 +76,6 @@ def test_processes_of_a_run_are_found_until_they_end():
         env=os.environ | {RUN_VARIABLE: "a-run-of-this-test"},
     ) as left_over:  # fmt: skip
         assert alive_runs().get("a-run-of-this-test") == [left_over.pid]
+        assert not orphaned([left_over.pid])  # this process started it
         left_over.communicate(b"\n")
     assert "a-run-of-this-test" not in alive_runs()

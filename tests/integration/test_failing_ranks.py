@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import faulty_runs
 from real_runs import checked, ended
+from trainmark.rank.failure import DISK_FULL_EXIT
 
 
 @pytest.mark.cpu_seconds(60)
@@ -52,3 +57,17 @@ def test_target_missed(started):
     assert record.status == "target_missed"
     assert record.cause.message.code == "target_missed"
     assert "target" in out
+
+
+def test_a_rank_on_a_full_disk_says_so_by_its_exit_code(tmp_path):
+    script = (
+        "import errno, os, sys; from pathlib import Path; from trainmark.rank import worker\n"
+        "def full(*_): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "worker.run_rank = full\n"
+        "os._exit(worker.main(Path(sys.argv[1])))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], check=False,
+        env=os.environ | {"RANK": "0", "LOCAL_RANK": "0"},
+    )  # fmt: skip
+    assert done.returncode == DISK_FULL_EXIT

@@ -63,7 +63,7 @@ def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("nodes: 1\nslurm:\n  partiton: x\n", "partition"),
+        ("nodes: 1\nslurm:\n  partiton: x\n", "slurm.partiton"),
         ("nodes: many\n", "nodes"),
         ("setup:\n  - a\n  - b: c\n", "setup.1"),
         ("master_port: 70000\n", "master_port"),

@@ -108,6 +108,11 @@ def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golde
     assert job["template"]["spec"]["backoffLimit"] == 0
     pod = job["template"]["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
+    assert pod["activeDeadlineSeconds"] == 120 + 300
+    # The cluster takes $(NAME) for itself and makes $ of $$.
+    script = pod["containers"][0]["command"][2].replace("$$", "\0")
+    assert "$" not in script
+    assert '--node-rank "\0JOB_COMPLETION_INDEX"' in script
     if told is _ALL_KEYS:  # kubectl reads y as true, and 1e3 as a number, where they are bare
         assert pod["nodeSelector"] == {"gpu": "y", "rev": "1e3"}
         assert '"gpu": "y"' in text

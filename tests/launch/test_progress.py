@@ -43,12 +43,41 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     events.emit("start", pid=7)
     assert shown.poll() == "importing"
     events.emit("facts", **FACTS)
+    assert shown.poll() == "first of 5 steps, limit 0:02:00"
     events.emit("window", **WINDOW)
     said = "epoch 1  loss 0.2500  32.0 samples/s  1.0 GiB"
-    assert shown.poll() == f"step 2/5  {said}  at most 0:00:03 left"
+    assert shown.poll() == f"step 2/5  at most 0:00:03 left  {said}"
     events.emit("window", **WINDOW | {"loss": [0.5, None]})
     said = said.replace("loss 0.2500", "loss nan")
-    assert shown.poll() == f"step 4/5  {said}  at most 0:00:01 left"
+    assert shown.poll() == f"step 4/5  at most 0:00:01 left  {said}"
+    assert shown.beyond_limit == ""
+
+
+def test_the_estimate_reaches_to_the_next_evaluation_and_tells_a_limit_before_the_end(
+    plan: Plan, tmp_path: Path
+) -> None:
+    """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too."""
+    recipe = plan.recipe | {
+        "max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 1,
+        "eval_every_samples": 80, "eval_from_sample": 100,
+    }  # fmt: skip
+    shown = Progress(plan.model_copy(update={"recipe": recipe}))
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("start", pid=7)
+    events.emit("facts", **FACTS)
+    for window, to_evaluation in enumerate(("0:00:01", "0:00:02", "0:00:02"), 1):
+        events.emit(
+            "window", **WINDOW | {"end_ns": 2 * window * S, "start_ns": 2 * (window - 1) * S}
+        )
+        left, limit = 80 - 2 * window, 60 - 2 * window
+        assert shown.poll().startswith(
+            f"step {2 * window}/80  evaluation in {to_evaluation}  0:01:{left - 60} left, "
+            f"limit in 0:00:{limit}  epoch 1"
+        )
+    assert shown.beyond_limit == (
+        "at this speed all steps take 0:01:18 more, and the limit comes in 0:00:58: "
+        "raise --timeout, or lower max_steps"
+    )
 
 
 class Terminal(io.StringIO):

@@ -92,7 +92,8 @@ def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
 )
 def test_each_key_is_one_option(plan: Plan, keys: dict[str, object], words: list[str]) -> None:
     argv = Slurm().command(plan, site(slurm=SlurmSite(**keys))).argv
-    assert list(argv[argv.index("--output=log.job.txt") + 1 : -1]) == words
+    assert argv[argv.index("--output=log.job.txt") + 1] == "--time=7"  # two minutes, and grace
+    assert list(argv[argv.index("--time=7") + 1 : -1]) == words
     assert (argv[0], argv[-1]) == ("sbatch", "job.sh")
 
 

@@ -34,7 +34,7 @@ def page(made, **screen):
 
 
 def test_the_end_of_a_run_is_title_sentence_row_and_limit():
-    assert first_lines(record()) == [
+    assert first_lines([record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32 [passed, unverified]",
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
         "e2e_time 46.1 · p_whole 412.9 · p_train 457.2 · p_core 464.6 · MFU 31.6% · mem 33.4/40.0",
@@ -45,7 +45,7 @@ def test_the_end_of_a_run_is_title_sentence_row_and_limit():
 def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     said = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=said, rank=1, place="model_build")
-    lines = first_lines(record(status="oom", cause=cause))
+    lines = first_lines([record(status="oom", cause=cause)])
     assert lines[0].endswith("[failed, unverified]")
     assert lines[1:4] == [
         "out of memory, rank 1, model_build",
@@ -64,7 +64,7 @@ def test_no_line_is_wider_than_80(make, unicode):
 
 
 def test_text_of_a_record_is_neither_markup_nor_control():
-    for text in (page(hostile()), "\n".join(first_lines(hostile()))):
+    for text in (page(hostile()), "\n".join(first_lines([hostile()]))):
         assert not {"\x1b", "\x07"} & set(text)
         assert "[bold red]X[/]" in text
         assert "[/nope]" in text

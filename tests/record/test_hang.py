@@ -72,7 +72,7 @@ def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> 
     assert found.message.args["places"] == f"0-1: backward ({STEP})"
 
 
-@pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out"), (8, "timed_out_missing")])
+@pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out_training"), (8, "timed_out_missing")])
 def test_a_run_that_still_reported_windows_does_not_hang(
     cause: Any, stop_s: int, code: str
 ) -> None:

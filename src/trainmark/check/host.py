@@ -23,7 +23,7 @@ import psutil
 from trainmark.devices import cores as host_cores
 from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.errors import UsageError
-from trainmark.launch.processes import CpuUse, alive_runs
+from trainmark.launch.processes import CpuUse, alive_runs, orphaned
 from trainmark.protocols import Condition, Located
 from trainmark.record.run.findings import BUSY_SHARE
 
@@ -123,8 +123,11 @@ def strays(_: Subject) -> Conditions:
     found = alive_runs()
     for run_id, processes in sorted(found.items()):
         numbers = " ".join(map(str, processes))
-        remedy = f"wait for that run; if it should have ended: `kill {numbers}`"
-        yield judged(f"run {run_id} has the processes {numbers}", remedy, spoils=True)
+        what, remedy = f"another run, {run_id}, uses the processes {numbers}", "wait for its end"
+        if orphaned(processes):
+            what = f"run {run_id} lost its launcher and left the processes {numbers}"
+            remedy = f"`kill {numbers}`"
+        yield judged(what, remedy, spoils=True)
     if not found:
         yield judged("no process of another run of this user")
 

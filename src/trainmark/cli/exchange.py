@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.options import Json, Output, Quiet
+from trainmark.cli.options import Json, Lang, Output, Quiet
 from trainmark.cli.output import (
     say,
     say_faults,
@@ -154,6 +154,7 @@ def verify(
     ] = None,
     signer: Annotated[str | None, typer.Option(help="Who of them must have signed.")] = None,
     as_json: Json = False,
+    lang: Lang = "en",
 ) -> None:
     """Check bytes and signature; compute every figure from events.
 
@@ -179,7 +180,7 @@ def verify(
         for check in item.checks:
             name = f"{check.name} {check.place}".strip()
             for finding in check.said:
-                say(f"  {_SIGNS[check.state]} {name}: {render(finding, 'en')}")
+                say(f"  {_SIGNS[check.state]} {name}: {render(finding, lang)}")
     raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))
 
 

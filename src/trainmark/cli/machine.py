@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.options import Assignments, Json, Quiet, takes
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
 from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.plan import RUNS_DIR
@@ -95,6 +95,7 @@ def ceilings(
         typer.Option(min=1, max=1e6, help="Seconds for everything; default: by the budget."),
     ] = None,
     as_json: Json = False,
+    lang: Lang = "en",
     **fields: Any,
 ) -> None:
     """Measure rates of matmul, memory, transfers and collectives."""
@@ -114,7 +115,7 @@ def ceilings(
     if as_json:
         say_json(Redactor().document(found))  # it is passed on
     else:
-        typer.echo(show(blocks(found)))
+        typer.echo(show(blocks(found), lang=lang))
     if wrong := wrong_results(found):
         say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
         raise typer.Exit(EXIT_FAILED)
@@ -126,6 +127,7 @@ def check(
     overrides: Assignments = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
     as_json: Json = False,
+    lang: Lang = "en",
     **fields: Any,
 ) -> None:
     """Run a case with one rank and with two; say what is wrong."""
@@ -144,7 +146,7 @@ def check(
     for one in () if as_json else found.checks:
         sign, said = ("FAULT", one.faults) if one.faults else ("-    ", filter(None, [one.skipped]))
         for message in said:
-            say(f"{sign} {one.name}: {render(message, 'en', found.messages)}")
+            say(f"{sign} {one.name}: {render(message, lang, found.messages)}")
         if not one.faults and one.skipped is None:
             say(f"ok    {one.name}")
     if stop.signal_name is not None:

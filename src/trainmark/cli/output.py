@@ -98,20 +98,10 @@ def write_text(output: Path, text: str) -> None:
                 file.write(text.encode())
 
 
-def print_ends(found: Sequence[tuple[Path, Record]]) -> None:
-    """Print the few lines that matter of each launch, and where its record is.
-
-    Args:
-        found: the folder of each launch and its record.
-    """
-    from trainmark.pages.summary import first_lines
-
-    for path, record in found:
-        say("\n".join([*first_lines(record), f"record: {path / 'record.json'}"]))
-
-
-def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeated: bool) -> None:
-    """Print the records of a run: as JSON, in a list where it is a series, or as tables.
+def print_records(
+    found: Sequence[tuple[Path, Record]], *, as_json: bool, repeated: bool, lang: str = "en"
+) -> None:
+    """Print the records of a run: as JSON, in a list where it is a series, or what matters of them.
 
     Args:
         found: the folder of each launch and its record.
@@ -120,7 +110,16 @@ def print_records(found: Sequence[tuple[Path, Record]], *, as_json: bool, repeat
         documents = [record.model_dump(mode="json") for _, record in found]
         say_json(documents if repeated or len(documents) != 1 else documents[0])
         return
-    print_ends([(from_here(folder), record) for folder, record in found])
+    if not found:
+        return
+    from trainmark.pages.summary import first_lines
+
+    folder = from_here(found[0][0])
+    say("\n".join(first_lines([record for _, record in found], lang)))
+    say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
+    page = (folder.parent if repeated else folder) / "page.html"
+    if page.exists():
+        say(f"page: {page}")
 
 
 def from_here(path: Path) -> Path:

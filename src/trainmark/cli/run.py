@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.options import Assignments, Json, Quiet, takes
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
 from trainmark.cli.output import from_here, print_records, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
@@ -49,6 +49,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print plan and command; start nothing.")
     ] = False,
     as_json: Json = False,
+    lang: Lang = "en",
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
@@ -61,7 +62,7 @@ def run(
         raise UsageError("run takes a case or --attach RUN", where="CASE")
     if attach is not None:
         records = api.attached(attach, cancel=cancel, quiet=quiet)
-        _print_records(records, as_json=as_json, repeated=False)
+        _print_records(records, lang, as_json=as_json, repeated=False)
         return
     request = RunRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
@@ -79,7 +80,7 @@ def run(
         folder = shlex.quote(str(from_here(Path(plan.run_dir))))
         say(f"submitted {number}; to wait for it: trainmark run --attach {folder}")
     else:
-        _run_once(plan, site, as_json=as_json, quiet=quiet)
+        _run_once(plan, site, lang, as_json=as_json, quiet=quiet)
 
 
 def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
@@ -111,23 +112,25 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     say(f"then, to wait for it: trainmark run --attach {shlex.quote(plan.run_dir)}", err=True)
 
 
-def _run_once(plan: Plan, site: Site, *, as_json: bool, quiet: bool) -> None:
+def _run_once(plan: Plan, site: Site, lang: str, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.api import launched
     from trainmark.launch.stopping import stop_signals_noted
 
     with stop_signals_noted() as stop:
         records = launched(plan, site, stop, quiet=quiet, say=say_remark)
-    if stopped := len(records) < plan.repeat_count:
+    stopped = stop.signal_name is not None and len(records) < plan.repeat_count
+    if stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"
         say_remark(f"stopped by {stop.signal_name} {done}")
-    _print_records(records, as_json=as_json, repeated=plan.repeat_count > 1, failed=stopped)
+    _print_records(records, lang, as_json=as_json, repeated=plan.repeat_count > 1, failed=stopped)
 
 
-def _print_records(records: Any, *, as_json: bool, repeated: bool, failed: bool = False) -> None:
-    print_records(
-        list(zip(records.places, records, strict=True)), as_json=as_json, repeated=repeated
-    )
+def _print_records(
+    records: Any, lang: str, *, as_json: bool, repeated: bool, failed: bool = False
+) -> None:
+    found = list(zip(records.places, records, strict=True))
+    print_records(found, as_json=as_json, repeated=repeated, lang=lang)
     if failed or not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 

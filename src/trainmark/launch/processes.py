@@ -48,6 +48,23 @@ def alive_runs() -> dict[str, list[int]]:
     return found
 
 
+def orphaned(pids: Sequence[int]) -> bool:
+    """Tell whether nothing that could have started these processes of a run lives any more."""
+    try:
+        parents = [psutil.Process(pid).parent() for pid in pids]
+        return all(
+            parent is None or parent.pid in pids or _takes_orphans(parent) for parent in parents
+        )
+    except psutil.Error:  # ended meanwhile, or hidden
+        return False
+
+
+def _takes_orphans(process: psutil.Process) -> bool:
+    """Tell whether it is one that adopts processes, not a launcher that is a container's first."""
+    first = process.pid == 1 or process.name() == "systemd"
+    return first and "trainmark" not in " ".join(process.cmdline())
+
+
 def _processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
     """Yield each living process of a run with the id of its run."""
     for process in psutil.process_iter():

@@ -27,7 +27,7 @@ from trainmark.rank.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from trainmark.plan.plan import Plan
 
@@ -43,15 +43,23 @@ _AFTER_SPAN = {
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a run's first rank."""
+    """The progress of a run's first rank.
+
+    Args:
+        beyond_limit: what is said once when the run is found to need more time than it has.
+    """
 
     plan: Plan
     text: str = "starting ranks"
-    _total_steps: int | None = None
+    beyond_limit: str = ""
+    _started_ns: int = 0
+    _steps_per_epoch: int = 0
+    _total_steps: int = 0
     _offset: int = 0
     _rest: bytes = b""
     _quality: str = ""
     _steps: int = 0
+    _samples: int = 0
     _train_ns: int = 0
     _train_steps: int = 0
 
@@ -78,13 +86,15 @@ class Progress:
     def _take(self, event: RunEvent) -> None:
         match event:
             case Start():
-                self.text = "importing"
+                self.text, self._started_ns = "importing", event.t_ns
             case Span():
                 self.text = _AFTER_SPAN.get(event.name, self.text)
             case Facts():
-                recipe = self.plan.recipe
+                recipe, self._steps_per_epoch = self.plan.recipe, event.steps_per_epoch
                 of_epochs = event.steps_per_epoch * recipe["max_epochs"]
                 self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
+                limit = _shown(float(recipe["timeout_s"]))
+                self.text = f"first of {self._total_steps} steps, limit {limit}"
             case Evaluate():
                 if event.value is not None:
                     self._quality = f"  quality {event.value:.4f}"
@@ -93,24 +103,59 @@ class Progress:
 
     def _window(self, event: Window) -> None:
         steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
+        samples = sum(event.samples) * self.plan.world_size
         self._steps += steps
+        self._samples += samples
         if event.phase == "train":
             self._train_ns += spent_ns
             self._train_steps += steps
-        rate = sum(event.samples) * self.plan.world_size * 1e9 / max(spent_ns, 1)
         loss = event.loss[-1]
         parts = [
             f"step {self._steps}/{self._total_steps}",
+            *self._times(event.end_ns),
             f"epoch {event.epoch + 1}",
             "loss nan" if loss is None else f"loss {loss:.4f}",
-            f"{rate:,.1f} samples/s",
+            f"{samples * 1e9 / max(spent_ns, 1):,.1f} samples/s",
         ]
         if event.used_bytes is not None:
             parts.append(f"{event.used_bytes / 2**30:.1f} GiB")
-        if self._train_steps and self._total_steps:
-            left_s = (self._total_steps - self._steps) * self._train_ns / self._train_steps / 1e9
-            parts.append(f"at most {timedelta(seconds=round(left_s))} left")
         self.text = "  ".join(parts) + self._quality
+
+    def _times(self, now_ns: int) -> Iterator[str]:
+        """Yield how long it is to the next evaluation, to the end, and to a limit before it."""
+        if not self._train_steps or not self._total_steps:
+            return
+        step_s = self._train_ns / self._train_steps / 1e9
+        left_s = (self._total_steps - self._steps) * step_s
+        limit_s = float(self.plan.recipe["timeout_s"]) - (now_ns - self._started_ns) / 1e9
+        to_evaluation = self._next_evaluation() - self._steps
+        if to_evaluation < self._total_steps - self._steps:
+            yield f"evaluation in {_shown(to_evaluation * step_s)}"
+        if left_s <= limit_s:
+            yield f"at most {_shown(left_s)} left"
+            return
+        yield f"{_shown(left_s)} left, limit in {_shown(limit_s)}"
+        self.beyond_limit = self.beyond_limit or (
+            f"at this speed all steps take {_shown(left_s)} more, and the limit comes in "
+            f"{_shown(limit_s)}: raise --timeout, or lower max_steps"
+        )
+
+    def _next_evaluation(self) -> int:
+        """Return after which step the next evaluation is due, at the latest the last one."""
+        recipe, due = self.plan.recipe, self._total_steps
+        if every := recipe["eval_every_epochs"]:
+            epochs = self._steps // max(1, self._steps_per_epoch * every) + 1
+            due = min(due, epochs * self._steps_per_epoch * every)
+        if every := recipe["eval_every_samples"]:
+            first = recipe["eval_from_sample"] or every
+            later = self._samples + every - (self._samples - first) % every
+            samples = first if self._samples < first else later
+            due = min(due, round(samples * self._steps / self._samples))
+        return due
+
+
+def _shown(seconds: float) -> str:
+    return str(timedelta(seconds=max(0, round(seconds))))
 
 
 def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:

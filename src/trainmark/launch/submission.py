@@ -38,6 +38,11 @@ _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 
 
+def limit_s(plan: Plan) -> float:
+    """Return after how many seconds an engine ends the job; the nodes end their ranks before."""
+    return float(plan.recipe["timeout_s"]) + _GRACE_S
+
+
 def launcher_of(site: Site, name: str) -> Launcher:
     """Return a launcher that can be used here.
 
@@ -215,7 +220,6 @@ def _watched(
     plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Wait until the job ended, or does not although told to; return why it was told to."""
-    limit_s = float(plan.recipe["timeout_s"])
     state, stop = JobState(phase="waiting"), None
     deadline_s = give_up_s = cancel_s = inf
     while state.phase in ("waiting", "running") and time.monotonic() < give_up_s:
@@ -224,9 +228,9 @@ def _watched(
             _emit_state(Path(plan.run_dir), state)
         on_poll(state.said)
         if state.phase == "running":
-            deadline_s = min(deadline_s, now_s + limit_s + _GRACE_S)
+            deadline_s = min(deadline_s, now_s + limit_s(plan))
         if stop is None and (request.signal_name or now_s > deadline_s):
-            stop = {"reason": "timeout", "timeout_s": limit_s}
+            stop = {"reason": "timeout", "timeout_s": float(plan.recipe["timeout_s"])}
             if request.signal_name:
                 stop = {"reason": "signal", "signal": request.signal_name}
             give_up_s, cancel_s = now_s + _CANCEL_PATIENCE_S, now_s

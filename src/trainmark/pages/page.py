@@ -6,9 +6,14 @@ by byte, whichever cases are installed here.
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.errors import RecordError
+from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.pages import charts, summary
 from trainmark.pages.charts import drawing
 from trainmark.pages.document import Block, Document, Paragraph, Section
@@ -22,7 +27,6 @@ from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from trainmark.judge.comparison.sides import Result
     from trainmark.pages.summary import Price
@@ -173,8 +177,28 @@ def write_pages(
     for lang in LANGUAGES:
         (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
     if html:
-        made = html_page(records, against=against)
-        (folder / HTML_PAGE).write_text(made, encoding="utf-8")
+        _draw_apart(records, folder / HTML_PAGE, against)
+
+
+def _draw_apart(records: Sequence[Record], file: Path, against: Sequence[Result]) -> None:
+    """Write the HTML page in a process of its own.
+
+    The engine that draws charts ends its process where it gets no memory.
+
+    Raises:
+        EnvironmentFault: the page was not drawn.
+    """
+    if find_spec("vl_convert") is None:
+        raise EnvironmentFault("vl_convert is not installed: pip install 'trainmark[pages]'")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "trainmark.pages.page", str(file)], capture_output=True,
+        input=pickle.dumps(([*records], [*against])), start_new_session=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        if done.returncode < 0:  # what the engine prints then are addresses
+            said = [f"ended by signal {-done.returncode}, as where memory is limited"]
+        raise EnvironmentFault(f"{HTML_PAGE} was not drawn: {'; '.join(said)[:300]}")
 
 
 def write_repeats(
@@ -212,3 +236,9 @@ def write_charts(pages: Sequence[Document], folder: Path, form: str, lang: str) 
             made = drawing.png(chart, lang) if form == "png" else drawing.svg_file(chart, lang)
             data = made if isinstance(made, bytes) else made.encode()
             (folder / f"{page.ident}{chart.name}.{form}").write_bytes(data)
+
+
+if __name__ == "__main__":  # records and what they are compared with come on standard input
+    shown, beside = pickle.load(sys.stdin.buffer)
+    made = html_page(shown, against=beside)
+    Path(sys.argv[1]).write_text(made, encoding="utf-8")

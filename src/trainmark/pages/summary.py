@@ -21,7 +21,7 @@ from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import Launches, over_launches
-from trainmark.record.trust import of_repeats
+from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.work import differing, each_once, work
 
 if TYPE_CHECKING:
@@ -278,18 +278,25 @@ def cause_facts(record: Record) -> Facts:
     return Facts(((t("cause.message"), said), *rank, (t("cause.remedy"), out)))
 
 
-def first_lines(record: Record, lang: str = "en") -> list[str]:
-    """Return title with badge, the sentence, doubts, the row of figures and what limits the run.
+def first_lines(records: Sequence[Record], lang: str = "en") -> list[str]:
+    """Return title with badge, the sentence, doubts, a row a launch and what limits the run.
 
     Of a run that failed, its cause and what to try in place of the last two.
     """
-    marks = join((badge([record])[0], t(f"trust.{record.verification}")))
-    lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence([record])]
-    told = doubts([record])
+    record = shown_of(records)
+    marks = join((badge(records)[0], t(f"trust.{verification_of(records)}")))
+    lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence(records)]
+    told = doubts(records)
     lines += [join(told, "semicolon")] if told else []
-    if record.cause is not None:
-        lines += [join(pair, "colon") for pair in cause_facts(record).items]
+    for one in records:
+        launch = f"r{one.plan.repeat_index}: " if len(records) > 1 else ""
+        shown = ((name, COLUMNS[name](one)) for name in (*PERFORMANCE[2:-2], "MFU", "mem"))
+        row: Phrase = join((f"{name} {cell}" for name, cell in shown), "dot")
+        if one.passed or launch:
+            lines.append((launch, row if one.passed else t(f"status.{one.status}")))
+    failed = next((one for one in records if one.cause is not None), None)
+    if failed is not None:
+        lines += [join(pair, "colon") for pair in cause_facts(failed).items]
     else:
-        shown = ((name, COLUMNS[name](record)) for name in (*PERFORMANCE[2:-2], "MFU", "mem"))
-        lines += [join((f"{name} {cell}" for name, cell in shown), "dot"), gravest(record)]
+        lines.append(gravest(record))
     return [line for one in lines if (line := cells.clean(say(one, lang)))]

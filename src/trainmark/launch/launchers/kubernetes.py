@@ -20,7 +20,7 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import template
 from trainmark.launch.node_script import node_script
-from trainmark.launch.submission import job_id, submit
+from trainmark.launch.submission import job_id, limit_s, submit
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
@@ -68,12 +68,15 @@ def manifest(plan: Plan, site: Site) -> str:
     own, called = site.kubernetes, name(plan.run_id)
     amounts = {"cpu": own.cpu, "memory": own.memory}
     master = f"{called}-node-0-0.{called}"
+    script = node_script(plan, site, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return template(
         "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
         tolerations=[one.model_dump(exclude_none=True) for one in own.tolerations],
         limits=accelerators(plan, site) | {key: one for key, one in amounts.items() if one},
-        script=node_script(plan, site, node_rank="$JOB_COMPLETION_INDEX", master=master),
+        limit_s=round(limit_s(plan)),
+        # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
+        script=script.replace("$", "$$"),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ nodes see. Must not know what a node's process does.
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.contract import Command, JobState
 from trainmark.launch.launchers import template
 from trainmark.launch.node_script import node_script, pyxis_options
-from trainmark.launch.submission import job_id, submit
+from trainmark.launch.submission import job_id, limit_s, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,6 +179,7 @@ def _options(plan: Plan, site: Site) -> list[str]:
         "--ntasks-per-node=1", "--no-requeue", f"--chdir={plan.run_dir}", f"--output={LOG_FILE}",
     ]  # fmt: skip
     words += [f"--{name}={value}" for name in _KEYS if (value := getattr(slurm, name)) is not None]
+    words += [] if slurm.time else [f"--time={math.ceil(limit_s(plan) / 60)}"]  # minutes
     if slurm.exclusive:  # all memory of the node too, which is not implied
         memory = {"mem", "mem-per-cpu", "mem-per-gpu"} & set(slurm.options)
         words += ["--exclusive", *([] if memory else ["--mem=0"])]

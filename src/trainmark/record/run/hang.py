@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainmark.record.run.timeline import RunTimeline
     from trainmark.record.shapes import HangGroup
 
+_SOON_NS = 10e9  # after the last step a run counts as training, where its limit is minutes
 _LONGEST = 160  # characters of ranks or places in a sentence
 
 
@@ -51,7 +52,10 @@ def message_of(timeline: RunTimeline, stop: Stop, found: Sequence[HangGroup]) ->
     # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
     alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
     waiting = next(filter(None, alike), [])
-    if not waiting or quiet_ns < 3 * max((x.windows_ns / x.windows for x in phases), default=0):
+    usual_ns = 3 * max((x.windows_ns / x.windows for x in phases), default=0)
+    if phases and quiet_ns < max(usual_ns, min(_SOON_NS, 0.05e9 * (stop.timeout_s or 0))):
+        return message("timed_out_training", **args, quiet_s=quiet_ns / 1e9)
+    if not waiting:
         return message("timed_out", **args)
     others = [group for group in found if group not in waiting]
     missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
