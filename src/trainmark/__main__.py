@@ -22,7 +22,7 @@ def main() -> None:
 def _interrupted_again(lost: "sys.UnraisableHookArgs") -> None:
     """Interrupt once more where Python lost Ctrl-C, as in the locks of its imports."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        _thread.interrupt_main()
+        _thread.start_new_thread(_thread.interrupt_main, ())  # within here it would be lost again
     else:
         sys.__unraisablehook__(lost)
 
