@@ -41,15 +41,6 @@ def test_the_public_tools_words_give_its_record(analyze):
     assert "mean 15  min 10  p50 15  p90 19  p99 19.9  max 20" in err
 
 
-def test_json_prints_the_figures_before_the_record(analyze):
-    code, out, _ = analyze(*PUBLIC, "--json")
-    first, last = out.splitlines()
-    assert code == 0
-    assert last + "\n" == RECORD
-    figures = json.loads(first)
-    assert (figures["values"], figures["p50"], figures["lines_malformed"]) == (2, 15.0, 1)
-
-
 def test_several_logs_give_a_record_each(analyze):
     Path("other.log").write_text("ips: 7\n")
     code, out, _ = analyze("train.log", "other.log", "keyword=ips:", "model_mode=1", "-q")

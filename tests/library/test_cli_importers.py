@@ -53,17 +53,6 @@ def test_a_path_that_does_not_exist_is_a_fault_of_usage(cli):
     assert "nonesuch.md" in err
 
 
-def test_pages_of_one_name_in_two_folders_are_two_places(cli, tmp_path):
-    for folder, seconds in (("va", "361"), ("vb", "3610")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "README.md").write_text(PAGE.replace("361", seconds))
-    code, out, _ = cli("audit", "va", "vb", "--json")
-    assert (code, json.loads(out)["findings"]) == (0, [])
-    code, out, _ = cli("compare", "va", "vb", "--allow", "precision", "--allow", "ran_world",
-                       "--allow", "fix_hp", "--json")  # fmt: skip
-    assert json.loads(out)["a"]["names"][0] == "va/README.md:8"
-
-
 def test_a_folder_with_whatever_lies_in_it(cli, tmp_path):
     folder = tmp_path / "all"
     folder.mkdir()

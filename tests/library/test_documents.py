@@ -65,15 +65,6 @@ def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes
     assert printed_work(other)["data"] == "real"
 
 
-@pytest.mark.parametrize(
-    ("nnodes", "nproc", "world"),
-    [("2.0", "8.0", 16), ("2", "8.", 16), ("2.5", "8", None), ("0.0", "8.0", None)],
-)
-def test_counts_are_read_as_others_write_them(imported, nnodes, nproc, world):
-    (row,) = imported(f"nnodes,nproc,p_whole\n{nnodes},{nproc},9\n", "r.csv").rows
-    assert row.world_size == world
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_with_named_columns(imported, delimiter):
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"

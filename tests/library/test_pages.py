@@ -80,14 +80,6 @@ def test_the_legacy_table():
     assert (empty.nnodes, empty.nproc, empty.figure("e2e_time")) == (2, 8, None)
 
 
-def test_the_target_of_a_table_is_that_of_its_only_quality():
-    (row,) = read(
-        "| 训练资源 | 运行时长(s) | 目标精度 | 收敛精度(mAP) |\n|---|---|---|---|\n"
-        "| 单机8卡 | 9 | 0.6 | 0.7 |\n"
-    )
-    assert (row.metric, row.figure("mAP"), row.figure("mAP_target")) == ("mAP", 0.7, 0.6)
-
-
 def test_a_table_with_headings_between_its_rows():
     heading, row, text, empty = read(
         "| 配置 | config | precision | fix_hp | parallel_strategy | throughput | memory |\n"

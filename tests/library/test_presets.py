@@ -147,12 +147,6 @@ def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
     assert found == [preset.name]
 
 
-def test_a_half_last_line_leaves_pairs_whole(run):
-    half = _megatron(4, 7777)[:150]
-    assert "7777" in half
-    assert run(LOGS["megatron"] + half).record == run(LOGS["megatron"]).record
-
-
 def test_explicit_options_win_over_the_preset(run):
     log = LOGS["megatron"]
     found = run(log, base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s").record
@@ -180,12 +174,6 @@ def test_a_megatron_log_without_batch_gives_steps(run):
     assert (run(log).record.UNIT, run(log, base_batch_size=512).record.UNIT) == (
         "steps/s", "samples/s",
     )  # fmt: skip
-
-
-def test_an_aborted_mlperf_run_is_a_failed_one(run):
-    found = run(LOGS["mllog_blocks"])
-    assert found.record.JOB_FAIL_FLAG == 1
-    assert "run_stop says aborted" in found.figures["notes"]
 
 
 @pytest.mark.parametrize("name", ["mllog_throughput", "perflog"])

@@ -12,7 +12,6 @@ from fakes import GOLDEN, check_golden
 from trainmark.pages.exports.forms import to_index, to_json, to_openmetrics
 from trainmark.pages.exports.tables import to_csv
 from trainmark.record.record import FigureEntry, Record
-from trainmark.spec import message
 
 
 def record(**changes):
@@ -43,20 +42,6 @@ def test_csv_has_a_row_a_record_with_units_in_the_names():
     assert row["labels"] == "self-reported recipe-written-for-1x8"
     assert row["cause_kind"] == ""
     assert row["extra"] == ""
-
-
-def test_null_is_empty_and_columns_stay_in_place():
-    made = record()
-    gone = {
-        name: entry.model_copy(update={"value": None, "reason": message("no")})
-        for name, entry in made.figures.items()
-    }
-    text = to_csv([made, record(figures=gone)])
-    first, second = rows_of(text)
-    assert list(first) == list(second)
-    assert second["e2e_time_s"] == ""
-    assert to_csv([record(figures=gone)]).splitlines()[0] == text.splitlines()[0]
-    assert to_csv([]).splitlines() == [text.splitlines()[0]]
 
 
 def test_figures_of_a_case_come_last_with_their_unit():

@@ -72,14 +72,6 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
         assert row.case == made.plan.case
 
 
-def test_ranks_that_train_one_batch_together_count_it_once(run):
-    made, folder = run
-    samples = [64] * len(made.steps.samples)  # of two ranks with a micro batch of 64
-    made = made.model_copy(update={"steps": made.steps.model_copy(update={"samples": samples})})
-    told = {item["key"]: item["value"] for item in documents("mlperf", (made, folder))}
-    assert told["global_batch_size"] == 64
-
-
 @pytest.mark.parametrize("events", [5, 7])  # with the first window; in the second epoch
 def test_a_run_that_broke_off_has_no_totals_and_was_aborted(events, tmp_path):
     run = write_two_ranks(tmp_path / "run", ends_after=events)
@@ -131,21 +123,3 @@ def test_the_public_checker_misses_only_what_makes_a_submission(run, tmp_path):
     }  # fmt: skip
     assert complaints(path, "6.1.0") == (submission | disclosure, [])
     assert complaints(path, "5.1.0") == (submission, [])
-
-
-def test_the_public_checker_of_a_benchmark_it_knows(run, tmp_path):
-    """Rules 2.1.0 know a benchmark dlrm; a submitter would add the lines that name it."""
-    added = {
-        "submission_benchmark": "dlrm", "submission_org": "nobody", "submission_platform": "none",
-        "submission_division": "open", "submission_status": "research", "cache_clear": True,
-    }  # fmt: skip
-    lines = [
-        f":::MLLOG {json.dumps({'time_ms': 0, 'key': key, 'value': value, 'metadata': {}})}\n"
-        for key, value in added.items()
-    ]
-    path = tmp_path / "result_0.txt"
-    path.write_text("".join(lines) + to_mlperf(*run), encoding="utf-8")
-    keys, others = complaints(path, "2.1.0")
-    # A block's length in epochs is not known when it begins.
-    assert keys == {"block_start"}
-    assert others == []
