@@ -219,6 +219,8 @@ def test_an_ordinary_table_has_a_device_and_no_configuration():
     (row,) = read(table + "| A100 | 2 | 8 | ＦＰ３２ | 1764 |\n")
     assert (row.device, row.world_size, row.precision) == ("A100", 16, "fp32")
     assert (row.figure("p_whole"), row.configuration) == (1764.0, "A100 (2x8)")
+    (row,) = read("| device | p_whole |\n|---|---|\n| A100（1×8） | 1764 |\n")
+    assert (row.device, row.world_size, row.configuration) == ("A100", 8, "A100（1×8）")
 
 
 def test_a_table_that_lacks_a_column_names_it():

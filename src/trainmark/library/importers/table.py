@@ -119,8 +119,10 @@ def row(
     metric = facts.get("metric") or next((c.name for c in columns if c.role == "quality"), None)
     counts = [_ZEROS.sub("", facts[name]) for name in ("nnodes", "nproc") if name in facts]
     world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
-    label = read_label(facts.get("configuration", ""), facts.get("config_file", ""), world)
-    changed, device = changes(facts.get("changes", "")), facts.get("device") or label.device
+    printed_label = facts.get("configuration") or facts.get("device", "")
+    label = read_label(printed_label, facts.get("config_file", ""), world)
+    changed, device = changes(facts.get("changes", "")), facts.get("device")
+    device = device if device and "configuration" in facts else label.device or device
     notes = [*page.notes, *label.notes, *_failures(facts)]
     changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
@@ -129,7 +131,7 @@ def row(
     entry = Row(
         file=page.file, line=line, table=table, form=page.form, raw=raw,
         cells={column.header: cell for column, cell in pairs},
-        configuration=facts.get("configuration") or f"{device or model} {world}",
+        configuration=printed_label if "configuration" in facts or not world else f"{device} {world}",
         case=case_names().get(model.casefold()),
         model=model, framework=facts.get("framework") or page.framework,
         vendor=facts.get("vendor") or page.vendor, device=device or page.device,
