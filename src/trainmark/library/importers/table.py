@@ -128,10 +128,12 @@ def row(
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
     precision = facts.get("precision") or named or page.precision
     model = facts.get("model") or page.model
+    if "configuration" not in facts and world:
+        printed_label = f"{device or model} {world}"
     entry = Row(
         file=page.file, line=line, table=table, form=page.form, raw=raw,
         cells={column.header: cell for column, cell in pairs},
-        configuration=printed_label if "configuration" in facts or not world else f"{device} {world}",
+        configuration=printed_label,
         case=case_names().get(model.casefold()),
         model=model, framework=facts.get("framework") or page.framework,
         vendor=facts.get("vendor") or page.vendor, device=device or page.device,
