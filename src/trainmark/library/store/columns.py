@@ -6,6 +6,7 @@ A function a column, with the type of its values; None where the record has null
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import escaped
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
     from trainmark.spec import FigureSpec
+
+    Value = str | int | float | bool | None
 
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
@@ -31,46 +34,51 @@ def _changes(values: dict[str, Any]) -> str | None:
     return fix_hp_text(values) if values else None
 
 
-COLUMNS: dict[str, Callable[[Record], str | int | float | bool | None]] = {
-    "run_id": lambda record: record.run_id,
-    "case_key": lambda record: record.case_key,
-    "case": lambda record: record.plan.case,
-    "recipe": lambda record: record.plan.recipe_name,
-    "started_utc": lambda record: record.started,
-    "status": lambda record: record.status,
+# Where a record has it, or what computes it.
+_SOURCES: dict[str, str | Callable[[Record], Value]] = {
+    "run_id": "run_id",
+    "case_key": "case_key",
+    "case": "plan.case",
+    "recipe": "plan.recipe_name",
+    "started_utc": "started",
+    "status": "status",
     "cause_kind": lambda record: None if record.cause is None else record.cause.kind,
-    "trust": lambda record: record.trust.grade,
-    "verification": lambda record: record.verification,
+    "trust": "trust.grade",
+    "verification": "verification",
     "trust_reasons": lambda record: " ".join(x.code for x in record.trust.reasons) or None,
-    "suite_version": lambda record: record.suite.version,
+    "suite_version": "suite.version",
     "suite_commit": lambda record: record.environment.get("commit"),
-    "vendor": lambda record: record.plan.device.vendor,
+    "vendor": "plan.device.vendor",
     "device": short_device,
-    "nnodes": lambda record: record.plan.nnodes,
-    "nproc": lambda record: record.plan.nproc,
-    "repeat_index": lambda record: record.plan.repeat_index,
+    "nnodes": "plan.nnodes",
+    "nproc": "plan.nproc",
+    "repeat_index": "plan.repeat_index",
     "precision": lambda record: record.plan.recipe["precision"],
-    "rules": lambda record: record.plan.rules,
-    "compared_with": lambda record: record.plan.compared_with,
+    "rules": "plan.rules",
+    "compared_with": "plan.compared_with",
     "fix_hp": lambda record: _changes(record.fix_hp),
     "extra": lambda record: _changes(record.extra),
     "labels": lambda record: " ".join(record.labels) or None,
-    "data_origin": lambda record: record.plan.data.origin,
-    "data_content_id": lambda record: record.plan.data.content_id,
-    "quality_metric": lambda record: record.quality.metric,
-    "quality_value": lambda record: record.quality.value,
-    "quality_target": lambda record: record.quality.target,
-    "quality_reached": lambda record: record.quality.reached,
-    "samples": lambda record: record.counts.samples,
-    "sequences": lambda record: record.counts.sequences,
-    "tokens": lambda record: record.counts.tokens,
-    "tokens_padded": lambda record: record.counts.tokens_padded,
-    "steps": lambda record: record.counts.steps,
-    "epochs": lambda record: record.counts.epochs,
-    "warmup_steps": lambda record: record.steps.warmup,
-    "steady": lambda record: record.steps.steady,
+    "data_origin": "plan.data.origin",
+    "data_content_id": "plan.data.content_id",
+    "quality_metric": "quality.metric",
+    "quality_value": "quality.value",
+    "quality_target": "quality.target",
+    "quality_reached": "quality.reached",
+    "samples": "counts.samples",
+    "sequences": "counts.sequences",
+    "tokens": "counts.tokens",
+    "tokens_padded": "counts.tokens_padded",
+    "steps": "counts.steps",
+    "epochs": "counts.epochs",
+    "warmup_steps": "steps.warmup",
+    "steady": "steps.steady",
     "monitor": lambda record: record.telemetry.monitor if record.telemetry else None,
     "final_result_unit": lambda record: record.figures["final_result"].unit,  # the case's own
+}
+COLUMNS: dict[str, Callable[[Record], Value]] = {
+    name: attrgetter(source) if isinstance(source, str) else source
+    for name, source in _SOURCES.items()
 }
 # What columns hold; texts the others, or null.
 KINDS: dict[str, Any] = (

@@ -81,7 +81,9 @@ def listing(
         order = (by.desc() if sort.startswith("-") else by).nulls_last()
         shown = [_value(connection, key) for key in keys]
         asked = sa.select(*(x.label(None) for x in shown), RUNS.c.more, RUNS.c.final_result_unit)
-        asked = asked.where(met).order_by(order, RUNS.c.started_utc.desc(), RUNS.c.path, RUNS.c.id)
+        asked = asked.where(met).order_by(
+            order, RUNS.c.started_utc.desc().nulls_last(), RUNS.c.path, RUNS.c.line
+        )
         found = connection.execute(asked.limit(limit)).all()
         total = len(found)
         if limit is not None:
