@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 import trainmark.judge.audit
 from fakes import GOLDEN
 from trainmark import cases
-from trainmark.errors import UsageError
 from trainmark.judge.audit import RULES, audit, subject
 from trainmark.library.selection.words import select
 from trainmark.record.messages import render
-from trainmark.record.record import FigureEntry, Record
+from trainmark.record.record import Record
 from trainmark.record.rows import Reading, Row
 from trainmark.spec import message
 
@@ -73,21 +72,6 @@ def test_sound_rows_of_the_founding_pages_raise_no_alarm(case: str) -> None:
 @pytest.mark.parametrize("name", RECORDS)
 def test_an_honest_record_has_no_finding(name: str) -> None:
     assert audit([golden(name)]) == []
-
-
-def test_honest_launches_of_the_same_work_have_no_finding() -> None:
-    record = golden("record_toy.json").record
-    assert record is not None
-    steps, figures = record.steps, record.figures
-    views = [
-        golden(
-            "record_toy.json", run_id=f"run{number}",
-            steps=steps.model_copy(update={"time_ns": [time + number for time in steps.time_ns]}),
-            figures=figures | {"e2e_time": FigureEntry(value=12.0 + number / 64, unit="s")},
-        )
-        for number in range(6)
-    ]  # fmt: skip
-    assert audit(views) == []
 
 
 # Times of a launch: what trains and waits, what only evaluates. Samples are what was counted.
@@ -156,21 +140,6 @@ def test_the_declared_precision_is_read_from_what_is_printed(
     printed: str, precision: str | None
 ) -> None:
     assert row({}, cells={"precision": printed}).precision == precision
-
-
-def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(UsageError, match="orderings"):
-        audit([], only=["orderings"])
-
-
-def test_errors_come_first_and_then_the_order_of_the_page() -> None:
-    figures = {"p_core": 1.0, "p_train": 2.0}
-    views = [
-        row({"acc": 0.1, "acc_target": 0.2}, metric="acc", line=1),
-        row(figures, line=9),
-        row(figures | {"mem": 9.0}, line=5),
-    ]
-    assert [one.subject.line for one in audit(views)] == [5, 9, 1]
 
 
 def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:

@@ -94,17 +94,6 @@ def test_of_a_round_that_is_not_whole_nothing_counts() -> None:
     assert found.figures[0].launches == (5, 5)
 
 
-def test_where_no_launch_passed_nothing_can_be_told() -> None:
-    cause = Cause(kind="oom", message=message("x"))
-    b = [one.model_copy(update={"status": "oom", "cause": cause}) for one in series("b", RATES)]
-    found = compare(series("a", RATES), b)
-    assert (found.verdict, found.exit_code, found.b.names) == ("too_little_data", 3, ())
-    assert [one.name for one in found.b.left_out] == ["b1", "b2", "b3", "b4", "b5"]
-    assert found.sentence.code == "compare_absent"
-    assert found.figures[0].a == pytest.approx(100.0, rel=1e-3)
-    assert (found.figures[0].b, found.figures[0].ratio) == (None, None)
-
-
 def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> None:
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = graded([message("evidence_altered", file="plan.json")])

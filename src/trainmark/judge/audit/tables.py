@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 T = TypeVar("T")
-_LAUNCHES = 4  # of the same work, at least
-_SHARE = 1 / 3  # of their median
 _PASS = 0.1  # of a pass over the data
 _TIMES = ("e2e_time", "train_time", "p_core")  # two launches have not all three in common
 _TIMED = {"e2e_time", "token/p/s", *RATES}
@@ -40,8 +38,7 @@ _ATTENTION = 0.3
 
 
 def convergence(subjects: Subjects) -> Hits:
-    """Yield what reached its quality in a fraction of a pass, or far sooner than others did."""
-    same: dict[object, list[tuple[Subject, float]]] = defaultdict(list)
+    """Yield what reached its quality in a fraction of a pass over the data."""
     for one in subjects:
         samples, rows = _samples_to_quality(one), one.workload.samples_per_pass
         if samples is None:
@@ -50,14 +47,6 @@ def convergence(subjects: Subjects) -> Hits:
         if rows and samples < _PASS * rows and not generated:
             args = {"metric": one.metric, "value": one.quality, "samples": samples}
             yield one, message("audit_few_passes", rows=rows, passes=samples / rows, **args)
-        if one.target is not None:
-            same[one.name, one.work, one.world_size, one.target].append((one, samples))
-    for found in (found for found in same.values() if len(found) >= _LAUNCHES):
-        usual = median(samples for _, samples in found)
-        for one, samples in (item for item in found if item[1] < _SHARE * usual):
-            args = {"samples": samples, "usual": usual, "launches": len(found)}
-            target = {"metric": one.metric, "target": one.target}
-            yield one, message("audit_fast_convergence", **target, **args)
 
 
 def _samples_to_quality(one: Subject) -> float | None:
