@@ -80,7 +80,9 @@ def listing(
         by = _value(connection, sort.removeprefix("-"))
         order = (by.desc() if sort.startswith("-") else by).nulls_last()
         shown = [_value(connection, key) for key in keys]
-        asked = sa.select(*(x.label(None) for x in shown), RUNS.c.more, RUNS.c.final_result_unit)
+        # The figures of cases' own are text to be parsed, row by row.
+        more = RUNS.c.more if columns is None or {*keys} - {*RUNS.c.keys()} else sa.null()
+        asked = sa.select(*(x.label(None) for x in shown), more, RUNS.c.final_result_unit)
         asked = asked.where(met).order_by(
             order, RUNS.c.started_utc.desc().nulls_last(), RUNS.c.path, RUNS.c.line
         )
