@@ -120,7 +120,6 @@ def test_options_win_over_the_file_or_are_refused(parse: Parse) -> None:
         ("rnus: []\n", ["unknown key 'rnus'", "did you mean runs?"]),
         ("runs:\n- case: toy\n- case: toy\n  recipy: x\n", ["runs[2]", "'recipy'", "recipe?"]),
         ("runs:\n- {case: toy, out: x}\n", ["runs[1]", "unknown key 'out'"]),
-        ("runs:\n- case: toy\n  case: toy\n", ["line 3", "case is given twice"]),
         ("runs:\n- {case: toy, set: 5}\n", ["runs[1]: set"]),
         ("runs:\n- {case: toy, nproc: two}\n", ["runs[1]: nproc", "'two'", "integer"]),
         ("runs:\n- {case: toy, nproc: 2000}\n", ["runs[1]: nproc", "1024"]),
