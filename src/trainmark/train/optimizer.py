@@ -27,12 +27,15 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def warmup_factor(finished_steps: int, warmup_steps: int) -> float:
-    """Return the next step's fraction of the peak learning rate, which rises linearly to 1."""
-    return min(1.0, (finished_steps + 1) / max(warmup_steps, 1))
+def warmup_factor(finished_steps: int, warmup_steps: float) -> float:
+    """Return the next step's fraction of the peak learning rate: from 0, linearly to 1.
+
+    As Megatron-LM's scheduler and GLM's ``AnnealingLR``, whose first step has the rate 0.
+    """
+    return min(1.0, finished_steps / warmup_steps) if warmup_steps else 1.0
 
 
-def decay_progress(finished_steps: int, warmup_steps: int, decay_steps: int) -> float:
+def decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
     """Return the progress of the next step from the warm-up's end to ``decay_steps``, 0 to 1."""
     done = (finished_steps - warmup_steps) / max(decay_steps - warmup_steps, 1)
     return min(1.0, max(0.0, done))

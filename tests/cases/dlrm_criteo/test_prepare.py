@@ -92,7 +92,7 @@ def run(raw, data, **options):
 
 DAYS = [rows_of(1, 700), rows_of(2, 300), rows_of(3, 401)]
 ALL = [*DAYS[0], *DAYS[1], *DAYS[2]]
-LAST = {"test": DAYS[2][:201], "validation": DAYS[2][201:]}
+LAST = {"test": DAYS[2][:200], "validation": DAYS[2][200:]}
 SPLITS = {"train": shuffled(DAYS[:2]), **LAST}
 
 
@@ -124,12 +124,12 @@ def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, thr
     assert files_of(data) == files
     spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
-    assert (spec.num_rows("train"), spec.num_rows("test")) == (1000, 201)
+    assert (spec.num_rows("train"), spec.num_rows("test")) == (1000, 200)
     assert spec.changed_rules == (
         {} if threshold == 15 else {"frequency_threshold": str(threshold)}
     )
     manifest = json.loads((data / "manifest.json").read_bytes())
-    assert manifest["counts"] == {"train": 1000, "test": 201, "validation": 200}
+    assert manifest["counts"] == {"train": 1000, "test": 200, "validation": 201}
     assert manifest["frequency_threshold"] == threshold
     assert sorted(manifest["files"]) == sorted([*files, "feature_spec.yaml"])
     assert [source["name"] for source in manifest["sources"]] == ["day_0", "day_1.gz", "day_2"]

@@ -149,9 +149,10 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
                        lr_warmup_fraction=0.1)  # fmt: skip
     factors = [lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
     half = 0.1 + 0.9 / 2
-    assert factors == pytest.approx([0.1, 0.5, 1.0, 1.0, half, 0.1, 0.1])
+    assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, half, 0.1, 0.1])
     assert lr_factor(GptRecipe(lr_warmup_fraction=0.0), 0) == 1.0
-    assert math.isclose(lr_factor(GptRecipe(), 3199), 1.0)  # 1% of 320,000 steps
+    assert lr_factor(GptRecipe(), 3200) == 1.0  # 1% of 320,000 steps
+    assert math.isclose(lr_factor(GptRecipe(), 3199), 3199 / 3200)
 
 
 # A spread model is the whole model: (ranks, recipe) -> the same as one rank.

@@ -157,7 +157,7 @@ def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
-    assert "--text-key" in caught.value.remedy
+    assert "text_key=" in caught.value.remedy
 
 
 def block_of(lines, path=None):

@@ -21,9 +21,13 @@ class DistilbertRecipe(Recipe):
     )
 
 
+SEED = 0  # of the published runs
+
+
 def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> DistilbertRecipe:
     """Return the published setup: AdamW 5e-5, no decay, at most 10 epochs, accuracy 0.91."""
     return DistilbertRecipe(
+        seed=SEED,
         micro_batch_size=micro_batch_size, grad_accum_steps=grad_accum_steps,
         learning_rate=5e-5, max_epochs=10, target_value=0.91, world=world,
     )  # fmt: skip

@@ -98,7 +98,7 @@ def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then a square."""
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
-    left = recipe.decay_start_step + recipe.decay_steps - finished_steps
+    left = recipe.decay_start_step + recipe.decay_steps - finished_steps - 1
     return float(min(1.0, max(0.0, left / recipe.decay_steps)) ** 2)
 
 

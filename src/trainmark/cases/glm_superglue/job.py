@@ -116,7 +116,7 @@ def load_data(context: JobContext) -> Loaded:
 
 def lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear up, then linear down."""
-    warmup = round(recipe.lr_warmup_fraction * recipe.lr_decay_steps)
+    warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
     return warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * done)
 

@@ -33,7 +33,7 @@ def load_data(context: JobContext) -> Splits:
 
 def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then cosine."""
-    warmup = round(recipe.lr_warmup_fraction * recipe.lr_decay_steps)
+    warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     lowest = recipe.min_learning_rate / recipe.learning_rate
     done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
     cosine = lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2

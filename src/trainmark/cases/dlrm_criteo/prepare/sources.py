@@ -71,7 +71,8 @@ def find_sources(raw: Path) -> dict[str, Path]:
 def split_rows(rows: Mapping[Path, int]) -> list[Part]:
     """Return which rows go where, by source.
 
-    Of days, the last one is cut into halves, the first for the test. Of a single log, the
+    Of days, the last one is cut into halves, the first for the test; an odd row goes to the
+    validation, as NVIDIA's Spark route has it. Of a single log, the
     last seventh is for the test and there is no validation.
 
     Raises:
@@ -79,7 +80,7 @@ def split_rows(rows: Mapping[Path, int]) -> list[Part]:
     """
     *early, last = rows.values()
     days = len(early)
-    cut = (last + 1) // 2 if days else last - last // TEST_SHARE
+    cut = last // 2 if days else last - last // TEST_SHARE
     ends = [("train", number, 0, count) for number, count in enumerate(early)]
     names = ("test", "validation") if days else ("train", "test")
     ends += [(names[0], days, 0, cut), (names[1], days, cut, last)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, count
+from itertools import accumulate, count, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from .questions import LETTERS
@@ -81,17 +81,38 @@ def as_read(column: Sequence[str]) -> list[str]:
 
     A column of whole numbers only is printed as integers. With a missing value or another
     kind of number in it, all are printed as floats. With any other text in it, all cells are
-    printed as they are written.
+    printed as they are written. A whole number beyond int64 changes that; see ``_beyond_int64``.
     """
     known = [cell for cell in column if cell not in MISSING]
     shown: Callable[[str], object] = str
-    if all(map(_WHOLE.fullmatch, known)):
+    whole = list(takewhile(_WHOLE.fullmatch, known))  # what the parser reads before another text
+    if any(not -(2**63) <= int(cell) < 2**63 for cell in whole):
+        positive = [cell for cell in known if not cell.lstrip().startswith("-")]
+        whole = list(takewhile(_WHOLE.fullmatch, positive))
+        if len(whole) == len(positive) or any(int(cell) >= 2**64 for cell in whole):
+            return _beyond_int64(column, known)
+    if len(whole) == len(known):
         shown = int if len(known) == len(column) else lambda cell: float(int(cell))
     elif all(map(_NUMBER.fullmatch, known)):
         shown = float
     elif {cell.lower() for cell in known} <= {"true", "false"}:
         shown = str.capitalize
     return ["nan" if cell in MISSING else str(shown(cell)) for cell in column]
+
+
+def _beyond_int64(column: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the cells of a column in which a whole number beyond int64 comes first.
+
+    They are integers, but as they are written, missing ones too, where uint64 would hold the
+    large ones and a negative or missing one stands beside them, or where one is no whole number.
+    """
+    numbers = [int(cell) for cell in known if _WHOLE.fullmatch(cell)]
+    signed = any(cell.lstrip().startswith("-") for cell in known)
+    unsigned = max(numbers) >= 2**63
+    conflict = unsigned and max(numbers) < 2**64 and (signed or len(known) < len(column))
+    if conflict or len(numbers) < len(known):
+        return list(column)
+    return ["nan" if cell in MISSING else str(int(cell)) for cell in column]
 
 
 def _rows_as_read(rows: Sequence[Question]) -> list[Question]:
