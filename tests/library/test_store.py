@@ -132,22 +132,25 @@ def test_a_record_that_cannot_be_read_is_told(tmp_path):
 
 def test_what_was_added_is_read_again_when_the_index_is_made_anew_or_its_disk_is_back(tmp_path):
     write(tmp_path / "runs" / "a", document("a"))
-    write(tmp_path / "far" / "b", document("b"))
+    write(tmp_path / "far/disk/b", document("b"))
     index, _ = opened(str(tmp_path / "runs"))
-    add(index, [str(tmp_path / "far")])
+    add(index, [str(tmp_path / "far/disk")])
     before = everything(index.database)
     assert [run["run_id"] for run in before] == ["a", "b"]
     index, unreached = opened(str(tmp_path / "runs"), rebuild=True)
     assert (everything(index.database), unreached) == (before, [])
     (tmp_path / "far").rename(tmp_path / "unmounted")
     index, unreached = opened(str(tmp_path / "runs"), rebuild=True)
-    assert (listed(tmp_path / "runs"), unreached) == ("a", [str(tmp_path / "far")])
+    assert (listed(tmp_path / "runs"), unreached) == ("a", [str(tmp_path / "far/disk")])
     (tmp_path / "unmounted").rename(tmp_path / "far")
     assert everything(opened(str(tmp_path / "runs"))[0].database) == before
-    shutil.rmtree(tmp_path / "far" / "b")
-    write(tmp_path / "far" / "c", document("c"))
-    add(index, [str(tmp_path / "far")])
+    shutil.rmtree(tmp_path / "far/disk/b")
+    write(tmp_path / "far/disk/c", document("c"))
+    add(index, [str(tmp_path / "far/disk")])
     assert listed(tmp_path / "runs", "run_id!=a") == "c"
+    shutil.rmtree(tmp_path / "far/disk")  # its disk is there: it is gone for good
+    assert opened(str(tmp_path / "runs"), rebuild=True)[1] == []
+    assert index.sources() == []
 
 
 def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):

@@ -30,8 +30,10 @@ def opened(where: str | None = None, *, rebuild: bool = False) -> tuple[Index, l
     for source in index.sources(unread=True):
         try:
             add(index, [source])
-        except RecordError:  # it is gone, its disk is not there, or it cannot be read any more
+        except RecordError:  # its disk is not there, it is gone, or it cannot be read any more
             unreached.append(source)
+            if rebuild and Path(source).parent.is_dir() and not Path(source).exists():
+                index.keep(unreached.pop(), [])
     return index, unreached
 
 
