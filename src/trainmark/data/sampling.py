@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -180,8 +180,17 @@ class Splits:
     """What a rank trains and scores; ``content_id`` names the tokens."""
 
     train: Samples
-    validation: Samples
+    validation: Scored
     content_id: str
+
+
+class Scored(Protocol):
+    """Samples that an evaluation scores, in their order."""
+
+    def __len__(self) -> int: ...
+
+    def in_order(self) -> EpochIndex:
+        """Return them."""
 
 
 def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

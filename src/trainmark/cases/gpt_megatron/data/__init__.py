@@ -6,17 +6,12 @@ The check loads the data as a rank does, so that a rank finds no fault that it p
 
 from __future__ import annotations
 
-import json
-from hashlib import file_digest
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trainmark.data import language
-from trainmark.data.cache import Extremes, cached_scan, extremes
-from trainmark.data.indexed import IndexedReader, bin_file, idx_file, readable
+from trainmark.data.corpus import checked_tokens
+from trainmark.data.indexed import IndexedReader, bin_file, readable
 from trainmark.data.language import entropy_rate
-from trainmark.data.model_config import refuse_short
 from trainmark.data.sampling import Samples, Splits, sample_count, split_documents
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
@@ -65,11 +60,7 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
 __all__ = ["check", "check_fit", "generate", "load"]
 
 LAYOUT = "megatron-indexed"
-MANIFEST = "manifest.json"  # of ``prepare``
-PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
-BLOCK_BYTES = 16 << 20
 INDICES = "indices"  # subfolder of a data folder for what was computed from it
-CONTENT = "tokens"  # what the findings of a scan are called
 PREPARE = "run `trainmark prepare gpt_megatron tokenizer=DIR --from RAW --data DIR`"
 
 
@@ -107,42 +98,6 @@ def find_pair(folder: Path) -> Path:
     )
 
 
-def scan(reader: IndexedReader, place: Path) -> Extremes:
-    """Return what the bytes of a pair, index and tokens, are; kept in ``place``."""
-    index, tokens = idx_file(reader.prefix), bin_file(reader.prefix)
-
-    def read() -> dict[str, Extremes]:
-        with readable(index), index.open("rb") as stream:
-            digest = file_digest(stream, "sha256")
-        step = BLOCK_BYTES // reader.dtype.itemsize
-        blocks = (reader.tokens[at : at + step] for at in range(0, reader.num_tokens, step))
-        return {CONTENT: extremes(blocks, digest=digest)}
-
-    with readable(tokens):
-        return cached_scan(
-            place / "content.json", {file.name: file for file in (index, tokens)}, read
-        )[CONTENT]
-
-
-def _refuse_ids(reader: IndexedReader, content: Extremes, vocab_size: int) -> None:
-    """Refuse ids outside the vocabulary, naming the document of the worst one."""
-    worst = ((content.smallest, content.smallest_at), (content.largest, content.largest_at))
-    for token, at in worst:
-        if 0 <= token < vocab_size:
-            continue
-        noted = _noted_vocab_size(reader.prefix.parent) or "that"
-        starts = reader.token_starts(range(reader.num_documents))
-        document = int(np.searchsorted(starts, at, side="right")) - 1
-        raise DataError(
-            f"token id {token}",
-            where=f"{bin_file(reader.prefix)}, document {document}, "
-            f"token {at - starts[document]} (both counted from 0)",
-            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            remedy=f"set vocab_size to {noted} of the tokenizer "
-            "the data was made with, or prepare the data again",
-        )
-
-
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
     """Refuse a split without one whole sample, before anything takes long."""
     for name, documents in splits.items():
@@ -163,25 +118,6 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
             )
 
 
-def _noted_vocab_size(folder: Path) -> int | None:
-    """Return the entries of the vocabulary that ``prepare`` noted beside the data."""
-    try:
-        noted = json.loads((folder / MANIFEST).read_bytes())["vocab_size"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # made by another program: it alone knows
-    return noted if isinstance(noted, int) else None
-
-
-def _refuse_short_vocabulary(folder: Path, vocab_size: int) -> None:
-    """Refuse a model with more entries than the tokenizer, padding allowed, where it is known."""
-    noted = _noted_vocab_size(folder)
-    if noted is not None:
-        refuse_short(
-            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
-            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
-        )  # fmt: skip
-
-
 def load(folder: Path, recipe: GptRecipe) -> Splits:
     """Open the pair and cut it into splits; nothing of the tokens is held in memory.
 
@@ -194,9 +130,7 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     del splits["test"]  # never read here
     _refuse_empty(reader, splits, recipe)
     place = folder / INDICES
-    content = scan(reader, place)
-    _refuse_ids(reader, content, recipe.vocab_size)
-    _refuse_short_vocabulary(folder, recipe.vocab_size)
+    content = checked_tokens(reader, place, vocab_size=recipe.vocab_size)
     train, validation = (
         Samples(reader, splits[name], recipe.seq_length, recipe.seed)
         for name in ("train", "validation")

@@ -1,0 +1,101 @@
+"""The two pairs in a data folder, the check before a run, and the load on a rank. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trainmark.data import language
+from trainmark.data.corpus import checked_tokens
+from trainmark.data.indexed import IndexedReader, bin_file, readable
+from trainmark.data.sampling import EpochIndex, Samples, Splits, sample_count
+from trainmark.errors import DataError
+from trainmark.spec import DataFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .recipe import Llama31Recipe
+
+LAYOUT = "megatron-indexed"
+INDICES = "indices"  # subfolder of a data folder for what was computed from it
+# Names of the published pairs: README.md of the reference, section 3.
+TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.en_text_document"
+VALIDATION_DOCUMENTS = 64  # of the generated corpus
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSamples:
+    """The first samples of a corpus as they stand, nothing shuffled."""
+
+    samples: Samples
+    most: int
+
+    def __len__(self) -> int:
+        return min(self.most, len(self.samples))
+
+    def in_order(self) -> EpochIndex:
+        """Return them; see ``Samples.in_order``."""
+        index = self.samples.in_order()
+        return replace(index, shuffle=index.shuffle[: len(self)])
+
+
+def generate(folder: Path, recipe: Llama31Recipe) -> None:
+    """Write both pairs in a language whose entropy is known; see ``trainmark.data.language``."""
+    vocab_size, seed = recipe.vocab_size, recipe.seed
+    language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
+    language.generate(
+        folder, vocab_size=vocab_size, seed=seed + 1, prefix=VALIDATION,
+        documents=VALIDATION_DOCUMENTS,
+    )  # fmt: skip
+
+
+def _pair(folder: Path, word: str, published: str) -> Path:
+    """Return the path of the folder's one pair with ``word`` in its name, without the endings."""
+    with readable(folder):
+        found = sorted(file for file in folder.glob(f"*{word}*.idx"))
+    if len(found) != 1:
+        raise DataError(
+            f"{len(found)} indices with {word} in their names",
+            where=str(folder),
+            rule=f"one pair of .idx and .bin each for train and validation, as {published}",
+            remedy="download the published pairs, or `trainmark prepare llama31_8b`",
+        )
+    return found[0].with_suffix("")
+
+
+def load(folder: Path, recipe: Llama31Recipe) -> Splits:
+    """Open both pairs; nothing of the tokens is held in memory.
+
+    Raises:
+        DataError: the first fault found, with file, rule and way out.
+    """
+    made, digests = [], []
+    for word, published in (("train", TRAIN), ("validation", VALIDATION)):
+        reader = IndexedReader.open(_pair(folder, word, published))
+        if sample_count(len(reader.tokens), recipe.seq_length) == 0:
+            raise DataError(
+                f"{len(reader.tokens)} tokens: not one whole sample",
+                where=str(bin_file(reader.prefix)),
+                rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
+                remedy="lower seq_length, or give more text",
+            )
+        content = checked_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
+        digests.append(content.digest[:16])
+        made.append(Samples(reader, range(reader.num_documents), recipe.seq_length, recipe.seed))
+    train, validation = made
+    return Splits(train, FirstSamples(validation, recipe.eval_samples), "-".join(digests))
+
+
+def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
+    """Check all that ``recipe`` reads and name the content.
+
+    Raises:
+        DataError: as ``load``.
+    """
+    loaded = load(folder, recipe)
+    generated = recipe.data == "generated"
+    return DataFacts(
+        len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT,
+        best_quality=language.entropy_rate() if generated else None,
+    )  # fmt: skip

@@ -1,0 +1,85 @@
+"""The torch side of Llama 3.1: its model over the ranks, optimizer and learning rates."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainmark.train.kernels.choice import choose
+from trainmark.train.next_token import NextTokenJob
+from trainmark.train.optimizer import decay_groups, decay_progress
+from trainmark.train.parallel import Ranks
+
+from . import data as corpus
+from .model import build_model, materialize, tensor_parallelize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from trainmark.data.sampling import Splits
+    from trainmark.protocols import JobContext
+
+    from .recipe import Llama31Recipe
+
+
+def load_data(context: JobContext) -> Splits:
+    """Return training and validation samples over the mapped tokens."""
+    return corpus.load(context.data_dir, context.recipe)
+
+
+def lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
+    """Return the learning rate of the next step over the peak: linear rise, then cosine.
+
+    The rise is that of NeMo's WarmupAnnealing: step k of w, counted from 1, has k / (w + 1).
+    """
+    warmup = recipe.lr_warmup_steps
+    if finished_steps < warmup:
+        return (finished_steps + 1) / (warmup + 1)
+    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    lowest = recipe.min_lr_fraction
+    return lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2
+
+
+class Llama31Job(NextTokenJob):
+    """See ``trainmark.protocols.Job``."""
+
+    def __init__(self, context: JobContext, data: Splits) -> None:
+        recipe: Llama31Recipe = context.recipe
+        several = context.world_size > 1
+        ranks = Ranks.of(
+            context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp and several
+        )
+        self.kernels = choose(recipe, context.device.torch_type)
+        model = build_model(recipe, self.kernels)
+        if ranks.tensor_size > 1:
+            assert ranks.mesh is not None
+            tensor_parallelize(model, ranks.mesh["tensor"])
+
+        device = torch.device(context.device.torch_type)
+        sharded = recipe.fsdp and ranks.mesh is not None
+        if not sharded:
+            materialize(model, recipe, device)
+
+        def optimizer(_: nn.Module) -> torch.optim.Optimizer:
+            if sharded:  # no rank ever holds more than its shards
+                materialize(model, recipe, device)
+            return torch.optim.AdamW(
+                decay_groups(model, recipe.weight_decay), lr=recipe.learning_rate,
+                betas=(0.9, recipe.adam_beta2), eps=recipe.adam_eps, fused=True,
+            )  # fmt: skip
+
+        super().__init__(
+            context, data, ranks=ranks, model=model, blocks=model.blocks, optimizer=optimizer,
+            compiled=False, schedule_lr=lambda steps: lr_factor(recipe, steps),
+        )  # fmt: skip
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the record says of the job; see ``Job.facts``."""
+        return {**super().facts(), "kernels": self.kernels.used("cross_entropy")}
+
+
+build = Llama31Job

@@ -1,0 +1,151 @@
+"""The library's Llama from a configuration, its loss, and how ranks cut it.
+
+Weights are drawn parameter by parameter on the host and cut there, so that they do not depend on
+how many ranks hold the model, and no rank ever holds a whole one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from .recipe import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from trainmark.train.kernels.choice import Kernels
+
+    from .recipe import Llama31Recipe
+
+# NeMo 2.1, llm/gpt/model/llama.py, Llama31Config; projections back into the residual stream are
+# divided by sqrt(2 x layers), as Megatron's scaled_init_method_normal.
+INIT_STD = 0.02
+
+
+def config_of(recipe: Llama31Recipe) -> LlamaConfig:
+    """Return the library's configuration."""
+    rope: dict[str, Any] = {
+        "rope_type": "llama3", "rope_theta": ROPE_THETA,
+        "original_max_position_embeddings": ROPE_TRAINED_LENGTH, **ROPE_SCALING,
+    }  # fmt: skip
+    return LlamaConfig(
+        vocab_size=recipe.vocab_size, hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.ffn_size, num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads, num_key_value_heads=recipe.num_kv_heads,
+        max_position_embeddings=MAX_LENGTH, rms_norm_eps=RMS_NORM_EPS, use_cache=False,
+        rope_parameters=rope, attn_implementation="sdpa",
+    )  # fmt: skip
+
+
+class Llama31(nn.Module):
+    """The language model with its loss inside, so that FSDP and DDP see the head too."""
+
+    def __init__(self, recipe: Llama31Recipe, kernels: Kernels) -> None:
+        super().__init__()
+        self.cross_entropy = kernels.cross_entropy
+        self.llama = LlamaForCausalLM(config_of(recipe))
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The transformer blocks."""
+        layers: nn.ModuleList = self.llama.model.layers
+        return layers
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the SUM of the cross-entropy, in nats, over all targets; both (B, T), int64."""
+        hidden = self.llama.model(input_ids=ids).last_hidden_state.flatten(0, 1)  # (B * T, D)
+        return self.cross_entropy(hidden, self.llama.lm_head.weight, targets.flatten())
+
+
+def build_model(recipe: Llama31Recipe, kernels: Kernels) -> Llama31:
+    """Return the model without memory for its weights, in train mode; see ``materialize``."""
+    with torch.device("meta"):
+        model = Llama31(recipe, kernels)
+    if recipe.checkpoint_activations != "none":
+        selective = recipe.checkpoint_activations == "selective"
+        options: dict[str, Any] = {"context_fn": _keep_matmuls} if selective else {}
+        for block in model.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
+    if recipe.compile:
+        for block in model.blocks:
+            block.compile(mode=None if recipe.compile is True else recipe.compile)
+    return model.train()
+
+
+def _keep_matmuls() -> Any:
+    """Return the contexts of a forward pass that saves what is expensive to compute again."""
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    aten = torch.ops.aten
+    kept = [
+        aten.mm.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    ]
+    return create_selective_checkpoint_contexts(kept)
+
+
+def tensor_parallelize(model: Llama31, mesh: DeviceMesh) -> None:
+    """Cut the model over the ranks of a one-dimensional mesh, in place.
+
+    Heads, feed-forward columns, and the rows of token table and head are cut; norms are the same on
+    every rank.
+    """
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    from trainmark.train.parallel import Replicated
+
+    block = "llama.model.layers.*."
+    plan: dict[str, ParallelStyle] = {
+        "llama.model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+        "llama.model.norm": Replicated(),
+        "llama.lm_head": ColwiseParallel(),
+    }
+    norms = ("input_layernorm", "post_attention_layernorm")
+    plan |= {block + name: Replicated() for name in norms}
+    plan |= {f"{block}self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+    plan |= {f"{block}mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
+    plan |= {f"{block}{name}": RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+    parallelize_module(model, mesh, plan)
+
+
+@torch.no_grad()
+def materialize(model: Llama31, recipe: Llama31Recipe, device: torch.device) -> None:
+    """Give the parameters memory on ``device`` and draw them from the recipe's seed, in place."""
+    model.to_empty(device=device)
+    model.llama.model.rotary_emb = LlamaRotaryEmbedding(model.llama.config).to(device)
+    generator = torch.Generator().manual_seed(recipe.seed)
+    residual = INIT_STD / (2 * recipe.num_layers) ** 0.5
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            nn.init.ones_(parameter)
+            continue
+        std = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else INIT_STD
+        _fill(parameter, torch.empty(parameter.shape).normal_(std=std, generator=generator))
+
+
+def _fill(parameter: Tensor, whole: Tensor) -> None:
+    """Copy what of ``whole`` this rank holds; every rank has drawn the same."""
+    if isinstance(parameter, DTensor):
+        cut = distribute_tensor(
+            whole.to(parameter.device), parameter.device_mesh, parameter.placements,
+            src_data_rank=None,
+        )  # fmt: skip
+        parameter.to_local().copy_(cut.to_local())
+    else:
+        parameter.copy_(whole)

@@ -1,0 +1,133 @@
+"""Llama 3.1: its loss is the library's, its learning rates the reference's, on any mesh."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_llama31
+from tiny_gpt import train
+from trainmark.cases.llama31_8b.case import CASE
+from trainmark.cases.llama31_8b.job import lr_factor
+from trainmark.cases.llama31_8b.recipe import Llama31Recipe
+from trainmark.errors import UsageError
+from trainmark.protocols import Counts
+
+# Ranks, and what of the recipe spreads the model over them.
+SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
+    "sharded over two": (2, {"micro_batch_size": 4}),
+    "cut over two": (2, {"tensor_parallel": 2, "fsdp": False}),
+    "cut over two, sharded over two": (4, {"tensor_parallel": 2, "micro_batch_size": 4}),
+}
+
+
+def test_the_loss_is_the_librarys_own() -> None:
+    job = tiny_llama31.new_job()
+    ids = torch.from_numpy(job.data.train.in_order().tokens(range(8)))
+    ours = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
+    theirs = job.model.llama(input_ids=ids[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(theirs.flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(ours, loss, rtol=0, atol=1e-6)
+
+
+def test_weights_are_drawn_as_the_reference_draws_them() -> None:
+    job = tiny_llama31.new_job(hidden_size=256, ffn_size=512)
+    drawn = dict(job.model.named_parameters())
+    block = "llama.model.layers.1."
+    for name, std in (
+        ("llama.model.embed_tokens.weight", 0.02),
+        ("llama.lm_head.weight", 0.02),
+        (f"{block}mlp.up_proj.weight", 0.02),
+        (f"{block}mlp.down_proj.weight", 0.01),  # 0.02 / sqrt(2 x 2 layers)
+        (f"{block}self_attn.o_proj.weight", 0.01),
+    ):
+        assert drawn[name].std().item() == pytest.approx(std, rel=0.02), name
+    assert torch.all(drawn[f"{block}input_layernorm.weight"] == 1)
+
+
+def test_the_published_rates() -> None:
+    recipe = CASE.recipes["standard-1x8"]
+    assert isinstance(recipe, Llama31Recipe)
+    assert lr_factor(recipe, 0) == 1 / 513
+    assert lr_factor(recipe, 511) == 512 / 513
+    assert lr_factor(recipe, 512) == 1.0
+    half = 512 + (1_200_000 - 512) // 2
+    assert lr_factor(recipe, half) == pytest.approx(0.55)
+    assert lr_factor(recipe, 1_200_000) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["standard-1x8", "standard-2x8"])
+def test_a_published_step_takes_32_sequences(name: str) -> None:
+    recipe = CASE.recipes[name]
+    assert recipe.world is not None
+    ranks = math.prod(int(number) for number in recipe.world.split("x"))
+    assert recipe.micro_batch_size * recipe.grad_accum_steps * ranks == 32
+
+
+def test_weights_and_flops_are_those_of_the_published_model() -> None:
+    job = tiny_llama31.new_job()
+    recipe = Llama31Recipe()
+    # Without the token table: 8,030,261,248 parameters less 128,256 x 4096, and 65 norms of 4096.
+    assert recipe.matmul_weights == 8_030_261_248 - 128_256 * 4096 - 65 * 4096
+    assert job.parameters == sum(item.numel() for item in job.model.parameters())
+    tokens = Counts(1, 1, 12, 12)
+    attention = 12 * 2 * 32 * 12
+    assert job.model_flops(tokens) == 12 * (6 * job.recipe.matmul_weights + attention)
+
+
+@pytest.mark.parametrize("activations", ["selective", "full"])
+def test_recomputing_changes_no_loss(activations: str) -> None:
+    alone = train(tiny_llama31.new_job())
+    found = train(tiny_llama31.new_job(checkpoint_activations=activations))
+    assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+
+
+def spawn(place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, Any]]:
+    folder = str(Path(tiny_llama31.__file__).parent)
+    program = (
+        f"import sys; sys.path.insert(0, {folder!r}); from tiny_llama31 import rank_main; "
+        f"rank_main(int(sys.argv[1]), *sys.argv[2:4], {ranks}, {changes!r})"
+    )
+    shared = [str(place / "rendezvous"), str(place / "rank")]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(rank), *shared])
+        for rank in range(ranks)
+    ]
+    assert [process.wait() for process in processes] == [0] * ranks
+    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.cpu_seconds(90)
+def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
+    ranks, changes = SPREADS[name]
+    tensor_size = changes.get("tensor_parallel", 1)
+    alone = train(tiny_llama31.new_job())
+    found = spawn(tmp_path, ranks, changes)
+    counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
+    assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
+    means = [sum(step) / len(step) for step in zip(*(x["losses"] for x in counting), strict=True)]
+    assert means == pytest.approx(alone["losses"], abs=1e-5)
+    for item in found:
+        assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        ({"num_heads": 5}, 1),
+        ({"num_kv_heads": 3}, 1),
+        ({"tensor_parallel": 16}, 16),
+        ({"tensor_parallel": 2}, 3),
+    ],
+)
+def test_shapes_that_do_not_divide_are_refused(changes: dict[str, Any], ranks: int) -> None:
+    Llama31Recipe().check(8)
+    with pytest.raises(UsageError, match="does not divide"):
+        Llama31Recipe(**changes).check(ranks)
