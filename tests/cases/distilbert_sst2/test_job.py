@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import (
-    DistilBertForMaskedLM,
     DistilBertForSequenceClassification,
 )
 
@@ -19,7 +18,7 @@ from trainmark.cases.distilbert_sst2.data.model_files import (
     ModelConfig,
     expected_shapes,
 )
-from trainmark.cases.distilbert_sst2.job import build_model, parameter_groups
+from trainmark.cases.distilbert_sst2.job import parameter_groups
 from trainmark.data.split import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
@@ -206,31 +205,3 @@ def test_model_flops_of_the_base_model_are_the_formula(folder, loaded):
     assert BASE.head_matmul_weights == 591_360
     per_sample = 512 * (6 * 42_467_328 + 12 * 6 * 768 * 512) + 6 * 591_360
     assert the_job.model_flops(Counts(3, 3, 60, 3 * 512)) == 3 * per_sample
-
-
-@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
-@pytest.mark.parametrize("kind", ["classifier", "masked", "bare"])
-def test_pretrained_weights_arrive_and_the_head_starts_fresh(tmp_path, loaded, form, kind):
-    hf_config = DistilBertConfig.from_dict(dict(loaded.config.raw))
-    torch.manual_seed(5)
-    if kind == "classifier":
-        source = DistilBertForSequenceClassification(hf_config)
-    else:
-        source = DistilBertForMaskedLM(hf_config)
-    if kind == "bare":
-        source = source.distilbert
-    state = {key: item.clone() for key, item in source.state_dict().items()}
-    file = tmp_path / form
-    if form == "pytorch_model.bin":
-        torch.save(state, file)
-    else:
-        from safetensors.torch import save_file
-
-        save_file(state, file)
-    model = build_model(loaded.config, seed=1, weights=file)
-    fresh = build_model(loaded.config, seed=1)
-    encoder = source if kind == "bare" else source.distilbert
-    for name, parameter in encoder.named_parameters():
-        assert torch.equal(model.get_parameter(f"distilbert.{name}"), parameter), name
-    head = source.classifier.weight if kind == "classifier" else fresh.classifier.weight
-    assert torch.equal(model.classifier.weight, head)

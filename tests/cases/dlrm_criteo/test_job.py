@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.devices.vendors.cpu import CpuDevice
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 from trainmark.plan import reference
 from trainmark.protocols import Counts, JobContext
 
@@ -155,16 +154,6 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     assert "use 3 machines like this one" in str(caught.value)
 
 
-def test_both_passes_of_the_embedding_stage_are_timed(folder: Path) -> None:
-    device = CpuDevice(threads=1, clock=count().__next__)  # a nanosecond from mark to mark
-    context = JobContext(recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=device)
-    job = build(context, load_data(context))
-    batches = job.batches(0)
-    for _ in range(3):
-        job.step(batches)
-    assert context.stages.take_ns(device) == {"embedding": 3 * 2}
-
-
 def test_model_flops_count_layers_and_interaction(folder: Path) -> None:
     weights = 13 * 16 + 16 * 8 + (8 + 10) * 16 + 16  # 32 features, 14 of them padding
     expected = 6 * (weights + 5 * 5 * 8) - 2 * 13 * 16
@@ -190,25 +179,6 @@ def test_recipes_have_the_published_global_batches() -> None:
         "standard-1x1": 65_536, "standard-1x8": 65_536, "standard-2x8": 65_536,
         "throughput-1x1": 262_144, "throughput-1x8": 2_097_152, "throughput-2x8": 2_752_512,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"grad_accum_steps": 2}, "grad_accum_steps=2 does not go with fused tables"),
-        ({"weight_decay": 0.1}, "weight_decay=0.1 does not go with fused tables"),
-        ({"compile": True}, "compile=true does not go with fused tables"),
-        ({"bottom_layers": "16,9"}, "bottom_layers=16,9 ends in 9"),
-        ({"top_layers": "16,2"}, "top_layers=16,2 ends in 2"),
-        ({"top_layers": "16,,1"}, "'16,,1' is no list of widths"),
-        ({"top_layers": "0,1"}, "'0,1' is no list of widths"),
-        ({"top_layers": "9" * 5000 + ",1"}, "9,1' is no list of widths"),
-    ],
-)
-def test_recipes_that_cannot_be_trained_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match="recipe field") as caught:
-        replace(SMALL, **changes).check(1)
-    assert said in str(caught.value)
 
 
 def test_published_rows_stand_as_printed() -> None:

@@ -3,10 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from trainmark.cases.dlrm_criteo.data import layout
 from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
 from trainmark.errors import DataError
@@ -117,15 +114,6 @@ def test_the_form_with_aliases_is_read(tmp_path):
     assert spec.category_dtypes == ("int16", "int32")
     assert spec.files["train"] == spec.files["test"]
     assert spec.files["train"].categories[1] == tmp_path / "test" / "other.bin"
-
-
-@given(st.integers(1, 2**31))
-def test_the_narrowest_type_holds_every_category(cardinality):
-    dtype = layout.smallest_dtype(cardinality)
-    assert cardinality <= layout.largest_cardinality(dtype)
-    narrower = [name for name in layout.CATEGORY_BYTES if layout.largest_cardinality(name) <
-                layout.largest_cardinality(dtype)]  # fmt: skip
-    assert all(layout.largest_cardinality(name) < cardinality for name in narrower)
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,3 @@ def test_a_table_larger_than_a_rank_is_cut_evenly_over_few_ranks() -> None:
     assert placement.columns(1) == (0,)
     assert placement.is_cut(Part(0, 25, 25))
     assert not placement.is_cut(Part(1, 0, 5))
-
-
-def test_the_description_says_who_holds_what() -> None:
-    placement = place([50, 5, 4], 2**20, 3, 30 * 2**22)
-    assert placement.describe() == [
-        {"rank": 0, "tables": "0[0:25]", "rows": 25, "gib": 25 / 256, "lookups_share": 0.25},
-        {"rank": 1, "tables": "0[25:50]", "rows": 25, "gib": 25 / 256, "lookups_share": 0.25},
-        {"rank": 2, "tables": "1 2", "rows": 9, "gib": 9 / 256, "lookups_share": 0.5},
-    ]
-    nothing = place([1], 1, 2, 100).describe()[1]
-    assert (nothing["tables"], nothing["lookups_share"]) == ("-", 0.0)

@@ -170,18 +170,6 @@ def test_the_bytes_do_not_depend_on_turns_groups_or_threads(days, tmp_path, smal
         assert files_of(data) == expected(ALL, SPLITS, 3)[0]
 
 
-def test_a_single_log_keeps_its_last_seventh_for_the_test(tmp_path):
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "train.txt.gz").write_bytes(gzip.compress(text(ALL)))
-    run(tmp_path / "raw", tmp_path / "data")
-    cut = 1401 - 1401 // 7
-    splits = {"train": shuffled([ALL[:cut]]), "test": ALL[cut:]}
-    assert files_of(tmp_path / "data") == expected(ALL, splits)[0]
-    (tmp_path / "it's any.tsv").write_bytes(text(ALL))
-    run(tmp_path / "it's any.tsv", tmp_path / "other")
-    assert files_of(tmp_path / "other") == files_of(tmp_path / "data")
-
-
 def broken(position, change):
     rows = [list(fields) for fields in DAYS[1]]
     change(rows[position])

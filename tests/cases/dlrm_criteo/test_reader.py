@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
-from trainmark.errors import DataError
 
 CARDINALITIES = (100, 1_000, 50_000)
 ROWS = {"train": 103, "test": 7}
@@ -79,23 +78,3 @@ def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, se
             assert batch.numerical.tolist() == numerical[mine].tolist()
             assert batch.labels.tolist() == labels[mine].tolist()
             assert batch.categories.tolist() == categories[columns][:, whole].tolist()
-
-
-def test_a_file_that_became_shorter_is_named(spec, tmp_path):
-    folder = tmp_path / "clicks"
-    short = write_spec(_filled(folder, 20), (5,), num_numerical=1)
-    batches = SplitReader(short, "train").batches(4)
-    short.files["train"].categories[0].write_bytes(bytes(18))
-    with pytest.raises(DataError, match="it ends before row") as caught:
-        list(batches)
-    assert caught.value.where == str(folder / "train" / "cat_0.bin")
-    assert caught.value.rule
-    assert caught.value.remedy
-
-
-def _filled(folder, rows):
-    for split in ("train", "test"):
-        (folder / split).mkdir(parents=True)
-        for name, size in (("numerical", 2), ("label", 1), ("cat_0", 1)):
-            (folder / split / f"{name}.bin").write_bytes(bytes(size * rows))
-    return folder

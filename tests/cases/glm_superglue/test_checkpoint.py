@@ -101,17 +101,3 @@ def test_a_checkpoint_of_another_shape_is_refused_by_key(
     assert found.where == f"{file}, {key}"
     assert what in str(found)
     assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())
-
-
-def test_no_checkpoint_several_and_one_in_parts_are_refused(tmp_path: Path) -> None:
-    assert fault(tmp_path / "absent").where == str(tmp_path / "absent")
-    assert fault(tmp_path).what == "no checkpoints"
-    (tmp_path / LATEST).write_text("7")
-    assert fault(tmp_path).where == str(tmp_path / "7" / ORIGINAL)
-    (tmp_path / LATEST).unlink()
-    for name in ("one", "two"):
-        write(tmp_path / name, {"module": weights()})
-    assert fault(tmp_path).what == "2 checkpoints"
-    (tmp_path / "one" / "250000" / "mp_rank_01_model_states.pt").touch()
-    found = fault(tmp_path / "one")
-    assert found.what == f"the weights are cut over {ORIGINAL}, mp_rank_01_model_states.pt"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 
@@ -43,10 +42,6 @@ def write(folder, splits, **storage):
     return folder
 
 
-def opened(folder, split="train"):
-    return h5py.File(next(folder.rglob(FILES[split])), "r+")
-
-
 def same(ours, theirs):
     assert len(ours) == len(theirs)
     left, right = (examples.batch(range(len(ours))) for examples in (ours, theirs))
@@ -76,23 +71,6 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form, monkeypatch):
     found = data.load(tmp_path / "data", RECIPE)
     same(found.train, splits.train)
     same(found.validation, splits.validation)
-
-
-def test_plain_data_sets_stand_for_matrices(folder, splits):
-    with opened(folder) as file:
-        for name in ("mask", "choice_start_end"):
-            plain = np.asarray(file[name]["data"])  # separators and ends are never 0 …
-            if name == "choice_start_end":
-                plain = np.append(0, plain).reshape(-1, 2)  # … but the first begin is
-            del file[name]
-            file[name] = plain
-    same(data.load(folder, RECIPE).train, splits.train)
-
-
-def test_fewer_wrong_choices_than_the_file_has_leave_the_last_out(folder):
-    found = data.load(folder, replace(RECIPE, max_wrong_choices=1)).train
-    assert found.num_choices.tolist() == [2] * 12
-    assert found.batch([1])[0].correct.tolist() == [True, False]
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):

@@ -5,12 +5,11 @@ import hashlib
 import itertools
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_tokenizers import ids_of, write_one_file, write_two_files
+from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
 from trainmark.cases.gpt_megatron import prepare as shards
 from trainmark.cases.gpt_megatron.prepare import encoding, prepare
@@ -115,19 +114,6 @@ def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, t
     assert list(source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
     run(raw, tmp_path / "data", tokenizer)
     assert documents(tmp_path / "data") == [[*ids_of(text), 263] for text in TEXTS]
-
-
-def test_a_large_vocabulary_takes_wider_ids(tmp_path, corpus):
-    def grow(document):
-        vocab = document["model"]["vocab"]
-        vocab.update({f"x{n}": n for n in range(263, 65_499)})
-        document["added_tokens"][0]["id"] = 65_499
-
-    tokenizer = write_one_file(tmp_path / "large", grow)
-    run(corpus, tmp_path / "data", tokenizer)
-    reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
-    assert reader.dtype == np.dtype("<i4")
-    assert document_of(reader, 0) == [*ids_of(TEXTS[0]), 65_499]
 
 
 def fault(kind, corpus, data, tokenizer, **options):

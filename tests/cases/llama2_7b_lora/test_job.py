@@ -12,9 +12,7 @@ from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.devices.peaks import dense_peak
-from trainmark.errors import UsageError
 from trainmark.pages.cells import percent
-from trainmark.plan import overrides
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
@@ -188,23 +186,3 @@ def _without_adapters(causal_lm: Any) -> Any:
     }
     plain.load_state_dict(state)
     return plain
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["lora_targets=q_proj,w_proj"], "no linear layer is called 'w_proj'"),
-        (["lora_targets=q_proj,q_proj"], "names a layer twice"),
-        (["seq=1"], "seq_length=1"),
-        (["model_size=70b"], "'70b' does not fit"),
-        (["weights_dtype=fp16"], "weights_dtype=fp16 with precision=fp32"),
-        (["weights_dtype=bf16", "precision=fp16"], "weights_dtype=bf16 with precision=fp16"),
-        (["mmlu_mode=off"], "mmlu_mode=off with target_value=0.4"),
-        (["init=random"], "init=random with target_value=0.4"),
-    ],
-)
-def test_fields_that_contradict_each_other_are_refused(words: list[str], said: str) -> None:
-    standard = CASE.recipes["standard-1x1"]
-    with pytest.raises(UsageError, match=said) as caught:
-        overrides.apply_overrides(standard, overrides.parse_assignments(words)).check(1)
-    assert caught.value.remedy

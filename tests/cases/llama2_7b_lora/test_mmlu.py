@@ -9,7 +9,7 @@ import torch
 
 from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
 from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
-from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring, scoring, shares
+from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring, scoring
 from trainmark.cases.llama2_7b_lora.mmlu.prompts import prompt
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,
@@ -99,24 +99,6 @@ def test_scores_with_reuse_equal_each_prompt_alone(model, tokenizer, mmlu):
             assert (item.predicted, item.right) == (expected.predicted, expected.right)
 
 
-def test_the_prefix_goes_through_the_model_once(model, tokenizer, mmlu, monkeypatch):
-    plan = plan_scoring(tokenizer, mmlu, max_length=2048)
-    seen = []
-    forward = type(model).forward
-
-    def counted(self, input_ids, **words):
-        seen.append(input_ids.numel())
-        return forward(self, input_ids=input_ids, **words)
-
-    monkeypatch.setattr(type(model), "forward", counted)
-    score(model, mmlu, plan, batch_tokens=10_000)
-    once = sum(len(g.prefix) + sum(map(len, g.rests)) for g in plan.groups)
-    assert (len(seen), sum(seen)) == (2 * len(NAMES), once)
-    seen.clear()
-    score(model, mmlu, plan, batch_tokens=10_000, reuse=False)
-    assert sum(seen) == once + sum((len(g.rests) - 1) * len(g.prefix) for g in plan.groups)
-
-
 def check_against(peer, model, tokenizer, mmlu):
     """Compare item by item: log-probabilities, the answer, right or wrong, the averages."""
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
@@ -140,17 +122,6 @@ def test_scores_equal_those_lm_eval_gave(model, tokenizer, mmlu):
 def test_scores_equal_those_lm_eval_gives_now(folder, model, tokenizer, mmlu):
     pytest.importorskip("lm_eval", reason="needs the extra [eval]")
     check_against(score_with_lm_eval(folder), model, tokenizer, mmlu)
-
-
-def test_ranks_score_every_item_once(mmlu):
-    for world_size in (2, 3, 5):
-        rows = [
-            (mmlu[number].name, row)
-            for rank in range(world_size)
-            for number, run in shares(mmlu, rank=rank, world_size=world_size)
-            for row in run
-        ]
-        assert rows == [(s.name, row) for s in mmlu for row in range(len(s.items))]
 
 
 def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):

@@ -130,20 +130,6 @@ def test_peft_alone_loads_what_was_saved_and_finds_our_loss_and_gradients(
     assert (settings["r"], settings["lora_alpha"]) == (8, 32)
 
 
-def test_a_merged_adapter_is_the_same_model_and_can_still_be_disabled() -> None:
-    model = new_model(lora_targets=EVERY).eval()
-    ids, _ = some_rows()
-    with torch.no_grad():
-        apart = model.hidden(ids)
-        with model.peft.disable_adapter():
-            plain = model.hidden(ids)
-        model.peft.merge_adapter()
-        torch.testing.assert_close(model.hidden(ids), apart, rtol=1e-4, atol=1e-4)
-        with model.peft.disable_adapter():
-            torch.testing.assert_close(model.hidden(ids), plain, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(apart, plain, rtol=1e-2, atol=1e-2)
-
-
 def test_only_adapters_are_trained_and_counted() -> None:
     model = new_model()
     sizes = {True: 0, False: 0}
@@ -177,24 +163,6 @@ def test_a_recomputed_block_gives_the_same_gradients() -> None:
         torch.testing.assert_close(found[name], grad)
 
 
-@pytest.mark.parametrize("held", ["fp32", "bf16"])
-def test_sixteen_bits_change_the_loss_little_and_leave_adapters_whole(held: str) -> None:
-    ids, labels = some_rows()
-    loss, expected = trained(new_model(), ids, labels)
-    model = new_model(precision="bf16", weights_dtype=held)
-    frozen = {x.dtype for x in model.parameters() if not x.requires_grad}
-    assert frozen == {torch.float32 if held == "fp32" else torch.bfloat16}
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(ids, labels)
-    found.backward()
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(loss, rel=0.02)
-    for name, grad in gradients(model).items():
-        assert grad.dtype == torch.float32
-        alike = torch.cosine_similarity(grad.flatten(), expected[name].flatten(), dim=0)
-        assert alike > 0.95, name
-
-
 # The compiler makes an instance of each autograd function that it meets.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_a_compiled_model_takes_the_librarys_way_to_the_same_gradients() -> None:
@@ -206,20 +174,6 @@ def test_a_compiled_model_takes_the_librarys_way_to_the_same_gradients() -> None
     assert total.item() == pytest.approx(loss, rel=1e-5)
     for name, grad in gradients(model).items():
         torch.testing.assert_close(grad, expected[name], rtol=1e-3, atol=1e-4)
-
-
-def test_a_shared_table_is_read_once(tmp_path: Path) -> None:
-    config = write_folder(tmp_path, tie_word_embeddings=True)
-    model = new_model(tmp_path, config)
-    lm = model.causal_lm
-    assert lm.lm_head.weight is lm.model.embed_tokens.weight
-    assert parameters(config) == parameters(TINY) - 256 * 64
-    ids, labels = some_rows()
-    library = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    with model.peft.disable_adapter():
-        counted = int((labels[:, 1:] != IGNORED).sum())
-        expected = library(input_ids=ids, labels=labels).loss.item() * counted
-        assert model(ids, labels).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

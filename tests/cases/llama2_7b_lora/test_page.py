@@ -10,7 +10,6 @@ from typing import Any
 from trainmark.cases import load
 from trainmark.pages.page import html_page, markdown_page
 from trainmark.plan.plan import PlannedCase
-from trainmark.record.index_record import index_records
 from trainmark.record.record import FigureEntry, Record
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -112,10 +111,3 @@ def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
     ]  # fmt: skip
     assert "最后一次评估，科目：" in chinese
     assert '<th scope="row">virology</th>' in html_page([scored], "en")
-
-
-def test_the_json_record_is_in_tokens_a_second() -> None:
-    speed = index_records(record())[0]
-    assert speed.model_name == "nlp_llama2-7b-lora_sp_bs4_fp16_1"
-    assert (speed.mission_name, speed.direction_id) == ("文本生成", 1)
-    assert (speed.FINAL_RESULT, speed.UNIT, speed.JOB_FAIL_FLAG) == (4017.0, "tokens/s", 0)
