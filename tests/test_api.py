@@ -50,15 +50,6 @@ def test_a_row_is_a_record_with_the_columns_of_the_csv() -> None:
     assert frame["quality_reached"].tolist() == [True, BERT.quality.reached]
 
 
-def test_a_row_is_a_step_where_steps_are_asked_for() -> None:
-    frame = api.Records([TOY]).frame(steps=True)
-    assert list(frame.columns) == ["run_id", "step", "measured", "time_s", "loss", "samples"]
-    assert len(frame) == len(TOY.steps.time_ns)
-    assert frame["measured"].sum() == len(frame) - TOY.steps.warmup
-    assert frame["time_s"].tolist() == [ns / 1e9 for ns in TOY.steps.time_ns]
-    assert trainmark.table([], steps=True).num_rows == 0
-
-
 def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
     found = trainmark.load(runs, verify=False)
     assert found.places == [runs / "a", runs / "b"]

@@ -20,7 +20,7 @@ from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import launchers, local, series, submission
 from trainmark.launch.launchers import CONTAINER, LOCAL
-from trainmark.launch.progress import Progress, end_line, job_line, progress_line
+from trainmark.launch.progress import Progress, end_line, job_line
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
@@ -171,32 +171,9 @@ def launch_one(
     for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
-    record = _shown(single, site, label, stop, quiet=quiet)
+    record = local.launch_shown(single, site, label, stop, quiet=quiet)
     beside = [*published([single.case])]
     _written(partial(write_pages, [record], Path(single.run_dir), against=beside), say)
-    return record
-
-
-def _shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool) -> Record:
-    """Launch here or through the plan's launcher, with a progress line; return the record."""
-    progress, count = Progress(single), single.repeat_count
-    label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
-    if single.launcher == LOCAL:
-        line = progress_line(label, progress.poll)
-
-        def show() -> None:
-            line()
-            if progress.beyond_limit and not told:
-                told.append(progress.beyond_limit)
-                end_line(f"{label}: {progress.beyond_limit}")
-
-        told: list[str] = []
-        record = local.launch(single, stop, (lambda: None) if quiet else show)
-    else:
-        said = (lambda _: None) if quiet else job_line(progress, label)
-        record = submission.launch(single, site, stop, said)
-    if not quiet:
-        end_line(f"{label}: {record.status}")
     return record
 
 

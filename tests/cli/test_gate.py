@@ -91,14 +91,6 @@ def test_a_record_without_its_evidence_is_refused_unless_asked(cli: Call, words:
     assert "--unverified" in err
 
 
-def test_a_figure_is_named_for_a_history_only(gate: Call) -> None:
-    run("good", 100.0)
-    gate("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
-    code, out, err = gate("gate", "runs/good", "--baseline", "b.yaml", "--figure", "p_core")
-    assert (code, out) == (2, "")
-    assert "--history" in err
-
-
 def test_runs_against_their_own_history(gate: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=UTC)
     for night in range(25):

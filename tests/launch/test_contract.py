@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from trainmark import devices
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import UsageError
 from trainmark.launch.contract import Command
 from trainmark.launch.node_script import node_script
 from trainmark.launch.site import Site, read_site
-from trainmark.plan.choosing import Elsewhere, choose
+from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 
@@ -116,11 +115,3 @@ def test_the_script_of_a_node(plan: Any) -> None:
         "exec /opt/py -m trainmark.launch.node /scratch/a --data /data --port 1234 "
         '--heartbeat --node-rank "$RANK" --master "$HOST"',
     ]
-
-
-def test_what_the_site_does_not_have_is_refused() -> None:
-    choice = choose(RunRequest(case="distilbert_sst2", recipe="standard-2x8", data="x"))
-    vendor = devices.all_vendors()["nvidia"]
-    Elsewhere(launcher="slurm", nodes=2, devices_per_node=8).refuse_incapable(vendor, choice)
-    with pytest.raises(EnvironmentFault):
-        Elsewhere(launcher="slurm", nodes=1).refuse_incapable(vendor, choice)

@@ -12,15 +12,13 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.contract import JOB_FILE, JobState
 from trainmark.launch.launchers import load
-from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, name, state_of
+from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, state_of
 from trainmark.launch.site import Site
 from trainmark.plan.plan import Plan
 
@@ -116,14 +114,6 @@ def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golde
     if told is _ALL_KEYS:  # kubectl reads y as true, and 1e3 as a number, where they are bare
         assert pod["nodeSelector"] == {"gpu": "y", "rev": "1e3"}
         assert '"gpu": "y"' in text
-
-
-@settings(max_examples=50, deadline=None)
-@given(run_id=st.text(st.characters(codec="utf-8"), max_size=120))
-def test_names_are_labels_of_dns(run_id: str) -> None:
-    pattern = r"[a-z]([-a-z0-9]*[a-z0-9])?"
-    for text in (name(run_id), f"{name(run_id)}-node-0-99999-abcde"):
-        jsonschema.validate(text, {"pattern": f"^{pattern}$", "maxLength": 63})
 
 
 _NO_RESOURCE = {"cpu", "fake", "apple"}
@@ -278,15 +268,6 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
     state = job.state()
     assert state.phase == "running"
     assert "Unable to connect" in state.said
-
-
-def test_what_was_created_is_deleted_at_the_end_or_by_cancelling(
-    cluster: Path, tmp_path: Path
-) -> None:
-    _, _, job = _started(cluster, tmp_path, _SHARED)
-    for end in (job.cancel, job.collect):
-        end()
-        assert "delete" in _calls(cluster)[-1]
 
 
 def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:

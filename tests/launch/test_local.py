@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN
-from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch import local, node, processes, run_dir
+from trainmark.errors import UsageError
+from trainmark.launch import local, node, processes
 from trainmark.launch.stopping import StopRequest
 from trainmark.plan.plan import Plan
 
@@ -67,14 +67,6 @@ def test_no_child_imports_from_the_working_directory_by_accident(
     assert processes.import_variables() == {"PYTHONSAFEPATH": "1", "PYTHONPATH": left}
     monkeypatch.delenv("PYTHONPATH")
     assert processes.import_variables() == {"PYTHONSAFEPATH": "1"}
-
-
-def test_a_run_never_writes_into_another_runs_folder(tmp_path: Path) -> None:
-    (tmp_path / "record.json").write_text("{}")
-    with pytest.raises(EnvironmentFault, match="the folder is not empty") as caught:
-        run_dir.created(tmp_path).__enter__()
-    assert "--out" in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
 def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:

@@ -16,7 +16,7 @@ from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.stopping import StopRequest
-from trainmark.pages.series import series_json, series_table
+from trainmark.pages.series import series_table
 from trainmark.pages.terminal import Screen
 from trainmark.plan import case_key
 from trainmark.plan.plan_file import read_plan_file
@@ -144,24 +144,6 @@ def states(outcomes: list[Outcome]) -> dict[str, str]:
 
 
 TWO = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
-
-
-def test_all_is_done_once_and_kept_the_next_time(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
-) -> None:
-    first = go(TWO)
-    assert states(first) == {"a": "passed", "b": "passed"}
-    assert first[0].run_dir == tmp_path / "runs" / "plan" / "a"
-    assert first[1].records[0].plan.recipe["micro_batch_size"] == 32
-    assert launcher.launched == ["a", "b"]
-
-    second = go(TWO)
-    assert states(second) == {"a": "kept", "b": "kept"}
-    assert launcher.launched == []
-    assert launcher.said == ["1/2 a: kept", "2/2 b: kept"]
-    assert [outcome.run_dir for outcome in second] == [outcome.run_dir for outcome in first]
-    assert second[0].records == first[0].records
-    assert exit_code(second) == 0
 
 
 def test_what_did_not_pass_is_tried_again_beside_it(
@@ -450,41 +432,6 @@ runs:
     ]
     said = series_table(outcomes, screen=Screen(width=110))
     check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
-
-
-def test_the_document_has_an_entry_a_run(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
-) -> None:
-    launcher.endings = {"b": "oom"}
-    outcomes = go(TWO)
-    document = series_json(outcomes, name="plan", exit_code=1)
-    assert (document["plan"], document["exit_code"]) == ("plan", 1)
-    done, failed = document["runs"]
-    assert done == {
-        "name": "a",
-        "status": "passed",
-        "reason": None,
-        "run_dir": str(tmp_path / "runs/plan/a"),
-        "launches": 1,
-        "run_ids": [outcomes[0].records[0].run_id],
-        "statuses": ["passed"],
-        "verification": "unverified",
-        "did_not_pass_before": [],
-        "final_result": 512.0,
-        "final_result_unit": "samples/s",
-        "final_result_interval": None,
-        "quality": 0.9375,
-        "quality_target": 0.9,
-        "tokens_per_s_per_device": 256.0,
-        "final_result_reason": None,
-        "final_loss": 0.25,
-        "mem_bytes": 2_500_000.0,
-        "findings": [],
-        "trust": outcomes[0].records[0].trust.model_dump(mode="json"),
-        "notes": [note.as_dict() for note in outcomes[0].records[0].notes],
-    }
-    assert (failed["status"], failed["statuses"]) == ("failed", ["oom"])
-    assert failed["final_result"] is None
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: Path) -> None:

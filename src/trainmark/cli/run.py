@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,13 +91,7 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
 
     if plan.node_processes == 0:
         argv = rank_command("python", plan.run_dir)
-        if as_json:
-            say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
-            return
-        say(plan.model_dump_json(indent=2))
-        same = [word for word in sys.argv[1:] if word != "--dry-run"]
-        say(f"to run it: {shlex.join(['trainmark', *same])}", err=True)
-        say(f"each of {plan.nproc} rank(s) would run: {' '.join(argv)}", err=True)
+        say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
         return
     if plan.repeat_count > 1:
         say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)

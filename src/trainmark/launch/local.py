@@ -1,4 +1,4 @@
-"""Launch a plan on this machine: the folder, the ranks, the record."""
+"""Launch a plan on this machine: the folder, the ranks, the record; with a progress line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.launch import node, run_dir
+from trainmark.launch import node, run_dir, submission
+from trainmark.launch.launchers import LOCAL
+from trainmark.launch.progress import Progress, end_line, job_line, progress_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.launch.site import Site
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
@@ -47,3 +50,26 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
             run_dir.finish(folder, events)
             raise
         return run_dir.finish(folder, events)
+
+
+def launch_shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool) -> Record:
+    """Launch here or through the plan's launcher, with a progress line; return the record."""
+    progress, count = Progress(single), single.repeat_count
+    label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
+    if single.launcher == LOCAL:
+        line = progress_line(label, progress.poll)
+
+        def show() -> None:
+            line()
+            if progress.beyond_limit and not told:
+                told.append(progress.beyond_limit)
+                end_line(f"{label}: {progress.beyond_limit}")
+
+        told: list[str] = []
+        record = launch(single, stop, (lambda: None) if quiet else show)
+    else:
+        said = (lambda _: None) if quiet else job_line(progress, label)
+        record = submission.launch(single, site, stop, said)
+    if not quiet:
+        end_line(f"{label}: {record.status}")
+    return record

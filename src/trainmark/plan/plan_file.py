@@ -200,10 +200,3 @@ def _check_names(entries: Sequence[Entry]) -> None:
             rule = f"the first is {other.where}; each has a folder of its own"
             raise UsageError(f"a second run is called {entry.name}", where=entry.where, rule=rule,
                              remedy="give it another `name:`")  # fmt: skip
-    for entry in entries:
-        found = _ATTEMPT.fullmatch(entry.name.lower())
-        if found and found[1] in seen and attempt_number(found[1], entry.name.lower()):
-            what = f"{entry.name} is what an attempt of {seen[found[1]].name} is called"
-            rule = "attempts after the first are numbered: NAME-2, NAME-3"
-            remedy = "give one of the two another `name:`"
-            raise UsageError(what, where=entry.where, rule=rule, remedy=remedy)
