@@ -114,13 +114,7 @@ def test_options_win_over_the_file_or_are_refused(parse: Parse) -> None:
         ("name: x\n", ["runs", "required"]),
         ("runs:\n- toy\n", ["runs.0", "dictionary"]),
         ("runs:\n- recipe: tiny\n", ["runs[1]: case", "required"]),
-<<<<<<< HEAD
-        ("rnus: []\n", ["unknown key 'rnus'", "did you mean runs?"]),
-        ("runs:\n- case: toy\n- case: toy\n  recipy: x\n", ["runs[2]", "'recipy'", "recipe?"]),
-        ("runs:\n- {case: toy, out: x}\n", ["runs[1]", "unknown key 'out'"]),
-=======
         ("runs:\n- case: toy\n- case: toy\n  recipy: x\n", ["runs[2]", "'recipy'"]),
->>>>>>> a36d5056 (Lower the rooms of launching, planning and the command line; tell docs what a limit does)
         ("runs:\n- {case: toy, set: 5}\n", ["runs[1]: set"]),
         ("runs:\n- {case: toy, nproc: two}\n", ["runs[1]: nproc", "'two'", "integer"]),
         ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "not the name of a folder"]),
