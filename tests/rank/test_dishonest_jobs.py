@@ -399,3 +399,31 @@ def test_an_evaluation_over_fewer_rows_is_a_finding(run: Run) -> None:
     assert [item.as_dict() for item in record.findings] == [
         {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
     ]
+
+
+class ChangesPrecision(ToyJob):
+    """Lets matmuls run in a lower precision than the recipe's."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        torch.set_float32_matmul_precision("medium")
+        return super().batches(epoch)
+
+
+def test_a_precision_that_the_job_changed_fails_the_run(run: Run) -> None:
+    kind, code, args = told(run(ChangesPrecision))
+    assert (kind, code) == ("changed_precision", "changed_precision")
+    assert "float32_matmul: highest -> medium" in args["changes"]
+
+
+class SameRows(ToyJob):
+    """Trains the first rows of the data again and again."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        batches = list(super().batches(epoch))
+        yield from (replace(batch, tensors=batches[0].tensors) for batch in batches)
+
+
+def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run: Run) -> None:
+    record = run(SameRows, target_value=0.1)
+    assert "rows_repeated" in [found.code for found in record.findings]
+    assert record.trust.grade == "do_not_quote"

@@ -152,6 +152,7 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
         "unchanged": ["bias"],
         "gradient": [],
         "no_gradient": [],
+        "sums": {},
     }
 
 

@@ -226,3 +226,13 @@ def test_a_device_slower_than_its_siblings_is_doubted(
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in found] == slow
     assert [args["share"] for args in found] == [1 - own / others for _, own, others in slow]
     assert all(args["device"] == "X1" for args in found)
+
+
+def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
+    ranks = [rank_events([8], of_all=[16], changed=["a", "b"]) for _ in range(2)]
+    for number, events in enumerate(ranks):
+        (told,) = [one for one in events if one["event"] == "parameters"]
+        told["sums"] = {"a": 5, "b": 7 + number}
+    found = cause(plan, timeline(tmp_path, *ranks))
+    args = {"names": "b", "number": 1, "parameters": 2, "rank": 1}
+    assert found == ("parameters_differ", args)

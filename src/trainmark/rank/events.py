@@ -166,6 +166,7 @@ class Parameters(Event, tag="parameters"):
     gradient: list[str]
     no_gradient: list[str]
     updates: Count
+    sums: dict[str, int] = field(default_factory=dict)  # of those that the rank holds whole
 
 
 class Result(Event, tag="result"):
@@ -173,6 +174,8 @@ class Result(Event, tag="result"):
 
     job: dict[str, Any] = field(default_factory=dict)
     compiler: dict[str, Count | None] | None = None
+    precision_changed: list[str] = field(default_factory=list)  # flags, since they were set
+    rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
     used_bytes: Count | None = None
     allocator_peak_bytes: Count | None = None
     total_bytes: Count | None = None

@@ -8,7 +8,7 @@ their time is measured. Does not import torch: the digest of the tensors is an a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmark.errors import NotTrainedError, UntimedWorkError
 
@@ -133,10 +133,11 @@ class ParameterCheck:
         spent, self._spent_ns = self._spent_ns, 0
         return spent
 
-    def end(self) -> dict[str, list[str]]:
+    def end(self) -> dict[str, Any]:
         """Return the names of parameters that changed since ``start``, and of those that did not.
 
-        ``no_gradient`` names those whose first gradients were all zero, ``gradient`` the others.
+        ``no_gradient`` names those whose first gradients were all zero, ``gradient`` the others;
+        ``sums`` has the digests of those with gradients that this rank holds whole.
 
         Raises:
             UntimedWorkError: parameters changed since the last check.
@@ -152,4 +153,5 @@ class ParameterCheck:
             "unchanged": unchanged,
             "gradient": [name for name, some in found.items() if some],
             "no_gradient": [name for name, some in found.items() if not some],
+            "sums": {x: sums[x] for x in found if x in sums and self.gradients.is_whole(x)},
         }

@@ -55,6 +55,8 @@ class Rank:
         self.place = "start"
         self.placement: dict[str, Any] | None = None
         self.device: Device | None = None
+        self.precision: dict[str, Any] = {}  # flags of torch that were set
+        self.rows: list[int] = []  # digests of rows of the first epoch
 
     def enter(self, place: str) -> None:
         """Note where the rank is, for the report of an error."""
@@ -92,7 +94,21 @@ def _connect(backend: str, run_timeout_s: float) -> Callable[[], None]:
     return barrier
 
 
-def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
+def _precision_flags(torch_type: str) -> dict[str, Any]:
+    """Return the flags of torch that decide in which precision matmuls run."""
+    import torch
+
+    return {
+        "float32_matmul": torch.get_float32_matmul_precision(),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "autocast": torch.is_autocast_enabled(torch_type),
+    }
+
+
+def run_rank(  # noqa: PLR0915 - the order of a rank's work
+    rank: Rank, run_dir: Path, number: int, local_rank: int
+) -> None:
     """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
     with rank.span("init"):
         import torch
@@ -115,6 +131,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
         distributed = plan.world_size > 1
         barrier = _connect(vendor.collective_backend, recipe.timeout_s) if distributed else _alone
         flags = device.set_precision(recipe.precision)
+        rank.precision = _precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.part(case.name, "job")
     with rank.span("preflight"):
@@ -160,7 +177,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
     artifacts: list[str] = []
     MeasuredLoop(
         job=job,
-        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches),
+        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches, rows=rank.rows),
         schedule=Schedule.of(recipe, case.target(recipe)),
         device=device,
         clock=clock,
@@ -189,7 +206,7 @@ def _report(
     """Emit the facts of the job, of its parameters and of the compiler after training."""
     from trainmark.train.parallel import compiler_facts
 
-    device = context.device
+    device, now = context.device, _precision_flags(context.device.torch_type)
     with rank.span("finish"):
         facts = dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {})
     with rank.span("check"):  # last, so that a change by any later call is detected
@@ -204,6 +221,12 @@ def _report(
             used_bytes=memory.used_bytes,
             total_bytes=memory.total_bytes,
             memory_scope=memory.scope,
+            rows=rank.rows,
+            precision_changed=[
+                f"{name}: {was} -> {now[name]}"
+                for name, was in rank.precision.items()
+                if now[name] != was
+            ],
         )
 
 

@@ -28,7 +28,7 @@ _NOISY = {
 }  # fmt: skip
 _GRAVE = {
     "flops_above_preflight", "loss_never_changes", "steps_beside_windows",
-    "few_updates", "quality_above_best", "malformed_event_lines", "oversubscribed",
+    "few_updates", "rows_repeated", "quality_above_best", "malformed_event_lines", "oversubscribed",
     "device_shared", "device_shared_unknown",
 }  # fmt: skip
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.

@@ -12,8 +12,9 @@ from contextlib import closing, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from zlib import crc32
 
-from torch import Tensor
+from torch import Tensor, uint8
 
 from trainmark.errors import UsageError
 from trainmark.protocols import Batch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 THREAD_NAME = "read-ahead"
+MOST_ROWS = 256  # of a rank, whose digests are noted
 _END: Any = object()
 
 
@@ -32,9 +34,35 @@ def _one_thread() -> Executor:
     return ThreadPoolExecutor(1, THREAD_NAME)
 
 
-def batches_of(job: Job, device: Device, epoch: int, *, depth: int) -> Generator[Batch, None, None]:
-    """Yield the batches of ``epoch`` on the device; see ``read_ahead``."""
-    return read_ahead(job.batches(epoch), device, depth=depth)
+def batches_of(
+    job: Job, device: Device, epoch: int, *, depth: int, rows: list[int] | None = None
+) -> Generator[Batch, None, None]:
+    """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
+
+    Args:
+        rows: takes digests of the first rows of batches of the first epoch.
+    """
+    source = job.batches(epoch)
+    noted = source if rows is None or epoch else _noted(source, rows)
+    return read_ahead(noted, device, depth=depth)
+
+
+def _noted(source: Iterator[Batch], rows: list[int]) -> Iterator[Batch]:
+    """Yield the batches and note a digest of the first row of those that count samples."""
+    closable: Any = source
+    with closing(closable) if hasattr(source, "close") else nullcontext():
+        for batch in source:
+            if batch.counts.samples and len(rows) < MOST_ROWS:
+                content: list[bytes] = []
+
+                def note(tensor: Tensor, content: list[bytes] = content) -> Tensor:
+                    first = tensor[:1] if tensor.dim() else tensor.reshape(1)
+                    content.append(first.contiguous().flatten().view(uint8).numpy().tobytes())
+                    return tensor
+
+                map_tensors(batch.tensors, note)
+                rows.append(crc32(b"".join(content)))
+            yield batch
 
 
 def read_ahead(

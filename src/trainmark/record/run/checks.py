@@ -33,6 +33,8 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
         ("impossible_figure", _steps(plan, timeline)),
         ("impossible_figure", _whole(plan, timeline)),
         ("not_trained", _training(timeline)),
+        ("ranks_differ", _replicas(plan, timeline)),
+        ("changed_precision", _precision(timeline)),
         (
             "impossible_figure" if plan.peak_tflops is None else "peak_exceeded",
             _utilisation(plan, figures),
@@ -88,6 +90,31 @@ def _utilisation(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Messag
         yield message("mfu_above_one", share=mfu / 100)
     elif mfu > 100:
         yield message("mfu_above_given_peak", share=mfu / 100, tflops=plan.peak_tflops)
+
+
+def _replicas(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
+    """Yield parameters that ranks hold whole and that differ: their gradients were not reduced."""
+    reports = {rank.rank: rank.parameters.sums for rank in timeline.ranks if rank.parameters}
+    if len(reports) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
+        return  # plain shards of one name differ
+    first: dict[str, int] = {}
+    unlike: dict[str, int] = {}
+    for rank, sums in reports.items():
+        for name, value in sums.items():
+            if first.setdefault(name, value) != value:
+                unlike.setdefault(name, rank)
+    if unlike:
+        names = ", ".join(list(unlike)[:NAMED])
+        yield message("parameters_differ", names=names, number=len(unlike), parameters=len(first),
+                      rank=min(unlike.values()))  # fmt: skip
+
+
+def _precision(timeline: RunTimeline) -> Iterator[Message]:
+    """Yield the flags of precision that a job changed after they were set."""
+    for rank in timeline.ranks:
+        if rank.result.precision_changed:
+            yield message("changed_precision", rank=rank.rank,
+                          changes=", ".join(rank.result.precision_changed))  # fmt: skip
 
 
 def _training(timeline: RunTimeline) -> Iterator[Message]:

@@ -41,6 +41,7 @@ _CLOCK_TOLERANCE = 0.1
 _CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
 # Batches that wait ready when measuring begins were read before: their reading is not measured.
 _READ_BEFORE = 0.1
+_FEW_ROWS, _LEAST_DISTINCT = 8, 0.9  # real data hold some rows twice
 _SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
 _MOST_OF_A_CODE = 8  # what a thousand ranks have in common is not said a thousand times
@@ -61,7 +62,7 @@ def find(run: Inputs) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
     rules = (
         _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks, _slow_devices,
+        _clocks, _slow_devices, _repeated_rows,
     )  # fmt: skip
     doubts = [found for rule in rules for found in rule(run)]
     doubts += [*slow_ranks(run.timeline, run.plan.nproc), *unlike_nodes(node_facts(run.timeline))]
@@ -159,6 +160,14 @@ def _few_updates(run: Inputs) -> Iterator[Message]:
     updates = rank.parameters.updates
     if updates < _LEAST_UPDATES * (rank.steps - skipped):
         yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
+
+
+def _repeated_rows(run: Inputs) -> Iterator[Message]:
+    """Count the distinct rows among first rows of batches of an epoch, over all ranks."""
+    rows = [row for rank in run.timeline.ranks for row in rank.result.rows]
+    distinct = len(set(rows))
+    if len(rows) >= _FEW_ROWS and distinct < _LEAST_DISTINCT * len(rows):
+        yield message("rows_repeated", rows=len(rows), distinct=distinct)
 
 
 def _slow_devices(run: Inputs) -> Iterator[Message]:
