@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from zlib import crc32
 
-from torch import Tensor, uint8
+from torch import Tensor, contiguous_format, uint8
 
 from trainmark.errors import UsageError
 from trainmark.protocols import Batch
@@ -57,7 +57,10 @@ def _noted(source: Iterator[Batch], rows: list[int]) -> Iterator[Batch]:
 
                 def note(tensor: Tensor, content: list[bytes] = content) -> Tensor:
                     first = tensor[:1] if tensor.dim() else tensor.reshape(1)
-                    content.append(first.contiguous().flatten().view(uint8).numpy().tobytes())
+                    plain = first.clone(
+                        memory_format=contiguous_format
+                    )  # of one row any stride counts
+                    content.append(plain.flatten().view(uint8).numpy().tobytes())
                     return tensor
 
                 map_tensors(batch.tensors, note)
