@@ -19,7 +19,7 @@ from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import launchers, local, series, submission
-from trainmark.launch.launchers import CONTAINER, LOCAL
+from trainmark.launch.names import CONTAINER, LOCAL
 from trainmark.launch.progress import Progress, end_line, job_line
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site

@@ -150,6 +150,7 @@ class Turns:
         return made
 
 
+@pytest.mark.cpu_seconds(30)
 def test_both_are_run_in_turns_and_compared_in_pairs(
     cli: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,13 +71,12 @@ def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
     rows = record.plan.data.train_samples
     assert record.counts.samples == rows * record.counts.epochs
-    assert read(run).model_dump() == record.model_dump()
+    assert read(run) == record.model_copy(update={"verification": "unverified"})
     assert verify(record, run) == []
     assert {entry.name for entry in record.evidence} >= {
         "events.node0.jsonl", "events.node1.jsonl", "events.job.jsonl", "telemetry.node1.jsonl",
     }  # fmt: skip
     assert record.environment["cpu"]
-    assert all("examined" in node.events for node in read_run(run, 2, 2).nodes)
     assert record.telemetry is not None
     assert len(record.telemetry.other_hosts) == 1
     # Nodes of one machine have one clock: the barrier gives it to within the time it takes.

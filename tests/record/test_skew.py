@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import launch_event, window, write_run
-from trainmark.record.run.nodes import slow_ranks
 from trainmark.record.run.timeline import read_run
+from trainmark.record.run.unlike import slow_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -132,7 +132,7 @@ def _peaks(product: str) -> str:
 
 
 def _launchers(chosen: Path | None) -> Rows:
-    from trainmark.launch import launchers
+    from trainmark.launch import launchers, names
     from trainmark.launch.site import default_file, read_site
 
     site, file = read_site(chosen), chosen or default_file()
@@ -143,8 +143,8 @@ def _launchers(chosen: Path | None) -> Rows:
             "taken": "by default" if name == site.launcher else "if named",
             "site": "-" if file is None else str(file),
         }
-        for name in launchers.NAMES
-        for why in [None if name == launchers.LOCAL else launchers.load(name).absent(site)]
+        for name in names.NAMES
+        for why in [None if name == names.LOCAL else launchers.load(name).absent(site)]
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.launch import node, run_dir, submission
-from trainmark.launch.launchers import LOCAL
+from trainmark.launch.names import LOCAL
 from trainmark.launch.progress import Progress, end_line, job_line, progress_line
 
 if TYPE_CHECKING:

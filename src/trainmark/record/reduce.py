@@ -29,8 +29,8 @@ from trainmark.record.record import (
 )
 from trainmark.record.run import cause, checks, findings
 from trainmark.record.run import telemetry as telemetry_of
-from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import RunTimeline, read_run
+from trainmark.record.run.unlike import node_facts
 from trainmark.record.series import RunSeries, lines_of
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.trust import of_launch

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.errors import DataError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
@@ -20,8 +19,6 @@ from trainmark.train.stepper import Stepper, add_floats_over_ranks, add_over_ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
 
     from trainmark.data.sampling import Splits
     from trainmark.protocols import JobContext
@@ -75,27 +72,8 @@ class NextTokenJob:
         """Yield this rank's micro-batches; see ``Job.batches``."""
         index = self.data.train.epoch(epoch)
         return training_batches(
-            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here,
-            tensors=self._checked,
+            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here
         )  # fmt: skip
-
-    def _checked(self, tokens: NDArray[Any]) -> Tensor:
-        """Return token ids (B, T + 1) on the host: T to read, each followed by its target.
-
-        Raises:
-            DataError: an id past the vocabulary. The check before the run knows a file by
-                size and time of change, and a table cut over ranks would take it for zero.
-        """
-        low, high = int(tokens.min()), int(tokens.max())
-        if not 0 <= low <= high < self.recipe.vocab_size:
-            raise DataError(
-                f"token ids from {low} to {high}",
-                where=str(self.context.data_dir),
-                rule=f"a token id lies in [0, {self.recipe.vocab_size}), the recipe's vocab_size",
-                remedy="the tokens changed since they were checked: remove indices/ beside them "
-                "and run again",
-            )
-        return torch.from_numpy(tokens)
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over samples of each sample's mean loss a token."""
@@ -119,7 +97,7 @@ class NextTokenJob:
         ranks, total, device = self.ranks, len(index), self.stepper.device
         host = evaluation_batches(
             index, size=self.recipe.micro_batch_size, rank=ranks.data_rank,
-            world_size=ranks.data_size, tensors=self._checked,
+            world_size=ranks.data_size,
         )  # fmt: skip
         loss, scored = torch.zeros((), device=device), 0
         self.model.eval()

@@ -10,17 +10,16 @@ import pytest
 from live_tensors import LiveTensors
 from trainmark import cases
 from trainmark.cases.dlrm_criteo.data import check_fit
-from trainmark.cases.dlrm_criteo.data.spec_file import read_spec
-from trainmark.cases.dlrm_criteo.placement import place, predict
+from trainmark.cases.dlrm_criteo.placement import predict
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext
 from trainmark.spec import RankMemory
-from trainmark.train.step_memory import PROCESS_BYTES, Prediction
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fakes import SyncDevice
+    from trainmark.train.step_memory import Prediction
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GIB = 2**30
@@ -74,16 +73,3 @@ def refusal(recipe: Any, folder: Path, memory: int, world_size: int = 1) -> Envi
     with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
         check_fit(folder, recipe, world_size, RankMemory(memory))
     return caught.value
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_the_largest_micro_batch_that_fits_is_named(folder: Path, world_size: int) -> None:
-    def with_batch(size: int) -> Any:
-        return tiny(micro_batch_size=size, **WIDE_TOP)
-
-    spec = read_spec(folder)
-    placement = place(spec.cardinalities, 16, world_size, GIB)
-    needed = predict(with_batch(12_800), placement, spec.num_numerical).total + PROCESS_BYTES
-    check_fit(folder, with_batch(12_800), world_size, RankMemory(needed))
-    found = refusal(with_batch(1_000_003), folder, needed, world_size)
-    assert str(found.remedy).startswith("use micro_batch_size=12800, ")

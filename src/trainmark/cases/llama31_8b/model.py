@@ -61,8 +61,24 @@ class Llama31(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the SUM of the cross-entropy, in nats, over all targets; both (B, T), int64."""
-        hidden = self.llama.model(input_ids=ids).last_hidden_state.flatten(0, 1)  # (B * T, D)
-        return self.cross_entropy(hidden, self.llama.lm_head.weight, targets.flatten())
+        return self.cross_entropy(
+            self.hidden(ids).flatten(0, 1), self.llama.lm_head.weight, targets.flatten()
+        )
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Return the last hidden states (B, T, D) of token ids (B, T).
+
+        The library's own loop looks for packed sequences in the positions, for which every step
+        would wait for the device.
+        """
+        model = self.llama.model
+        x: Tensor = model.embed_tokens(ids)
+        positions = torch.arange(ids.size(1), device=ids.device)[None]
+        rotation = model.rotary_emb(x, position_ids=positions)
+        for block in model.layers:
+            x = block(x, position_embeddings=rotation, position_ids=positions)
+        normed: Tensor = model.norm(x)
+        return normed
 
 
 def build_model(recipe: Llama31Recipe, kernels: Kernels) -> Llama31:

@@ -25,7 +25,9 @@ ROPE_TRAINED_LENGTH, MAX_LENGTH = 8192, 131_072
 class Llama31Recipe(Recipe):
     """The model's sizes, how it is trained and how it is cut over ranks."""
 
-    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(32, "transformer blocks")
+    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(
+        32, "transformer blocks; other numbers are other models", rule="scope"
+    )
     hidden_size: PositiveInt = recipe_field(4096, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(32, "attention heads")
     num_kv_heads: PositiveInt = recipe_field(8, "heads of keys and values")

@@ -8,20 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError, nearest
+from trainmark.launch.names import CLASSES, NAMES
 
 if TYPE_CHECKING:
     from trainmark.launch.contract import Launcher
-
-LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
-CONTAINER = "container"  # this machine, in the site's container
-_CLASSES = {
-    CONTAINER: "Container",
-    "slurm": "Slurm",
-    "ssh": "Ssh",
-    "kubernetes": "Kubernetes",
-    "ray": "Ray",
-}
-NAMES = (LOCAL, *_CLASSES)
 
 
 def load(name: str) -> Launcher:
@@ -30,11 +20,11 @@ def load(name: str) -> Launcher:
     Raises:
         UsageError: no launcher is called so.
     """
-    if name not in _CLASSES:
+    if name not in CLASSES:
         raise UsageError(
             f"unknown launcher {name!r}", where="--launcher", remedy=nearest(name, NAMES)
         )
-    launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), _CLASSES[name])()
+    launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), CLASSES[name])()
     return launcher
 
 

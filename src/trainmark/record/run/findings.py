@@ -16,7 +16,7 @@ from trainmark.devices.cores import cores_of_rank
 from trainmark.record.compilation import graphs_while_measured
 from trainmark.record.run import usage
 from trainmark.record.run.checks import samples_per_epoch
-from trainmark.record.run.nodes import node_facts, slow_ranks, unlike_nodes
+from trainmark.record.run.unlike import node_facts, slow_ranks, unlike_nodes
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
