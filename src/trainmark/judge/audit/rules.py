@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from itertools import pairwise
+from statistics import mode
 from typing import TYPE_CHECKING
 
 from trainmark.judge.audit.subject import RATES, TIMES
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _ORDER_SUMS = 1e-9  # figures of a record are not rounded
 _SAME_MEMORY = 0.1  # GiB and GB differ by 7%, and drivers keep some for themselves
+_ROUNDED_MEMORY = 0.02  # a page prints one card's memory to the same digits
 _MORE_SAMPLES = 1.1  # than the data, with the time that starting may have taken left out
 _ABOVE_PEAK = 1.1  # clocks may be above those of the peak, and FLOPs of a sample are counted
 _NEAR, _MOST = 0.03, 64  # of a whole multiple of the ranks
@@ -94,6 +96,24 @@ def memory(subjects: Subjects) -> Hits:
             yield one, message("audit_memory_of_card", total=total, device=one.device, sizes=known)
         elif sizes and not total and used > sizes[-1] * (1 + _SAME_MEMORY):
             yield one, message("audit_memory_of_card", total=used, device=one.device, sizes=known)
+    yield from _memory_of_tables(subjects)
+
+
+def _memory_of_tables(subjects: Subjects) -> Hits:
+    """Yield rows whose card has another memory than in most rows of their table."""
+    tables: dict[object, list[tuple[float, Subject]]] = defaultdict(list)
+    for one in subjects:
+        if one.row and one.device and (total := one.figures.get("mem_total")):
+            tables[one.table, one.device].append((total / _GIB, one))
+    for rows in tables.values():
+        usual = mode(total for total, _ in rows)
+        for total, one in rows:
+            if len(rows) > 2 and abs(total / usual - 1) > _ROUNDED_MEMORY:
+                size = f"{usual:g}"
+                yield (
+                    one,
+                    message("audit_memory_of_card", total=total, device=one.device, sizes=size),
+                )
 
 
 def passes(subjects: Subjects) -> Hits:
