@@ -73,7 +73,8 @@ class Cluster:
         template = job["template"]
         (box,) = template["spec"]["containers"]
         for index in range(job["completions"]):
-            script = box["command"][-1].replace(f"{name}-node-0-0.{name}", "127.0.0.1")
+            script = box["command"][-1].replace("$$", "$")  # as a kubelet does
+            script = script.replace(f"{name}-node-0-0.{name}", "127.0.0.1")
             log = self.folder / f"{name}-{index}.log"
             with log.open("wb") as output:
                 process = subprocess.Popen(
