@@ -236,3 +236,16 @@ def check_shot(name: str, seen: bytes, folder: Path) -> None:
     found.write_bytes(seen)
     share = difference(seen, kept.read_bytes())
     assert share <= MOST_DIFFERENT, f"{share:.0%} of a square of {found} is not as in {kept}"
+
+
+def unfold(shown: Visit) -> None:
+    """Open every fold of a page."""
+    shown.page.evaluate(
+        "document.querySelectorAll('section > details').forEach(x => x.open = true)"
+    )
+
+
+def click_folds(shown: Visit) -> None:
+    """Open every fold of a page as a reader without scripts does."""
+    for fold in shown.page.locator("section > details > summary:visible").all():
+        fold.click()

@@ -131,7 +131,3 @@ def test_mlflow_keeps_steps_evaluations_figures_and_settings(record, tmp_path):
     assert history("eval/acc") == [(4, 0.75), (12, 0.9375)]
     assert run.data.metrics["figure/p_train"] == 384.0
     assert run.data.params["recipe/micro_batch_size"] == "64"
-    again = export("mlflow", tmp_path / "run", tmp_path / "store")
-    assert again.returncode == 2
-    assert "the run is there already" in again.stderr
-    assert len(runs_in(store)) == 1
