@@ -16,8 +16,8 @@ from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
-    "duckdb": "prepare", "h5py": "prepare", "httpx2": "server", "junitparser": "library",
-    "markdown_it": "library", "mlflow": "mlflow", "pyarrow": "library",
+    "alembic": "mlflow", "duckdb": "prepare", "h5py": "prepare", "httpx2": "server",
+    "junitparser": "library", "markdown_it": "library", "mlflow": "mlflow", "pyarrow": "library",
     "sqlalchemy": "library", "starlette": "server", "tensorboard": "tensorboard",
     "uvicorn": "server", "vl_convert": "pages", "wandb": "wandb",
 }  # fmt: skip
