@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -28,8 +27,6 @@ FILES = {
     "proc/self/cgroup": "0::/\n",
     "sys/fs/cgroup/cgroup.procs": "",
     **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in range(4)},
-    "sys/devices/system/node/node0/cpulist": "0-3\n",
-    "sys/devices/system/node/node1/cpulist": "4-7\n",
 }
 PATCH = pytest.MonkeyPatch()  # undone after each test, see doctor/conftest.py
 
@@ -67,14 +64,13 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     """Return a sound machine of four cores, with what a test changes.
 
     Readings are those of this process until the test ends: ``affinity``, ``cpu_use``, ``free``
-    (bytes of any disk), ``limit`` (of open files), ``runs``, ``tool`` and ``memory``.
+    (bytes of any disk), ``runs``, ``tool`` and ``memory``.
     """
     write_files(root, FILES | (files or {}))
     readings: dict[str, Any] = {
         "affinity": {0, 1, 2, 3},
         "cpu_use": cpu_use(0.5),
         "free": 100 * GIB,
-        "limit": (65_536, 1_048_576),
         "runs": {},
         "tool": lambda *_, **__: '["torch 2.13 opened it", "", {}]\n',
         **memory(32),
@@ -84,7 +80,6 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     PATCH.setattr(CpuUse, "now", readings["cpu_use"])
     PATCH.setattr(host, "sleep", lambda _: None)
     PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
-    PATCH.setattr(resource, "getrlimit", lambda _: readings["limit"])
     PATCH.setattr(host, "alive_runs", lambda: readings["runs"])
     PATCH.setattr(doctor, "run", readings["tool"])
     PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
@@ -105,7 +100,6 @@ class Card(FakeVendor):
     users: tuple[Occupant, ...] = ()
     refusal: Refusal | None = None
     refused: tuple[str, ...] = ()
-    node: int | None = 0
     reads: int | str | None = 2  # devices; a fault's kind; None: no monitor
     pci_vendor: int = 0x1FFF
 
@@ -117,9 +111,6 @@ class Card(FakeVendor):
 
     def occupants(self, nproc: int) -> list[Occupant]:
         return list(self.users)
-
-    def numa_node(self, local_rank: int) -> int | None:
-        return self.node
 
     def refuse(self, recipe: Any, nproc: int) -> Refusal | None:
         refused = recipe.precision in self.refused

@@ -21,9 +21,8 @@ from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "governor", "shared_memory", "open_files", "device", "threads", "strays",
-    "load", "out_folder", "host_name", "numa", "occupants", "device_state", "monitor", "driver",
-    "data", "torch",
+    "memory", "cores", "governor", "shared_memory", "device", "threads", "strays", "load",
+    "out_folder", "occupants", "device_state", "monitor", "driver", "data", "torch",
 ]  # fmt: skip
 
 

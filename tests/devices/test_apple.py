@@ -51,7 +51,6 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vendor.refuse(Recipe(precision="bf16"), 1) is None
     for refused in (Recipe(precision="tf32"), Recipe(compile="reduce-overhead")):
         assert vendor.refuse(refused, 1) is not None
-    monkeypatch.setattr("trainmark.check.vendor_check._check_without_torch", lambda *_: None)
     assert vendor_faults(vendor) == []
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: None)
     assert vendor.count() == 0

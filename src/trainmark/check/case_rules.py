@@ -1,7 +1,6 @@
 """Rules for cases, checked on the description, on two short runs and on a probe of the job.
 
-Owns the rules; ``check.case_check`` makes the runs. Failures that a run itself detects (counts
-that contradict each other, parameters without a gradient) are reported as its cause.
+Owns the rules; ``check.case_check`` makes the runs.
 A package that offers a case calls ``description_faults`` and ``check.case_check.check_case``
 from its own tests.
 """
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -27,12 +25,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import Case, DataFacts
 
-# The check to which the cause of a failed run belongs; by default "runs".
-_CHECK_OF_KIND = {
-    "impossible_figure": "counts",
-    "not_trained": "gradients",
-    "untimed_work": "evaluation",
-}
 # A case's own kernels may take fewer matmuls than its model has (a symmetric product's backward
 # pass): the built-in cases are held to 1% with plain ones by a test of their own.
 _FLOPS_TOLERANCE = 0.1
@@ -114,26 +106,22 @@ def judge(
 
 
 def _check(name: str, inputs: _Inputs) -> Check:
-    faults: list[Message] = []
     try:
-        for fault in chain(_causes(name, inputs), _RULES[name](inputs)):
-            if fault not in faults:  # both runs often have the same fault
-                faults.append(fault)
+        found = list(_RULES[name](inputs))
     except _SkippedError as skipped:
-        return Check(name, tuple(faults), None if faults else skipped.why)
-    return Check(name, tuple(faults))
+        return Check(name, skipped=skipped.why)
+    # Both runs often have the same fault.
+    return Check(name, tuple(x for place, x in enumerate(found) if x not in found[:place]))
 
 
-def _causes(name: str, inputs: _Inputs) -> Iterator[Message]:
-    """Yield the causes of failed runs that belong to the check called ``name``."""
+def _runs(inputs: _Inputs) -> Iterator[Message]:
+    """Yield why runs or the probe failed; a run itself finds wrong counts and dead gradients."""
     for world, record in inputs.runs.items():
-        cause = record.cause
-        if cause is None or _CHECK_OF_KIND.get(cause.kind, "runs") != name:
-            continue
-        if name == "runs":  # an exception may be anything: say where it was raised
-            place = cause.place or cause.kind
-            yield message("check_run_failed", ranks=world, place=place)
-        yield cause.message
+        if cause := record.cause:
+            yield message("check_run_failed", ranks=world, place=cause.place or cause.kind)
+            yield cause.message
+    if isinstance(inputs.probe, Message):
+        yield inputs.probe
 
 
 def _epoch(inputs: _Inputs) -> Iterator[Message]:
@@ -205,14 +193,11 @@ def _waits(inputs: _Inputs) -> Iterator[Message]:
         yield message("check_step_waits", **waits)
 
 
-# Each after the causes of failed runs that belong to it; some have nothing more to look at.
 _RULES: dict[str, Callable[[_Inputs], Iterable[Message]]] = {
     "description": lambda inputs: inputs.described,
-    "runs": lambda inputs: [inputs.probe] if isinstance(inputs.probe, Message) else [],
-    "counts": lambda _: (),
+    "runs": _runs,
     "steps_per_epoch": _epoch,
     "batches": _batches,
-    "gradients": lambda _: (),
     "loss_falls": _loss_falls,
     "equal_losses": _equal_losses,
     "evaluation": _evaluation,

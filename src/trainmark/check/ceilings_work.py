@@ -16,7 +16,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmark.devices import rates
-from trainmark.rank.failure import error_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +76,7 @@ def sweep(
     """Measure candidates, given from small to large, within the budget.
 
     Each takes an even share of the time left. One is skipped if, at the best rate so far, its first
-    run and the least repetitions would not end within the budget, or if it finds no memory. Of
+    run and the least repetitions would not end within the budget, or if it needs more memory. Of
     several ranks all begin a size together and skip the same ones.
 
     Args:
@@ -98,15 +97,7 @@ def sweep(
         if needed_ns >= left_ns:
             point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
             continue
-        try:
-            work = begin()
-        except Exception as error:
-            if error_kind(error) != "oom":
-                raise
-            point.reason = "out of memory"
-        if most(point.reason is not None):
-            point.reason = point.reason or "out of memory on another rank"
-            continue
+        work = begin()
         cold_ns = elapsed(device, work.run)
         point.reason = work.fault()
         share_ns = (ends_ns - clock()) / (len(candidates) - place)

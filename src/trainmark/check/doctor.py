@@ -139,19 +139,16 @@ def opened(name: str, ranks: int) -> tuple[str, str, dict[str, str]]:
     Returns:
         What was found, the remedy if one does not open, and why an open one refuses a precision.
     """
+    from trainmark.check.ceilings_rank import refusal
+
     refused = {}
     try:
         vendor = devices.choose(name)
         for rank in range(1 if vendor.counts_cores else ranks):
             device = vendor.open(rank, ranks)
             for precision in get_args(Precision):
-                if refusal := vendor.refuse(Recipe(precision=precision), ranks):
-                    refused[precision] = refusal.why
-                    continue
-                try:
-                    device.set_precision(precision)
-                except TrainmarkError as fault:
-                    refused[precision] = fault.what
+                if why := refusal(vendor, device, precision):
+                    refused[precision] = why
     except TrainmarkError as fault:
         return fault.what, fault.remedy or "see the vendor's tool", {}
     return f"torch {version('torch')} opens the device of each rank", "", refused
@@ -233,9 +230,8 @@ def data(subject: Subject) -> Conditions:
 
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
-    host.memory, host.cores, host.governor, host.shared_memory, host.open_files, device,
-    host.threads, host.strays, host.load, host.out_folder, host.host_name, host.numa, occupants,
-    device_state, monitor, driver, data,
+    host.memory, host.cores, host.governor, host.shared_memory, device, host.threads,
+    host.strays, host.load, host.out_folder, occupants, device_state, monitor, driver, data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (torch,)
 

@@ -1,4 +1,4 @@
-"""The host of a run: memory, cores, clocks, limits, disks, its name, and who else works on it.
+"""The host of a run: memory, cores, clocks, disks, and who else works on it.
 
 Also what is examined, and how a finding is worded. Must not import torch.
 """
@@ -6,14 +6,11 @@ Also what is examined, and how a finding is worded. Must not import torch.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING
@@ -24,7 +21,7 @@ from trainmark.devices import cores as host_cores
 from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs, orphaned
-from trainmark.protocols import Condition, Located
+from trainmark.protocols import Condition
 from trainmark.record.run.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ _LOW_SHARE = 0.1
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
 _SHM_BYTES_PER_RANK = 64 << 20
-_FILES_OF_A_PROCESS, _FILES_PER_RANK = 256, 16  # the libraries' own; connections to each rank
 _LEAST_DISK_BYTES = 8 << 20  # for the events and the record of a short run
 _LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
 
@@ -143,28 +139,6 @@ def cores(subject: Subject) -> Conditions:
     )
 
 
-def numa(subject: Subject) -> Conditions:
-    """Compare the NUMA nodes of the ranks' devices with the cores that ranks may use."""
-    folder = subject.root / "sys/devices/system/node"
-    vendor, near_ranks, far = subject.vendor, list[int | None](), []
-    if isinstance(vendor, Located):
-        near_ranks = [vendor.numa_node(rank) for rank in range(subject.nproc)]
-    for rank, node in enumerate(near_ranks):
-        if node is not None:
-            near = (folder / f"node{node}/cpulist").read_text().strip()
-            if os.sched_getaffinity(0).isdisjoint(host_cores.parse_cores(near)):
-                far.append(f"rank {rank} on node {node} with cores {near}")
-    names = ("unknown" if node is None else str(node) for node in near_ranks)
-    count = len(list(folder.glob("node[0-9]*")))
-    what = f"{count} node(s), of the devices: {', '.join(names) or 'none told'}"
-    yield judged(
-        f"affinity leaves out the node of {'; '.join(far)}" if far else what,
-        "ask the scheduler for the cores of the devices' nodes",
-        spoils=bool(far),
-        unknown=count > 1 and None in near_ranks,
-    )
-
-
 def threads(subject: Subject) -> Conditions:
     """Compare the threads of a rank with its share of the cores."""
     fitting = max(1, host_cores.usable_cores(subject.root) // subject.nproc)
@@ -207,18 +181,6 @@ def shared_memory(subject: Subject) -> Conditions:
     )
 
 
-def open_files(subject: Subject) -> Conditions:
-    """Compare the limit of open files with what a rank opens."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _FILES_OF_A_PROCESS + _FILES_PER_RANK * subject.nproc
-    unlimited = soft == resource.RLIM_INFINITY
-    yield judged(
-        f"{'unlimited' if unlimited else soft} for each process, {needed} needed",
-        f"`ulimit -n {needed}`; beyond `ulimit -Hn` root sets it",
-        stops=not unlimited and soft < needed,
-    )
-
-
 def out_folder(subject: Subject) -> Conditions:
     """Write a file where runs go, and read how much space there is."""
     wanted = subject.out.absolute()
@@ -236,20 +198,3 @@ def out_folder(subject: Subject) -> Conditions:
         stops=free < _LEAST_DISK_BYTES,
         spoils=free < _LOW_DISK_BYTES,
     )
-
-
-def host_name(_: Subject) -> Conditions:
-    """Look this host's own name up, as collective libraries do to choose an address."""
-    remedy = "give the name its address in /etc/hosts; ranks may fall back to 127.0.0.1 until then"
-    try:
-        addresses = socket.getaddrinfo(socket.gethostname(), None)
-    except OSError as error:
-        yield judged(f"this host's own name does not resolve: {error}", remedy, unknown=True)
-        return
-    found = sorted({str(address[4][0]) for address in addresses})
-    ours = {one.address for some in psutil.net_if_addrs().values() for one in some}
-    foreign = [one for one in found if one not in ours and not ip_address(one).is_loopback]
-    what = f"this host's own name is {', '.join(found)}"
-    if foreign:
-        what += f", of no interface here: {', '.join(foreign)}"
-    yield judged(what, remedy, unknown=bool(foreign))

@@ -30,7 +30,7 @@ EXAMPLES = {
   trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """,
     "check": """\
-  trainmark check toy                     counts, gradients, losses over worlds, FLOPs
+  trainmark check toy                     losses over worlds, FLOPs, waits
   trainmark check my_case bs=8 --steps 40
   trainmark check my_case --json
 """,
