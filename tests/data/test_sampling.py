@@ -95,6 +95,49 @@ def test_epochs_depend_on_seed_and_number_alone():
         assert np.unique(index.tokens(index.shuffle)[:, 1:]).size == len(one) * 4
 
 
+def published_order(sizes, seq_length, seed, samples):
+    """Return documents, their cuts and the samples' order as Megatron's GPTDataset draws them.
+
+    Written down from what it does: as many epochs as hold the samples, their documents shuffled
+    together, then the samples; a last epoch of which less than 80% is needed follows by itself.
+    """
+    tokens, epochs = sum(sizes), 1
+    while epochs * tokens < samples * seq_length + 1:
+        epochs += 1
+    without_last = ((epochs - 1) * tokens - 1) // seq_length
+    one = (tokens - 1) // seq_length
+    together = epochs == 1 or samples - without_last >= int(0.8 * one)
+    random, order, shuffle = np.random.RandomState(seed), [], []
+    for count in [epochs] if together else [epochs - 1, 1]:
+        documents = list(range(len(sizes))) * count
+        random.shuffle(documents)
+        order += documents
+    cuts = walk([sizes[document] for document in order], seq_length)
+    bounds = [0, len(cuts) - 1] if together else [0, without_last, len(cuts) - 1]
+    for start, end in pairwise(bounds):
+        numbers = list(range(start, end))
+        random.shuffle(numbers)
+        shuffle += numbers
+    return order, cuts, shuffle
+
+
+@pytest.mark.parametrize(("together", "epochs"), [(1, 1), (1000, 4), (900, 4), (1300, 5)])
+def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
+    sizes = np.random.default_rng(5).integers(0, 60, 120)
+    samples = Samples(corpus(sizes), range(120), 13, 1234, together=together, cache=tmp_path)
+    order, cuts, shuffle = published_order(sizes.tolist(), 13, 1234, together)
+    for _ in range(2):  # built, then mapped
+        found = np.concatenate([samples.epoch(n).shuffle for n in range(epochs)])
+        index = samples.epoch(0)
+        assert index.documents.tolist() == order
+        assert list(zip(index.positions.tolist(), index.offsets.tolist(), strict=True)) == cuts
+        assert len(found) == epochs * len(samples)
+        assert found.tolist() == shuffle[: len(found)]
+    assert index.tokens(index.shuffle[:9]).shape == (9, 14)
+    fresh = samples.epoch(epochs)  # drawn anew
+    assert fresh.documents.tolist() != order
+
+
 def test_tokens_come_from_a_real_pair(tmp_path):
     sizes = np.array([6, 4, 10], np.int32)
     write_pair(tmp_path / "x", np.arange(60_000, 60_020), sizes, np.dtype("<u2"))

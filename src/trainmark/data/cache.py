@@ -56,6 +56,27 @@ def cached_arrays(file: Path, build: Callable[[], Arrays]) -> Arrays:
     return built
 
 
+def mapped_arrays(
+    folder: Path, build: Callable[[], list[NDArray[Any]]]
+) -> list[NDArray[Any]]:  # fmt: skip
+    """Return the arrays of ``folder``, mapped; build and write them where they cannot be read.
+
+    Args:
+        folder: its name must say all that the arrays depend on.
+    """
+    built: list[NDArray[Any]] = []
+    if not (folder / "0.npy").exists():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        built = build()
+        for number, array in reversed(list(enumerate(built))):  # the first one says: all are there
+            file = folder / f"{number}.npy"
+            if not replace_file(file, lambda stream, array=array: np.save(stream, array)):  # type: ignore[misc]
+                return built
+    files = sorted(folder.glob("*.npy"))
+    return [np.load(file, mmap_mode="r") for file in files]
+
+
 @dataclass(frozen=True, slots=True)
 class Extremes:
     """What a vector of whole numbers holds, counted from its start.

@@ -5,7 +5,6 @@ Owns the scan of all tokens, which is kept beside them. Must not know models. No
 
 from __future__ import annotations
 
-import json
 from hashlib import file_digest
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,12 @@ import numpy as np
 from trainmark.data.cache import Extremes, cached_scan, extremes
 from trainmark.data.indexed import IndexedReader, bin_file, idx_file, readable
 from trainmark.data.model_config import refuse_short
+from trainmark.data.prepared import MANIFEST, read_manifest
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MANIFEST = "manifest.json"  # of ``prepare``
 PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
 CONTENT = "tokens"  # what the findings of a scan are called
@@ -78,10 +77,7 @@ def _refuse_ids(reader: IndexedReader, content: Extremes, vocab_size: int) -> No
 
 def _noted_vocab_size(folder: Path) -> int | None:
     """Return the entries of the vocabulary that ``prepare`` noted beside the data."""
-    try:
-        noted = json.loads((folder / MANIFEST).read_bytes())["vocab_size"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # made by another program: it alone knows
+    noted = read_manifest(folder).get("vocab_size")  # none: made by another program
     return noted if isinstance(noted, int) else None
 
 

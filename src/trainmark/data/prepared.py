@@ -157,7 +157,7 @@ def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
         say(f"{data} is already prepared: its files were checked by sha256")
         return None
     folder = data.with_name(f".{data.name}.partial")
-    manifest = _manifest(folder)
+    manifest = read_manifest(folder)
     if made_of.items() <= manifest.items():
         say(f"going on with the unfinished {folder.name}")
         for name in _damaged(folder, manifest):
@@ -171,7 +171,7 @@ def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
 
 def _refuse_other(data: Path, made_of: Mapping[str, Any]) -> None:
     """Refuse a folder that this call would not have written, or that is damaged."""
-    manifest = _manifest(data)
+    manifest = read_manifest(data)
     other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
     what = "the folder is not empty and was not written by prepare"
     if manifest.get("case") == made_of["case"]:
@@ -186,7 +186,7 @@ def _refuse_other(data: Path, made_of: Mapping[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """Return a folder's manifest; empty where there is none."""
     try:
         found = json.loads((folder / MANIFEST).read_bytes())

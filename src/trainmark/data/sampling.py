@@ -1,25 +1,28 @@
 """Which tokens a sample holds: the split, and the order of documents and samples.
 
-Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch joins its
-documents in a shuffled order and cuts them every ``seq_length`` tokens, so that consecutive
-samples share one token; samples are then shuffled. Everything is built in linear time
-without a loop over documents or samples. Must not know vocabularies.
+Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch, or several together,
+joins its documents in a shuffled order and cuts them every ``seq_length`` tokens, so that
+consecutive samples share one token; samples are then shuffled. The orders are those of Megatron's
+GPTDataset (core 0.10) with the same seed. Everything is built in linear time without a loop over
+documents or samples. Must not know vocabularies.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from trainmark.data.cache import mapped_arrays
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -69,19 +72,19 @@ class EpochIndex:
     ``documents`` and ends with the token where sample ``i + 1`` begins.
 
     Args:
-        documents: numbers within the split, in the epoch's order, int64 (documents,).
+        documents: numbers within the split, in the epoch's order, whole numbers (documents,).
         positions: int64 (samples + 1,).
         offsets: int64 (samples + 1,).
-        shuffle: sample numbers in the order of training, int64 (samples,).
+        shuffle: sample numbers in the order of training, whole numbers (samples,).
         starts: token at which each document of the split begins, int64 (documents + 1,).
         corpus: all tokens of the pair.
         seq_length: tokens that a sample predicts.
     """
 
-    documents: NDArray[np.int64]
+    documents: NDArray[Any]
     positions: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    shuffle: NDArray[np.int64]
+    shuffle: NDArray[Any]
     starts: NDArray[np.int64]
     corpus: NDArray[Any]
     seq_length: int
@@ -104,7 +107,7 @@ class EpochIndex:
             int64 (B, seq_length + 1).
         """
         rows = np.asarray(numbers, np.int64)
-        assert not len(rows) or 0 <= rows.min() <= rows.max() < len(self)
+        assert not len(rows) or 0 <= rows.min() <= rows.max() < len(self.positions) - 1
         first, last = self.positions[rows], self.positions[rows + 1]
         pieces = last - first + 1  # documents that a sample touches, empty ones between included
         row = np.repeat(np.arange(len(rows)), pieces)
@@ -132,10 +135,17 @@ class Samples:
         documents: contiguous document numbers of the reader.
         seq_length: tokens that a sample predicts; it holds one more.
         seed: of both shuffles; equal seeds give equal epochs on every rank.
+        together: as many epochs as hold so many samples are shuffled together.
+        cache: folder for the orders, whose name says all that they depend on but the seed; none:
+            they are built where they are needed.
     """
 
-    def __init__(self, reader: IndexedReader, documents: range, seq_length: int, seed: int) -> None:
+    def __init__(
+        self, reader: IndexedReader, documents: range, seq_length: int, seed: int, *,
+        together: int = 1, cache: Path | None = None,
+    ) -> None:  # fmt: skip
         assert seq_length > 0
+        self.together, self.cache = together, cache
         self.documents = documents
         self.seq_length = seq_length
         self.seed = seed
@@ -152,24 +162,45 @@ class Samples:
 
     def in_order(self) -> EpochIndex:
         """Return the samples of the documents as they stand, nothing shuffled."""
-        return self._index(self._build(np.arange(len(self.documents)), np.arange(len(self))))
+        return self._index(self._cut(np.arange(len(self.documents)), np.arange(len(self))))
 
     def epoch(self, number: int) -> EpochIndex:
         """Return the shuffled samples of one epoch, counted from 0."""
-        documents, samples = len(self.documents), len(self)
+        samples = len(self)
         if samples == 0:
             return self.in_order()
+        epochs = -(-(self.together * self.seq_length + 1) // self.num_tokens)
+        drawn, part = divmod(number, epochs)  # those shuffled together, and which of them
+        seed = (self.seed + drawn) % 2**32  # as many seeds as numpy's older generator has
 
-        generator = np.random.default_rng([self.seed, number])
-        order = generator.permutation(documents)
-        return self._index(self._build(order, generator.permutation(samples)))
+        def build() -> list[NDArray[Any]]:
+            return self._shuffled(epochs, np.random.RandomState(seed))
 
-    def _build(
-        self, order: NDArray[np.int64], shuffle: NDArray[np.int64]
-    ) -> list[NDArray[np.int64]]:
+        built = mapped_arrays(self.cache / str(seed), build) if self.cache else build()
+        index = self._index(built)
+        return replace(index, shuffle=index.shuffle[part * samples : (part + 1) * samples])
+
+    def _shuffled(self, epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
+        """Return the order of some epochs shuffled together.
+
+        Megatron keeps the last epoch apart where less than 80% of it are asked for.
+        """
+        total = sample_count(epochs * self.num_tokens, self.seq_length)
+        before = sample_count((epochs - 1) * self.num_tokens, self.seq_length)
+        apart = epochs > 1 and self.together - before < int(0.8 * len(self))
+        each = np.arange(len(self.documents), dtype=np.int32)
+        orders = [np.tile(each, count) for count in ([epochs - 1, 1] if apart else [epochs])]
+        for order in orders:
+            random.shuffle(order)
+        shuffles = np.split(np.arange(total), [before] if apart else [])
+        for shuffle in shuffles:
+            random.shuffle(shuffle)
+        return self._cut(np.concatenate(orders), np.concatenate(shuffles))
+
+    def _cut(self, order: NDArray[Any], shuffle: NDArray[Any]) -> list[NDArray[Any]]:
         return [order, *cut(np.diff(self.starts)[order], self.seq_length), shuffle]
 
-    def _index(self, vectors: list[NDArray[np.int64]]) -> EpochIndex:
+    def _index(self, vectors: list[NDArray[Any]]) -> EpochIndex:
         order, positions, offsets, shuffle = vectors
         fixed = (self.starts, self._corpus, self.seq_length)
         return EpochIndex(order, positions, offsets, shuffle, *fixed)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
-from trainmark.cases.gpt_megatron import prepare as shards
-from trainmark.cases.gpt_megatron.prepare import encoding, prepare
-from trainmark.cases.gpt_megatron.prepare.encoding import (
+from trainmark.cases.gpt_megatron.prepare import prepare
+from trainmark.data import encoding as shards
+from trainmark.data.encoding import lines as encoding
+from trainmark.data.encoding.lines import (
     Block,
     Position,
     read_blocks,
@@ -86,7 +87,7 @@ def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, to
     assert (manifest["vocab_size"], manifest["end_of_document"]["id"], manifest["done"]) == (
         264, 263, {},
     )  # fmt: skip
-    assert manifest["counts"] == {
+    assert manifest["counts"]["corpus_text_document"] == {
         "documents": 60, "empty_texts": 0, "tokens": tokens, "largest_token_id": 263,
     }  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
@@ -204,7 +205,9 @@ def test_a_killed_call_goes_on_after_its_last_shard(
 
     def write(*words):
         if len(written) == after:
-            (tmp_path / ".data.partial" / "shards" / "000009").write_bytes(b"half")
+            (tmp_path / ".data.partial" / "shards" / "corpus_text_document" / "000009").write_bytes(
+                b"half"
+            )
             raise Killed
         written.append(words)
         return real(*words)
@@ -214,5 +217,5 @@ def test_a_killed_call_goes_on_after_its_last_shard(
         run(corpus, tmp_path / "data", tokenizer)
     monkeypatch.setattr(shards, "_write_shard", real)
     said = run(corpus, tmp_path / "data", tokenizer)
-    assert (f"done: shards/{max(after - 1, 0):06}" in said) == (after == 0)
+    assert (f"done: shards/corpus_text_document/{max(after - 1, 0):06}" in said) == (after == 0)
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from trainmark.spec import Case, Mission, Text
+from trainmark.spec import Case, Mission, PrepareOption, Text
 
 from .recipe import Llama31Recipe
 
@@ -13,13 +14,14 @@ from .recipe import Llama31Recipe
 def _standard(world: str) -> Llama31Recipe:
     """Return the published training: a global batch of 32 sequences to a perplexity of e^3.3."""
     nodes, devices = (int(number) for number in world.split("x"))
-    micro_batch_size = 2  # config_H200_1x8x1_8b.sh:68
+    micro_batch_size = 2  # config_H200_1x8x1_8b.sh:69
     return Llama31Recipe(
         world=world, precision="bf16", micro_batch_size=micro_batch_size,
         grad_accum_steps=32 // (micro_batch_size * nodes * devices),  # :67, global batch 32
-        learning_rate=5e-4, weight_decay=0.1, kernels="own",  # :69; NeMo, optim/adam.py
+        learning_rate=5e-4, weight_decay=0.1, kernels="own",  # :70; NeMo, optim/adam.py
         checkpoint_activations="selective", max_epochs=100, max_steps=1_200_000,
         eval_every_epochs=None, eval_every_samples=12_288, target_value=3.3,  # :76; README.md
+        shuffled_together=1_200_000 * 32,  # pretrain_llama31.py:436
         timeout_s=3 * 86_400.0,
     )  # fmt: skip
 
@@ -28,7 +30,7 @@ def _throughput(world: str, **fields: Any) -> Llama31Recipe:
     """Return a run that measures speed only, on generated text."""
     return replace(
         _standard(world), data="generated", max_steps=60, warmup_steps=20, eval_every_samples=None,
-        timeout_s=3_600.0, target_value=None, **fields,
+        timeout_s=3_600.0, target_value=None, shuffled_together=1, **fields,
     )  # fmt: skip
 
 
@@ -63,6 +65,10 @@ CASE = Case(
         "throughput-2x8": _throughput("2x8"),
     },
     data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
+    prepare_options=(
+        PrepareOption("tokenizer", Path, "folder of Llama 3.1's tokenizer; always needed"),
+        PrepareOption("workers", int, "processes; default: one a usable core", range(1, 513)),
+    ),
     aliases=("llama3",),
     layers={"mlp": (16_384, 4096, 14_336), "head": (16_384, 4096, 128_256)},
 )  # fmt: skip

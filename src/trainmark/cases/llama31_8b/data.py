@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trainmark.data import language
 from trainmark.data.corpus import checked_tokens
 from trainmark.data.indexed import IndexedReader, bin_file, readable
+from trainmark.data.prepared import read_manifest
 from trainmark.data.sampling import EpochIndex, Samples, Splits, sample_count
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 LAYOUT = "megatron-indexed"
 INDICES = "indices"  # subfolder of a data folder for what was computed from it
-# Names of the published pairs: README.md of the reference, section 3.
+# The published pairs: README.md of the reference, section 3; their digests are not published.
 TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.en_text_document"
-VALIDATION_DOCUMENTS = 64  # of the generated corpus
+TRAIN_SHARDS = range(768, 1024)
+VALIDATION_DOCUMENTS, VALIDATION_TOKENS, VOCABULARY = 91_205, 47_186_855, 128_256
+GENERATED_DOCUMENTS = 64  # for validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def generate(folder: Path, recipe: Llama31Recipe) -> None:
     language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
     language.generate(
         folder, vocab_size=vocab_size, seed=seed + 1, prefix=VALIDATION,
-        documents=VALIDATION_DOCUMENTS,
+        documents=GENERATED_DOCUMENTS,
     )  # fmt: skip
 
 
@@ -59,7 +62,7 @@ def _pair(folder: Path, word: str, published: str) -> Path:
             f"{len(found)} indices with {word} in their names",
             where=str(folder),
             rule=f"one pair of .idx and .bin each for train and validation, as {published}",
-            remedy="download the published pairs, or `trainmark prepare llama31_8b`",
+            remedy="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
         )
     return found[0].with_suffix("")
 
@@ -82,7 +85,14 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
             )
         content = checked_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
         digests.append(content.digest[:16])
-        made.append(Samples(reader, range(reader.num_documents), recipe.seq_length, recipe.seed))
+        together = recipe.shuffled_together
+        order = f"{content.digest[:16]}-{recipe.seq_length}-{together}"
+        made.append(
+            Samples(
+                reader, range(reader.num_documents), recipe.seq_length, recipe.seed,
+                together=together, cache=folder / INDICES / order,
+            )
+        )  # fmt: skip
     train, validation = made
     return Splits(train, FirstSamples(validation, recipe.eval_samples), "-".join(digests))
 
@@ -94,8 +104,27 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
         DataError: as ``load``.
     """
     loaded = load(folder, recipe)
-    generated = recipe.data == "generated"
-    return DataFacts(
-        len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT,
-        best_quality=language.entropy_rate() if generated else None,
-    )  # fmt: skip
+    loaded.train.epoch(0)  # ranks map what is built here
+    facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
+    if recipe.data == "generated":
+        return DataFacts(*facts, best_quality=language.entropy_rate())
+    assert isinstance(loaded.validation, FirstSamples)
+    samples = loaded.validation.samples
+    changed = {
+        name: found
+        for name, found, published in (
+            ("train_shards", read_manifest(folder).get("train_shards"), len(TRAIN_SHARDS)),
+            ("validation_documents", len(samples.documents), VALIDATION_DOCUMENTS),
+        )
+        if found not in (published, None)  # none: made by another program
+    }
+    published = "validation_documents" not in changed and recipe.vocab_size == VOCABULARY
+    if published and samples.num_tokens != VALIDATION_TOKENS:
+        raise DataError(
+            f"{samples.num_tokens:,} validation tokens",
+            where=str(folder),
+            rule=f"the {VALIDATION_DOCUMENTS:,} documents have {VALIDATION_TOKENS:,} tokens of "
+            "Llama 3.1's tokenizer, none of which ends a document",
+            remedy="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
+        )
+    return DataFacts(*facts, changed_rules=changed)

@@ -32,22 +32,25 @@ class Llama31Recipe(Recipe):
     num_heads: PositiveInt = recipe_field(32, "attention heads")
     num_kv_heads: PositiveInt = recipe_field(8, "heads of keys and values")
     ffn_size: PositiveInt = recipe_field(14_336, "width of the feed-forward layers")
-    seq_length: PositiveInt = recipe_field(8192, "tokens of a sample")  # pretrain_llama31.py:142
+    seq_length: PositiveInt = recipe_field(8192, "tokens of a sample")  # pretrain_llama31.py:145
     vocab_size: PositiveInt = recipe_field(128_256, "rows of the token table")
     eval_samples: PositiveInt = recipe_field(  # README.md, test data order
         1024, "sequences that an evaluation scores, the first of the validation data", rule="scope"
     )
-    # The next three: NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:153 calls.
+    shuffled_together: PositiveInt = recipe_field(
+        1, "as many epochs as hold so many samples are shuffled together", rule="scope"
+    )
+    # The next three: NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:154 calls.
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.95, "second moment's decay")
     adam_eps: PositiveFloat = recipe_field(1e-5, "added to the second moment's root")
     max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
-    min_lr_fraction: NonNegativeFloat = recipe_field(  # pretrain_llama31.py:156
+    min_lr_fraction: NonNegativeFloat = recipe_field(  # pretrain_llama31.py:157
         0.1, "where the cosine ends, of the peak rate"
     )
     lr_warmup_steps: PositiveInt = recipe_field(  # config_H200_1x8x1_8b.sh:75
         512, "steps with a linearly rising learning rate"
     )
-    lr_decay_steps: PositiveInt = recipe_field(  # pretrain_llama31.py:296
+    lr_decay_steps: PositiveInt = recipe_field(  # pretrain_llama31.py:310
         1_200_000, "steps of warm-up and cosine together"
     )
     tensor_parallel: PositiveInt = recipe_field(

@@ -24,7 +24,7 @@ TOLD_EOD = ("tokenizer_config.json", "special_tokens_map.json")
 FILES = (ONE_FILE, VOCAB, MERGES, *TOLD_EOD)
 END_OF_DOCUMENT = "<|endoftext|>"
 AS_WRITTEN = "the files are as the tokenizer's library wrote them"
-REMEDY = "name with tokenizer= the folder of a GPT-2 tokenizer, as the model hub has it under gpt2"
+REMEDY = "name with tokenizer= the folder of the tokenizer, as the model hub has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class CorpusTokenizer:
         library: turns text into ids. Text that spells a special token is encoded as the
             characters that it is, so no document can forge the end of one.
         vocab_size: ids are below it.
-        end_of_document: the token that ends every document.
+        end_of_document: the token that ends every document; none: documents have no end.
         end_id: its id.
     """
 
     library: Tokenizer
     vocab_size: int
-    end_of_document: str
-    end_id: int
+    end_of_document: str | None = None
+    end_id: int | None = None
 
 
 def tokenizer_files(folder: Path) -> dict[str, Path]:
@@ -57,10 +57,13 @@ def tokenizer_files(folder: Path) -> dict[str, Path]:
     raise _fault("no tokenizer", folder, f"a tokenizer is {ONE_FILE}, or {VOCAB} and {MERGES}")
 
 
-def open_tokenizer(folder: Path) -> CorpusTokenizer:
+def open_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:
     """Open ``tokenizer.json``, or GPT-2's two files.
 
     The two files say nothing of a space before a text; none is put there, as in GPT-2.
+
+    Args:
+        ends: whether a token ends every document.
 
     Raises:
         DataError: a file is missing or damaged, or there is no end-of-document token.
@@ -77,13 +80,16 @@ def open_tokenizer(folder: Path) -> CorpusTokenizer:
     library.no_padding()
     library.no_truncation()
     library.encode_special_tokens = True  # the name misleads: spell them out, do not match them
+    vocab_size = max(library.get_vocab().values()) + 1
+    if not ends:
+        return CorpusTokenizer(library, vocab_size)
     end, told_by = _told_end(files)
     end_id = library.token_to_id(end)
     if end_id is None:
         what = f"no token {end!r}, which ends a document" + (f" says {told_by}" if told_by else "")
         remedy = f"name the token as eos_token in {TOLD_EOD[0]}, or add it to the vocabulary"
         raise _fault(what, file, "a document ends with a token that no text has", remedy)
-    return CorpusTokenizer(library, max(library.get_vocab().values()) + 1, end, end_id)
+    return CorpusTokenizer(library, vocab_size, end, end_id)
 
 
 def _fault(what: str, where: Path | str, rule: str, remedy: str = REMEDY) -> DataError:

@@ -126,6 +126,15 @@ def read_blocks(files: Mapping[str, Path], start: Position) -> Iterator[Block]:
         before_bytes += path.stat().st_size
 
 
+def first_lines(blocks: Iterable[Block], most: int) -> Iterator[Block]:
+    """Yield blocks up to ``most`` lines in all, the last one shortened."""
+    for block in blocks:
+        if most <= 0:
+            return
+        yield replace(block, lines=block.lines[:most])
+        most -= len(block.lines)
+
+
 def _read_lines(stream: IO[bytes] | gzip.GzipFile, path: Path, place: Position) -> list[bytes]:
     lines: list[bytes] = []
     size_bytes = 0
@@ -151,7 +160,8 @@ class Encoded:
     """What came of a block of lines.
 
     Args:
-        tokens: ids of all documents, each with its end token, in the pair's element type.
+        tokens: ids of all documents, with their end tokens if they have them, in the pair's
+            element type.
         sizes: tokens of each document, int32 (documents,).
         empty_texts: texts without a character, which make no document.
     """
@@ -169,11 +179,13 @@ class Encoding:
         tokenizer: folder of the tokenizer.
         dtype: element type of the ids.
         text_key: under which key a line has its text.
+        ends: whether a token ends every document.
     """
 
     tokenizer: Path
     dtype: np.dtype[Any]
     text_key: str
+    ends: bool = True
 
 
 def encode(block: Block, how: Encoding) -> Encoded:
@@ -182,10 +194,11 @@ def encode(block: Block, how: Encoding) -> Encoded:
     Raises:
         DataError: the first line that holds no text.
     """
-    opened = _open(how.tokenizer)
+    opened = _open(how.tokenizer, ends=how.ends)
+    end = [] if opened.end_id is None else [opened.end_id]
     texts = texts_of(block, how.text_key)
     encoded = opened.library.encode_batch_fast(list(filter(None, texts)), add_special_tokens=False)
-    documents = [np.array([*item.ids, opened.end_id], how.dtype) for item in encoded]
+    documents = [np.array([*item.ids, *end], how.dtype) for item in encoded]
     sizes = np.array([len(document) for document in documents], np.int32)
     tokens = np.concatenate([np.empty(0, how.dtype), *documents])
     return Encoded(tokens, sizes, texts.count(""))

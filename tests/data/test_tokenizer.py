@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpt_tokenizers import END, ids_of, write_one_file, write_two_files
-from trainmark.cases.gpt_megatron.prepare.tokenizer import open_tokenizer
+from trainmark.data.encoding.tokenizer import open_tokenizer
 from trainmark.errors import DataError
 
 WRITERS = [write_two_files, write_one_file]

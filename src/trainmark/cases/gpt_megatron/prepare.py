@@ -1,0 +1,22 @@
+"""A corpus of JSON lines as the pair of indexed tokens that this case reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.data.encoding import Corpus, write_pairs
+from trainmark.data.encoding.lines import source_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.data.prepared import Say
+
+PREFIX = "corpus_text_document"
+
+
+def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
+    """Write ``data`` from a file of JSON lines or a folder of them; see ``write_pairs``."""
+    write_pairs(
+        raw, data, say, case="gpt_megatron", pairs={PREFIX: Corpus(source_files(raw))}, **options
+    )

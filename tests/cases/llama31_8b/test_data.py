@@ -1,0 +1,101 @@
+"""C4's shards into both pairs; which documents are read; what of a data folder is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tiny_llama31
+from gpt_tokenizers import ids_of, write_one_file
+from trainmark.cases.llama31_8b import data, prepare
+from trainmark.data.indexed import IndexedReader
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_shard(folder: Path, name: str, texts: list[str]) -> None:
+    lines = "".join(json.dumps({"text": text, "url": "x"}) + "\n" for text in texts)
+    (folder / name).write_bytes(gzip.compress(lines.encode()))
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    folder = tmp_path / "c4"
+    folder.mkdir()
+    for number in (767, 768, 1023):  # the first of them is not trained
+        name = f"c4-train.{number:05}-of-01024.json.gz"
+        write_shard(folder, name, [f"hello {number} {line}" for line in range(40)])
+    for number in range(2):
+        name = f"c4-validation.{number:05}-of-00008.json.gz"
+        write_shard(folder, name, [f"wo {number} {line}" for line in range(30)])
+    return folder
+
+
+def texts_of(reader: IndexedReader) -> list[list[int]]:
+    starts = reader.token_starts(range(reader.num_documents))
+    return [reader.tokens[start:end].tolist() for start, end in pairwise(starts)]
+
+
+@pytest.fixture
+def prepared(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(prepare, "VALIDATION_DOCUMENTS", 45)
+    tokenizer = write_one_file(tmp_path / "tokenizer")
+    prepare.prepare(raw, tmp_path / "data", lambda _: None, tokenizer=tokenizer, workers=1)
+    return tmp_path / "data"
+
+
+def test_the_published_documents_become_two_pairs_without_ends(prepared: Path) -> None:
+    train, validation = (
+        texts_of(IndexedReader.open(prepared / name)) for name in (data.TRAIN, data.VALIDATION)
+    )
+    lines = [f"hello {number} {line}" for number in (768, 1023) for line in range(40)]
+    assert train == [ids_of(line) for line in lines]
+    lines = [f"wo {number} {line}" for number in range(2) for line in range(30)]
+    assert validation == [ids_of(line) for line in lines[:45]]
+
+
+def test_a_part_of_the_published_data_counts_as_open(prepared: Path) -> None:
+    recipe = tiny_llama31.recipe(data="c4", vocab_size=264, eval_samples=8, shuffled_together=900)
+    facts = data.check(prepared, recipe)
+    assert facts.changed_rules == {"train_shards": 2, "validation_documents": 45}
+    assert facts.eval_samples == 8
+    orders = list((prepared / data.INDICES).glob("*-12-900/*/*.npy"))
+    assert len(orders) == 4  # for ranks to map
+
+
+def test_validation_tokens_are_counted_against_the_published(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "VALIDATION_DOCUMENTS", 45)
+    monkeypatch.setattr(data, "VOCABULARY", 264)
+    recipe = tiny_llama31.recipe(data="c4", vocab_size=264)
+    with pytest.raises(DataError, match="47,186,855 tokens"):
+        data.check(prepared, recipe)
+    tokens = IndexedReader.open(prepared / data.VALIDATION).num_tokens
+    monkeypatch.setattr(data, "VALIDATION_TOKENS", tokens)
+    assert data.check(prepared, recipe).changed_rules == {"train_shards": 2}
+
+
+def test_bad_data_is_refused_with_the_way_out(prepared: Path, raw: Path) -> None:
+    recipe = tiny_llama31.recipe(data="c4", vocab_size=264)
+    with pytest.raises(DataError, match="set vocab_size") as larger:
+        data.check(prepared, replace(recipe, vocab_size=1000))
+    assert "264" in str(larger.value)
+    with pytest.raises(DataError, match="token id"):
+        data.check(prepared, replace(recipe, vocab_size=200))
+    tokens = prepared / f"{data.TRAIN}.bin"
+    tokens.write_bytes(tokens.read_bytes()[:-4])
+    with pytest.raises(DataError, match="go together") as cut:
+        data.check(prepared, recipe)
+    assert "prepare the data again" in str(cut.value)
+    for shard in raw.glob("*validation*"):
+        shard.unlink()
+    with pytest.raises(DataError, match="allenai/c4"):
+        prepare.prepare(raw, raw.parent / "other", lambda _: None)
