@@ -100,12 +100,18 @@ def train(job: GptJob) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank_main(rank: int, rendezvous: str, out: str, world_size: int, changes: Any) -> None:
+def rank_main(rank: int, new_job: Any, place: Path, world_size: int, changes: Any) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
+        "gloo", init_method=f"file://{place}/rendezvous", rank=rank, world_size=world_size
     )
     found = train(new_job(rank=rank, world_size=world_size, **changes))
-    torch.save(found, f"{out}{rank}.pt")
+    torch.save(found, place / f"rank{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def spawn(new_job: Any, place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Train the job of ``new_job`` on real ranks; return what ``train`` found on each."""
+    torch.multiprocessing.spawn(rank_main, (new_job, place, ranks, changes), nprocs=ranks)
+    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]

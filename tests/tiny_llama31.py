@@ -1,7 +1,4 @@
-"""A Llama 3.1 small enough to train in a test, on one rank or on several real ones.
-
-Apart from the tests because a spawned rank has to import it.
-"""
+"""A Llama 3.1 small enough to train in a test; apart from it because spawned ranks import it."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
-from tiny_gpt import Split, train
+from tiny_gpt import Split
 from trainmark.cases.llama31_8b.job import Llama31Job, build
 from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.devices.vendors.cpu import CpuDevice
@@ -36,14 +31,3 @@ def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job
         device=CpuDevice(threads=1),
     )  # fmt: skip
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))
-
-
-def rank_main(rank: int, rendezvous: str, out: str, world_size: int, changes: Any) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
-    )
-    found = train(new_job(rank=rank, world_size=world_size, **changes))
-    torch.save(found, f"{out}{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()

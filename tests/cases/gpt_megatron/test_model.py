@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,6 +14,9 @@ from trainmark.cases.gpt_megatron.job import lr_factor
 from trainmark.cases.gpt_megatron.model import Gpt, build_model
 from trainmark.protocols import Counts
 from trainmark.train.kernels.choice import LIBRARY
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -161,30 +161,13 @@ SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def spawn(place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, Any]]:
-    folder = str(Path(tiny_gpt.__file__).parent)
-    program = (
-        f"import sys; sys.path.insert(0, {folder!r}); from tiny_gpt import rank_main; "
-        f"rank_main(int(sys.argv[1]), *sys.argv[2:4], {ranks}, {changes!r})"
-    )
-    shared = [str(place / "rendezvous"), str(place / "rank")]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank), *shared], stdout=subprocess.DEVNULL
-        )
-        for rank in range(ranks)
-    ]
-    assert [process.wait() for process in processes] == [0] * ranks
-    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
-
-
 @pytest.mark.parametrize("name", SPREADS)
 @pytest.mark.cpu_seconds(60)
 def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
     alone = tiny_gpt.train(tiny_gpt.new_job())
-    found = spawn(tmp_path, ranks, changes)
+    found = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, changes)
     # Counts: every sample once, by one rank of those that hold a replica.
     counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import tiny_llama31
-from tiny_gpt import train
+from tiny_gpt import spawn, train
 from trainmark.cases.llama31_8b.case import CASE
 from trainmark.cases.llama31_8b.job import lr_factor
 from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Ranks, and what of the recipe spreads the model over them.
 SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -88,28 +88,13 @@ def test_recomputing_changes_no_loss(activations: str) -> None:
     assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
 
 
-def spawn(place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, Any]]:
-    folder = str(Path(tiny_llama31.__file__).parent)
-    program = (
-        f"import sys; sys.path.insert(0, {folder!r}); from tiny_llama31 import rank_main; "
-        f"rank_main(int(sys.argv[1]), *sys.argv[2:4], {ranks}, {changes!r})"
-    )
-    shared = [str(place / "rendezvous"), str(place / "rank")]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(rank), *shared])
-        for rank in range(ranks)
-    ]
-    assert [process.wait() for process in processes] == [0] * ranks
-    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
-
-
 @pytest.mark.parametrize("name", SPREADS)
 @pytest.mark.cpu_seconds(90)
 def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
     alone = train(tiny_llama31.new_job())
-    found = spawn(tmp_path, ranks, changes)
+    found = spawn(tiny_llama31.new_job, tmp_path, ranks, changes)
     counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
     means = [sum(step) / len(step) for step in zip(*(x["losses"] for x in counting), strict=True)]
