@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import peaks
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MatmulRate, MemoryUse
 
@@ -189,6 +188,8 @@ class CudaDevice(Accelerator):
 
     def describe(self) -> dict[str, Any]:
         """Return product name, memory, capability and library versions."""
+        from trainmark.devices import peaks
+
         torch = self._torch
         properties = torch.cuda.get_device_properties(self.index)
         return {

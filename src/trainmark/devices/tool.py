@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -57,6 +56,8 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = F
     Raises:
         MonitorFault: it is not there, hangs or ends with an error.
     """
+    import subprocess
+
     path, name = find(argv[0]), Path(argv[0]).name
     try:
         process = subprocess.Popen(

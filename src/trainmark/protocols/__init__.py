@@ -1,5 +1,9 @@
 """Interfaces of a job, a device and a vendor, as the measured loop and planning use them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from trainmark.protocols.device import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
@@ -13,15 +17,6 @@ from trainmark.protocols.device import (
     ReplaysGraphs,
     Vendor,
 )
-from trainmark.protocols.job import (
-    Batch,
-    Counts,
-    Evaluation,
-    Job,
-    JobContext,
-    RankWork,
-    StepStages,
-)
 from trainmark.protocols.monitor import (
     SET_LIMITS,
     Condition,
@@ -31,6 +26,17 @@ from trainmark.protocols.monitor import (
     MonitorFault,
 )
 
+if TYPE_CHECKING:
+    from trainmark.protocols.job import (
+        Batch,
+        Counts,
+        Evaluation,
+        Job,
+        JobContext,
+        RankWork,
+        StepStages,
+    )
+
 __all__ = [
     "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition",
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
@@ -39,6 +45,14 @@ __all__ = [
     "ReplaysGraphs", "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trainmark.protocols import job  # whose classes take 5 ms, and planning needs none
+
+    return getattr(job, name)
 
 
 def members(protocol: type) -> list[str]:

@@ -18,21 +18,18 @@ from trainmark.devices.vendors.cpu import Cpu, CpuDevice, threads_of_rank
 from trainmark.protocols import DeviceSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PRODUCT_NAME = "Simulated accelerator"
 TRACE = Path(__file__).with_name("fake_trace.jsonl")
 
 
-def _readings(path: Path) -> list[tuple[int, list[DeviceSample]]]:
-    """Return time (ns) and devices of each reading of a trace, without an incomplete last line."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    events: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith(b"\n")]
-    return [
-        (int(event["t_ns"]), [_sample(one) for one in event["devices"]])
-        for event in events
-        if event["event"] == "devices"
-    ]
+def _readings(path: Path) -> Iterator[tuple[int, list[DeviceSample]]]:
+    """Yield time (ns) and devices of each reading of a trace, without an incomplete last line."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n") and (event := json.loads(line))["event"] == "devices":
+                yield int(event["t_ns"]), [_sample(one) for one in event["devices"]]
 
 
 def _sample(fields: dict[str, Any]) -> DeviceSample:
@@ -54,7 +51,7 @@ class Replay:
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._clock = clock
-        self._readings = _readings(path)
+        self._readings = list(_readings(path))
         self._behind_ns: int | None = None  # the trace's clock behind this one
 
     def read(self) -> list[DeviceSample]:
@@ -78,7 +75,7 @@ class Fake(Cpu):
 
     def count(self) -> int:
         """Return the devices of the trace."""
-        return len(_readings(TRACE)[0][1])
+        return len(next(_readings(TRACE))[1])
 
     def product_names(self) -> list[str]:
         """Return our own name for each device."""
@@ -90,7 +87,7 @@ class Fake(Cpu):
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the trace's first devices; see ``Vendor.monitored``."""
-        return [sample.index for sample in _readings(TRACE)[0][1]][:nproc]
+        return [sample.index for sample in next(_readings(TRACE))[1]][:nproc]
 
     def open(self, local_rank: int, ranks_here: int) -> FakeDevice:
         """Return a rank's share of the processor."""
