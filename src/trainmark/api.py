@@ -18,9 +18,9 @@ from trainmark.judge.audit.subject import of_record, of_row
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
-from trainmark.launch import launchers, local, series, submission
-from trainmark.launch.names import CONTAINER, LOCAL
-from trainmark.launch.progress import Progress, end_line, job_line
+from trainmark.launch import launchers, series, submission
+from trainmark.launch.contract import CONTAINER, LOCAL
+from trainmark.launch.progress import Progress, end_line, job_line, launch_shown
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import read_site
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
@@ -171,7 +171,7 @@ def launch_one(
     for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
-    record = local.launch_shown(single, site, label, stop, quiet=quiet)
+    record = launch_shown(single, site, label, stop, quiet=quiet)
     beside = [*published([single.case])]
     _written(partial(write_pages, [record], Path(single.run_dir), against=beside), say)
     return record

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import UsageError
-from trainmark.launch import local, node, processes
+from trainmark.launch import local, processes
 from trainmark.launch.stopping import StopRequest
 from trainmark.plan.plan import Plan
 
@@ -22,7 +22,7 @@ def toy_plan() -> Plan:
 
 
 def test_the_command_line_is_golden(toy_plan: Plan) -> None:
-    assert node.rank_command("/usr/bin/python", toy_plan.run_dir) == [
+    assert local.rank_command("/usr/bin/python", toy_plan.run_dir) == [
         "/usr/bin/python",
         "-m",
         "trainmark.rank.worker",
@@ -31,7 +31,7 @@ def test_the_command_line_is_golden(toy_plan: Plan) -> None:
 
 
 def test_a_rank_is_told_which_it_is() -> None:
-    world = node.world_variables(3, nproc=8, node=1, nnodes=2, master=("a", 29500))
+    world = local.world_variables(3, nproc=8, node=1, nnodes=2, master=("a", 29500))
     assert world == {
         "RANK": "11",
         "WORLD_SIZE": "16",

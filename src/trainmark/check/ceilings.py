@@ -18,7 +18,7 @@ from trainmark import __version__, devices
 from trainmark.check.ceilings_rank import Asked
 from trainmark.errors import MeasurementError
 from trainmark.launch import processes
-from trainmark.launch.node import POLL_S, set_up, started
+from trainmark.launch.local import POLL_S, set_up, started
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.recipe import Recipe
 

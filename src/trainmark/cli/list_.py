@@ -134,7 +134,7 @@ def _peaks(product: str) -> str:
 
 
 def _launchers(chosen: Path | None) -> Rows:
-    from trainmark.launch import launchers, names
+    from trainmark.launch import contract, launchers
     from trainmark.launch.site import default_file, read_site
 
     site, file = read_site(chosen), chosen or default_file()
@@ -145,8 +145,8 @@ def _launchers(chosen: Path | None) -> Rows:
             "taken": "by default" if name == site.launcher else "if named",
             "site": "-" if file is None else str(file),
         }
-        for name in names.NAMES
-        for why in [None if name == names.LOCAL else launchers.load(name).absent(site)]
+        for name in contract.NAMES
+        for why in [None if name == contract.LOCAL else launchers.load(name).absent(site)]
     ]
 
 

@@ -85,7 +85,7 @@ def run(
 def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     """Print the plan, or the text that submits it; start nothing."""
     from trainmark.launch import launchers
-    from trainmark.launch.node import rank_command
+    from trainmark.launch.local import rank_command
     from trainmark.launch.submission import whole
     from trainmark.plan.resolving import launches
 

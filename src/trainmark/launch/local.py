@@ -1,22 +1,273 @@
-"""Launch a plan on this machine: the folder, the ranks, the record; with a progress line."""
+"""Start the ranks of this machine, watch them, and end them; launch a plan here.
+
+A node of an engine runs its ranks with ``run_ranks`` too.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import devices
-from trainmark.launch import node, run_dir, submission
-from trainmark.launch.names import LOCAL
-from trainmark.launch.progress import Progress, end_line, job_line, progress_line
+from trainmark.devices import cores
+from trainmark.devices.vendors.cpu import chosen_threads
+from trainmark.launch import processes, run_dir
+from trainmark.rank import hang
+from trainmark.rank.events import telemetry_file
+from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
+from trainmark.record import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.launch.site import Site
+    from trainmark.devices.cores import Placement
     from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan import Plan
+    from trainmark.protocols import Vendor
+    from trainmark.rank.events import EventWriter
     from trainmark.record.record import Record
+
+    StopReason = Callable[[], dict[str, Any] | None]  # fields of the event ``stop``
+
+POLL_S = 0.1
+_END_PATIENCE_S = 2.0  # of SIGTERM, and for the sampler's last reading
+# Ranks of other nodes fail when ours are ended, and must have saved their stacks by then. Nodes
+# start within a second or two of each other.
+_LET_SAVE_S = 5.0
+
+
+class Setup(NamedTuple):
+    """What the ranks of one machine are started with.
+
+    Args:
+        variables: of all ranks.
+        described: this machine, as the event ``launch`` has it.
+    """
+
+    placed: list[Placement]
+    variables: dict[str, str]
+    described: dict[str, Any]
+
+
+def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
+    """Place the ranks of this machine and describe it.
+
+    Args:
+        mark: value of ``RUN_VARIABLE``, by which the processes are found.
+
+    Raises:
+        UsageError: a variable that places ranks, or ``OMP_NUM_THREADS``, has no valid value.
+    """
+    placed = cores.placements(vendor, nproc, os.environ)
+    threads = min(placement.threads for placement in placed)
+    variables = os.environ | processes.import_variables()
+    variables |= {
+        processes.RUN_VARIABLE: mark,
+        "OMP_NUM_THREADS": str(chosen_threads(os.environ) or threads),
+        # As fast as the default on an idle machine. On a shared one, threads that spin for long
+        # take the cores from the thread for which they wait: steps took eight times as long.
+        "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
+        "TOKENIZERS_PARALLELISM": "false",  # without it the library warns in every rank
+        "PYTHONUNBUFFERED": "1",
+    }
+    described = environment.collect(variables, vendor)
+    users = devices.occupants(vendor.name, nproc)
+    described["device_users"] = [user._asdict() for user in users]
+    return Setup(placed, variables, described)
+
+
+def world_variables(
+    local_rank: int, *, nproc: int, node: int = 0, nnodes: int = 1, master: tuple[str, int]
+) -> dict[str, str]:
+    """Return the variables that tell a process which rank it is, as torch.distributed reads them.
+
+    Args:
+        master: host and port where rank 0 listens for the others.
+    """
+    return {
+        "RANK": str(node * nproc + local_rank),
+        "WORLD_SIZE": str(nnodes * nproc),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
+    }
+
+
+@contextmanager
+def started(
+    argv: Sequence[str],
+    setup: Setup,
+    *,
+    output: IO[bytes] | int,
+    errors: IO[bytes] | int,
+    node: int = 0,
+    nnodes: int = 1,
+    master: tuple[str, int] | None = None,
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start a rank for each placement; when the block ends, end those that still run.
+
+    Each has a session of its own, so that no signal of a terminal reaches it. Processes that ranks
+    started are for the caller to end, with ``processes.kill_run``.
+
+    Args:
+        master: where all ranks meet; None: at a free port of this machine, which has them all.
+    """
+    ranks: list[subprocess.Popen[bytes]] = []
+    placement = {cores.PLACEMENT_VARIABLE: cores.to_variable(setup.placed)}
+    try:
+        with ExitStack() as stack:
+            meet = master or ("127.0.0.1", stack.enter_context(held_port()))
+            for local_rank in range(len(setup.placed)):
+                world = world_variables(
+                    local_rank, nproc=len(setup.placed), node=node, nnodes=nnodes, master=meet
+                )
+                ranks.append(
+                    subprocess.Popen(
+                        argv, env=setup.variables | placement | world, stdin=subprocess.DEVNULL,
+                        stdout=output, stderr=errors, start_new_session=True,
+                    )
+                )  # fmt: skip
+            yield ranks
+    finally:
+        for rank in ranks:
+            rank.terminate()
+        deadline = time.monotonic() + _END_PATIENCE_S
+        for rank in ranks:
+            with suppress(subprocess.TimeoutExpired):
+                rank.wait(max(0.0, deadline - time.monotonic()))
+            rank.kill()
+            rank.wait()  # adds its processor time to that of our ended children
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Reserve a free port on which only ``torch.distributed`` can listen.
+
+    A bound socket with SO_REUSEADDR lets another such socket listen there.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@contextmanager
+def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) -> Iterator[None]:
+    """Run the sampler while the block runs, if the plan says so.
+
+    It ends when its standard input does, also if this process dies.
+    """
+    if plan.sample_every_s == 0:
+        yield
+        return
+    words = [str(folder), telemetry_file(node)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainmark.rank.telemetry.sampler", *words],
+        env=os.environ | processes.import_variables() | {processes.RUN_VARIABLE: mark},
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
+    ) as sampler:  # fmt: skip
+        try:
+            yield
+        finally:
+            assert sampler.stdin is not None
+            sampler.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                sampler.wait(_END_PATIENCE_S)
+            sampler.kill()
+
+
+def rank_command(python: str, folder: Path | str) -> list[str]:
+    """Return the command line of every rank; its environment says which it is."""
+    return [python, "-m", "trainmark.rank.worker", str(folder)]
+
+
+def run_ranks(
+    plan: Plan,
+    folder: Path,
+    setup: Setup,
+    events: EventWriter,
+    reason_to_stop: StopReason,
+    *,
+    node: int | None = None,
+    master: tuple[str, int] | None = None,
+) -> bool:
+    """Run this machine's ranks to their end, and tell in events how they ended.
+
+    Args:
+        reason_to_stop: called several times a second; what it returns ends the ranks.
+        node: number of this machine; None: the run has no other.
+        master: host and port of the first node, where ranks meet.
+
+    Returns:
+        Whether all ranks succeeded.
+    """
+    mark, first = processes.mark(plan.run_id, node), (node or 0) * plan.nproc
+    oom_kills, cpu = processes.oom_kills(), processes.CpuUse.now()
+    argv = rank_command(sys.executable, folder)
+    name = "launcher" if node is None else f"node{node}"
+    try:
+        with (
+            (folder / f"log.{name}.txt").open("wb") as log,
+            _sampled(plan, folder, mark, log, node),
+        ):
+            with started(
+                argv, setup, output=log, errors=log, node=node or 0, nnodes=plan.nnodes,
+                master=master,
+            ) as ranks:  # fmt: skip
+                stop = _watch(ranks, plan, folder, reason_to_stop, first=first)
+                failures = [  # those that ended by themselves; the others are ended for it
+                    {"rank": number, "exit_code": rank.returncode, "time_s": time.time()}
+                    for number, rank in enumerate(ranks, first)
+                    if stop is None and rank.poll()
+                ]
+            ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
+    finally:
+        processes.kill_run(mark)
+    if stop is not None:
+        events.emit("stop", **stop)
+    if kills := processes.oom_kills() - oom_kills:
+        events.emit("oom_kills", count=kills)
+    events.emit(
+        "agent_exit",
+        t_ns=ended_ns,
+        exit_code=1 if failures or (stop and node is not None) else 0,
+        failures=failures,
+        others_cpu_share=cpu.others_share(processes.CpuUse.now()),
+    )
+    return stop is None and not failures
+
+
+def _watch(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    plan: Plan,
+    folder: Path,
+    reason_to_stop: StopReason,
+    *,
+    first: int,
+) -> dict[str, Any] | None:
+    """Wait until all ranks ended or one failed; else return the reason to stop them."""
+    timeout_s = float(plan.recipe["timeout_s"])
+    deadline = time.monotonic() + timeout_s
+    while True:
+        time.sleep(POLL_S)
+        codes = [rank.poll() for rank in ranks]
+        # After the exit codes: a signal to every process ends the ranks too.
+        stop = reason_to_stop()
+        if stop is not None or any(codes) or None not in codes:
+            return stop
+        if time.monotonic() >= deadline:
+            files = {rank: folder / stacks_file(rank) for rank in range(first, first + len(ranks))}
+            saved = processes.save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
+            where = hang.report(files)
+            time.sleep(_LET_SAVE_S if plan.nnodes > 1 else 0)
+            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
 
 
 def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambda: None) -> Record:
@@ -32,7 +283,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
         LostRunError: the run directory was deleted while the ranks ran.
     """
     folder = Path(plan.run_dir)
-    setup = node.set_up(devices.all_vendors()[plan.device.vendor], plan.nproc, plan.run_id)
+    setup = set_up(devices.all_vendors()[plan.device.vendor], plan.nproc, plan.run_id)
 
     def reason_to_stop() -> dict[str, Any] | None:
         on_poll()
@@ -42,7 +293,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     with run_dir.created(folder):
         events = run_dir.begin(plan, folder, setup.described)
         try:
-            node.run_ranks(plan, folder, setup, events, reason_to_stop)
+            run_ranks(plan, folder, setup, events, reason_to_stop)
         except BaseException as error:
             # An error of the launcher or of this machine: the ranks were ended.
             said = f"{type(error).__name__}: {error}"
@@ -50,26 +301,3 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
             run_dir.finish(folder, events)
             raise
         return run_dir.finish(folder, events)
-
-
-def launch_shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool) -> Record:
-    """Launch here or through the plan's launcher, with a progress line; return the record."""
-    progress, count = Progress(single), single.repeat_count
-    label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
-    if single.launcher == LOCAL:
-        line = progress_line(label, progress.poll)
-
-        def show() -> None:
-            line()
-            if progress.beyond_limit and not told:
-                told.append(progress.beyond_limit)
-                end_line(f"{label}: {progress.beyond_limit}")
-
-        told: list[str] = []
-        record = launch(single, stop, (lambda: None) if quiet else show)
-    else:
-        said = (lambda _: None) if quiet else job_line(progress, label)
-        record = submission.launch(single, site, stop, said)
-    if not quiet:
-        end_line(f"{label}: {record.status}")
-    return record

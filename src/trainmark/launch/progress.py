@@ -1,4 +1,4 @@
-"""Show the progress of a run on standard error, in one line.
+"""Launch a run and show its progress on standard error, in one line.
 
 Reads new events from the first rank's event file; does not communicate with the ranks.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import escaped
+from trainmark.launch import local, submission
+from trainmark.launch.contract import LOCAL
 from trainmark.rank.events import (
     Evaluate,
     Facts,
@@ -29,7 +31,10 @@ from trainmark.rank.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.launch.site import Site
+    from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
 
 _LINE_EVERY_S = 10.0  # interval of lines if standard error is not a terminal
 _AFTER_SPAN = {
@@ -206,3 +211,26 @@ def _write(text: str, *, moving: bool) -> None:
             text, end = f"\r{text[:width]:<{width}}", "" if moving else "\n"
         sys.stderr.write(text + end)
         sys.stderr.flush()
+
+
+def launch_shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool) -> Record:
+    """Launch here or through the plan's launcher, with a progress line; return the record."""
+    progress, count = Progress(single), single.repeat_count
+    label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
+    if single.launcher == LOCAL:
+        line = progress_line(label, progress.poll)
+
+        def show() -> None:
+            line()
+            if progress.beyond_limit and not told:
+                told.append(progress.beyond_limit)
+                end_line(f"{label}: {progress.beyond_limit}")
+
+        told: list[str] = []
+        record = local.launch(single, stop, (lambda: None) if quiet else show)
+    else:
+        said = (lambda _: None) if quiet else job_line(progress, label)
+        record = submission.launch(single, site, stop, said)
+    if not quiet:
+        end_line(f"{label}: {record.status}")
+    return record

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.names import CONTAINER, LOCAL, NAMES
+from trainmark.launch.contract import CONTAINER, LOCAL, NAMES
 from trainmark.plan.choosing import Elsewhere
 
 Port = Annotated[int, Ge(1), Le(65_535)]
