@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trainmark.plan.plan import Plan
 
 TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
 BERT = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
@@ -151,37 +150,6 @@ def test_a_signal_is_delivered_again_when_asked_for() -> None:
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_records_are_printed_as_a_line_a_launch_and_as_a_table_in_notebooks():
-    records = api.Records([TOY, TOY.model_copy(update={"run_id": "<b>other</b>"})])
-    head, *rest = [line for line in repr(records).splitlines() if line.strip(" ─━-")]
-    assert head.split()[:2] == ["run", "case"]
-    assert [line.split()[0] for line in rest] == [TOY.run_id, "<b>other</b>"]
-    assert "unverified" in rest[0]
-    page = records._repr_html_()
-    assert page.count("<tr>") == 3
-    assert "&lt;b&gt;other" in page
-    assert repr(api.Records()).strip()
-
-
-def test_after_a_launch_that_came_to_its_limit_the_others_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = TOY.model_copy(update={"status": "timed_out"})
-    done: list[Plan] = []
-
-    def launch_one(single: Plan, *_: Any, **__: Any) -> Record:
-        done.append(single)
-        return late if len(done) == 2 else TOY
-
-    monkeypatch.setattr(api, "launch_one", launch_one)
-    monkeypatch.setattr(api, "write_repeats", lambda *_, **__: None)
-    plan = TOY.plan.model_copy(update={"repeat_count": 5, "run_dir": str(tmp_path / "run")})
-    said: list[object] = []
-    records = api.launched(plan, Site(), StopRequest(), quiet=True, say=said.append)
-    assert [record.status for record in records] == ["passed", "timed_out"]
-    assert said == ["the other launches (3) would come to the time limit too: left out"]
 
 
 def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(

@@ -27,7 +27,6 @@ from trainmark.record.work import Outcome
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
 WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"
 ATTACK = WORD[:-1]  # text in UTF-8 holds no half pair
-WRITTEN = r"\u001b]0;x\u0007\u009b31m\u000dover\u202egnp\u2066\udc9b"
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

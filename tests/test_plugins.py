@@ -48,20 +48,10 @@ def test_a_packages_case_is_found_by_name_and_alias():
 
 BROKEN = {
     "raise RuntimeError('no driver')": "cannot be used: RuntimeError: no driver",
-    "import sys\nsys.exit(3)": "cannot be used: SystemExit: 3",
-    "x = 1": "cannot be used: AttributeError: module 'elsewhere_device' has no attribute",
-    "class Abacus:\n    def __init__(self): raise OSError('lib')": "cannot be used: OSError: lib",
     "class Abacus:\n    name = 'abacus'\n    torch_type = 'cpu'": (
         "the vendor lacks collective_backend, visible_devices, recorded_variables, counts_cores, "
         "count, product_names, rank_memory, refuse, driver_version, open, collective_library, "
         "monitor, monitored"
-    ),
-    (
-        "from trainmark.devices.vendors.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
-        "    def count(self): raise OSError('card lost')"
-    ): "cannot be used: OSError: card lost",
-    "from trainmark.devices.vendors.nvidia import Nvidia as Abacus": (
-        "the name nvidia is already taken by another vendor"
     ),
     "from trainmark.devices.vendors.cpu import Cpu as Abacus": (
         "the name cpu is already taken by another vendor"

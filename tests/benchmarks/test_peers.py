@@ -73,11 +73,3 @@ def test_with_an_allocator_memory_is_its_peak_and_one_step_comes_before_the_cloc
 def test_a_peer_that_ends_says_why() -> None:
     with pytest.raises(PeerFailedError, match="no_such_vendor"):
         Peer("benchmarks.matmul", "no_such_vendor", "fp32")
-
-
-def test_a_peer_that_ends_between_turns_says_so() -> None:
-    with Peer("benchmarks.matmul", "cpu", "bf16") as peer:
-        peer.process.kill()
-        peer.process.wait()
-        with pytest.raises(PeerFailedError, match="-9"):
-            peer.turn()

@@ -56,16 +56,13 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
-PreemptType=preempt/partition_prio
-PreemptMode=CANCEL
 SchedulerParameters=sched_interval=1
 ReturnToService=2
 SlurmdTimeout=10
 KillWait=10
 NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=100
 NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=100
-PartitionName=main Nodes={nodes[0]},{nodes[1]} Default=YES PriorityTier=1
-PartitionName=urgent Nodes={nodes[0]},{nodes[1]} PriorityTier=9
+PartitionName=main Nodes={nodes[0]},{nodes[1]} Default=YES
 """
 
 
@@ -127,12 +124,6 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start the daemon of one node, also after ``stop_node``."""
         self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
-
-    def forget(self) -> None:
-        """Start the controller anew without the jobs it knew."""
-        self._end(self._daemons.pop("slurmctld"))
-        self._start("slurmctld", "-c", "-D", "-f", self.variables["SLURM_CONF"])
-        self.until(lambda: self.states() == ["idle", "idle"], "both nodes")
 
     def _start(self, program: str, *words: str, name: str | None = None) -> None:
         path = _path(program)

@@ -149,12 +149,6 @@ class Hosts:
         words = self.login.inside(sys.executable, "-c", text)
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
-    def restart(self, number: int) -> None:
-        """Start a node again, with the same disk and keys, and wait until it can be reached."""
-        self.nodes[number] = self._node(number)
-        # Its network card is another one: the login machine first forgets the address of the old.
-        wait_until(lambda: self.answers(number), "the node that was started again", 120)
-
     def hosts_file(self, *lines: str) -> Path:
         path = self.folder / "hosts"
         path.write_text("\n".join(lines or [self.address(one) for one in range(self.count)]) + "\n")

@@ -159,23 +159,6 @@ def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
 
 
 @pytest.mark.nightly
-def test_a_more_urgent_job_preempts_the_run(run, on_slurm, fifo):
-    process, run_dir = run("fault=wait", "fault_rank=1")
-    wait_for_fault(fifo)
-    urgent = on_slurm.ask(
-        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=true",
-        "--output=/dev/null",
-    )  # fmt: skip
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "interrupted")
-    assert record.cause.message.code == "job_preempted"
-    assert job_states(run_dir)[-1]["phase"] == "lost"
-    done = ("scontrol", "show", "job", urgent)
-    on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*done), "the urgent job")
-
-
-@pytest.mark.nightly
 def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_path, fifo):
     site = site_file(tmp_path, time="1")
     words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO, "--site", str(site))
@@ -226,20 +209,3 @@ def test_a_waiting_job_shows_why_and_can_be_cancelled(run, on_slurm):
     assert "PENDING (" in err
     last = job_states(run_dir)[-1]
     assert (last["phase"], last["exit_code"]) == ("lost", 0)
-
-
-@pytest.mark.nightly
-def test_a_job_that_slurm_forgot_is_told_by_its_own_files(on_slurm, trainmark, tmp_path):
-    words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--detach", "--out", "run")
-    submitted = trainmark(*words, "--site", str(site_file(tmp_path)))
-    assert submitted.returncode == 0, submitted.stderr
-    number = (tmp_path / "run" / "job.id").read_text().strip()
-    shown = ("scontrol", "show", "job", number)
-    on_slurm.until(lambda: "JobState=COMPLETED" in on_slurm.ask(*shown), "the end of the job")
-    on_slurm.forget()
-    attached = trainmark("run", "--attach", "run")
-    assert attached.returncode == 0, attached.stdout + attached.stderr
-    assert checked(tmp_path / "run").status == "passed"
-    (last,) = job_states(tmp_path / "run")
-    said = f"Slurm does not know job {number} any more"
-    assert (last["phase"], last["said"], last["exit_code"]) == ("ended", said, 0)

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-import faulty_runs
 from engines.ssh_hosts import Hosts, wait_until, why_not
 from real_runs import checked, ended, wait_for_fault
 from run_fixtures import CASES
@@ -122,17 +121,6 @@ def test_a_pasted_dry_run_is_the_same_run(trainmark, hosts, words, tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_rank_that_raises_leaves_exit_code_and_error(run):
-    process, run_dir = run("fault=raise", "fault_rank=1")
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    assert (record.cause.kind, record.cause.rank, record.cause.type) == ("error", 1, "ValueError")
-    assert last_state(run_dir)["phase"] == "ended"
-    assert left(run_dir) == []
-
-
-@pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
@@ -142,11 +130,6 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
     assert (code, record.status) == (1, "interrupted")
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
     assert left(run_dir) == []
-
-
-@pytest.mark.nightly
-def test_the_time_limit_leaves_the_stacks_of_all_ranks(run):
-    faulty_runs.hang(run, ranks=2, timeout_s=25)
 
 
 @pytest.mark.nightly
@@ -189,14 +172,3 @@ def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, ho
     finally:
         hosts.trust()
     assert "10.0.0.77: ssh: connect to host" in refused(hosts.address(0), "10.0.0.77")
-
-
-@pytest.mark.nightly
-def test_host_keys_can_be_left_unchecked_which_the_record_says(hosts, started, words):
-    options = {"IdentityFile": str(hosts.folder / "key"), "IdentityAgent": "none"}
-    asked = words(check_host_keys=False, options=options)
-    own = ("max_epochs=1", "target=none", *asked)
-    process, run_dir = started(*own, case="toy", prefix=hosts.login.inside())
-    code, out, err = ended(process)
-    assert code == 0, out + err
-    assert "host-keys-unchecked" in checked(run_dir).labels

@@ -8,11 +8,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from machines import vendor_package
-from real_runs import processes_with
 from trainmark.devices.cores import usable_cores
 from trainmark.pages.ceilings import blocks
 from trainmark.pages.terminal import Screen, show
@@ -82,26 +80,6 @@ def faulty(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def left(folder: Path) -> list[psutil.Process]:
-    """Return the processes of a test that are still alive."""
-    return processes_with("FAULT_FIFO", str(folder / "fifo"))
-
-
-def test_one_rank(trainmark: Any) -> None:
-    ended = trainmark("ceilings", "--device", "cpu", *TINY, "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert "trainmark: matmul_fp32\n" in ended.stderr
-    document = json.loads(ended.stdout)
-    (rank,) = document["ranks"]
-    found = {kind["name"]: kind for kind in rank["measurements"]}
-    best = found["matmul_fp32"]["points"][found["matmul_fp32"]["best"]]
-    assert best["status"] == "measured"
-    assert 0 < best["rate"]["min"] <= best["rate"]["median"] <= best["rate"]["max"]
-    assert (found["matmul_tf32"]["points"], found["all_reduce"]["points"]) == ([], [])
-    assert "TF32" in found["matmul_tf32"]["reason"]
-    assert found["all_reduce"]["reason"]
-
-
 @two_cores
 def test_two_ranks(trainmark: Any) -> None:
     ended = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
@@ -144,15 +122,3 @@ def test_a_fast_and_wrong_collective_is_found(faulty: Any, tmp_path: Path) -> No
     assert wrong == {"all_reduce"}
     assert "trainmark: rank 0: all reduce wrong: 64 KiB (" in err
     assert "rank 1: all reduce wrong: 64 KiB (" in err
-
-
-@two_cores
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_no_process_is_left_when_the_launcher_is_killed(faulty: Any, tmp_path: Path) -> None:
-    process = faulty("hang")
-    (tmp_path / "fifo").read_text()
-    process.kill()
-    process.wait()
-    psutil.wait_procs(left(tmp_path), timeout=30)
-    assert left(tmp_path) == []
-    assert list((tmp_path / "tmp").iterdir()) == []

@@ -10,11 +10,8 @@ import sys
 import pytest
 
 from trainmark.check.doctor import CHECKS, SLOW
-from trainmark.launch.processes import RUN_VARIABLE, alive_runs, orphaned
 
 pytestmark = pytest.mark.nightly
-
-SLOW_CODES = [check.__name__ for check in SLOW]
 
 
 def doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -68,14 +65,3 @@ def test_a_torch_that_crashes_is_a_finding(tmp_path, broken_torch):
     assert first == "STOPS A RUN"
     assert any("torch cannot be used" in line and "-6" in line for line in rest)
     assert "FINE" not in done.stdout
-
-
-def test_processes_of_a_run_are_found_until_they_end():
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
-        env=os.environ | {RUN_VARIABLE: "a-run-of-this-test"},
-    ) as left_over:  # fmt: skip
-        assert alive_runs().get("a-run-of-this-test") == [left_over.pid]
-        assert not orphaned([left_over.pid])  # this process started it
-        left_over.communicate(b"\n")
-    assert "a-run-of-this-test" not in alive_runs()

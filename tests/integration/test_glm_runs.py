@@ -35,8 +35,6 @@ def test_the_tiny_recipe_learns_to_read(trainmark, tmp_path):
     counts = [record.counts.samples, record.counts.sequences, record.counts.tokens]
     assert rates[1] / rates[0] == pytest.approx(counts[1] / counts[0], rel=1e-9)
     assert rates[2] / rates[0] == pytest.approx(counts[2] / counts[0], rel=1e-9)
-    for lang, said in (("en", "p_train is also "), ("zh", "p_train 折合 ")):
-        assert said in (tmp_path / f"run/page.{lang}.md").read_text(encoding="utf-8")
     speed = json.loads((tmp_path / "run/index/nlp_glm-tiny_sp_bs16_fp32_1_speed").read_text())
     assert (speed["mission_name"], speed["UNIT"]) == ("阅读理解", "samples/s")
 
@@ -61,17 +59,8 @@ def test_downloads_become_a_folder_and_a_checkpoint_a_run_on_two_ranks(trainmark
     write_downloads(tmp_path / "raw")
     done = trainmark("prepare", "glm_superglue", "--from", "raw", "--data", "data")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "data/model/model.safetensors").is_file()
-    words = (
-        "run",
-        "glm_superglue",
-        "--data",
-        "data",
-        "--recipe",
-        "tiny",
-        "init=pretrained",
-        *SMALL,
-    )
+    words = ("run", "glm_superglue", "--data", "data", "--recipe", "tiny", "init=pretrained")
+    words += SMALL
     cadence = ("eval_every_samples=64", "eval_from_sample=32")
     done = trainmark(*words, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,16 +54,6 @@ def windows(trainmark, out):
     return [item for item in map(json.loads, events) if item["event"] == "window"]
 
 
-def test_the_machine_is_listed_and_taken_before_the_cpu(trainmark):
-    done = trainmark("list", "devices", "--json", STANDIN_DEVICES="3")
-    assert done.returncode == 0, done.stderr
-    (found,) = [item for item in json.loads(done.stdout)["devices"] if item["name"] == "standin"]
-    assert found["present"] == 3
-    refused = trainmark("run", "toy", "--nproc", "3", "--dry-run", STANDIN_DEVICES="2")
-    assert refused.returncode == 2
-    assert "standin" in refused.stderr
-
-
 def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark):
     record, code = run(
         trainmark, "llama2_7b_lora", "llama", "precision=bf16", "gas=2",
@@ -107,7 +97,3 @@ def test_a_full_device_ends_the_run_as_out_of_memory(trainmark):
     assert (code, record.status) == (1, "oom")
     assert (record.cause.kind, record.cause.rank) == ("oom", 0)
     assert record.cause.type == "OutOfMemoryError"
-
-
-TIME = "test_time.py::test_time_between_marks_is_synchronised_wall_time"
-WINDOWS = "test_windows.py::test_no_step_waits_for_the_device[toy-fp32-library]"

@@ -61,24 +61,6 @@ def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> 
     return found
 
 
-@pytest.mark.parametrize(
-    ("hysteresis", "relative"),
-    [
-        # steps: fine fine OVER fine OVER OVER fine fine fine OVER fine OVER
-        (1, [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 8, 1 / 8, 1 / 16]),
-        (2, [1, 1, 1, 1, 1 / 2, 1 / 4, 1 / 4, 1 / 4, 1 / 2, 1 / 2, 1 / 2, 1 / 4]),
-        (3, [1, 1, 1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1, 1, 1, 1]),
-    ],
-)
-def test_the_scale_halves_once_the_hysteresis_is_used_up(
-    hysteresis: int, relative: list[float]
-) -> None:
-    overflows = [bool(int(step)) for step in "001011000101"]
-    scales, _, skipped = scales_of(overflows, window=3, hysteresis=hysteresis)
-    assert [scale / START for scale in scales] == relative
-    assert skipped == 5  # whether the scale was lowered or not
-
-
 @given(
     overflows=st.lists(st.booleans(), max_size=30),
     window=st.integers(1, 5),

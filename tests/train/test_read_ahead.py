@@ -115,20 +115,6 @@ def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
     assert not threads()
 
 
-UNCLOSED = """
-import itertools, sys, threading
-from fakes import FakeClock, SyncDevice
-from trainmark.train.read_ahead import read_ahead
-values = read_ahead(itertools.count(), SyncDevice(FakeClock()), depth=2)
-for _ in range(3):
-    next(values)
-assert threading.active_count() == 2
-if sys.argv[1] == "raise":
-    raise OSError("the training failed")
-sys.exit(3)
-"""
-
-
 class Pair(NamedTuple):
     x: Any
     y: Any

@@ -78,13 +78,6 @@ def test_an_epoch_is_cut_completely_and_evenly(epoch: int, **sizes: int) -> None
         assert len({len(micros) for micros in ranks}) == 1
 
 
-@given(**SIZES)
-def test_the_order_depends_on_seed_and_epoch_alone(epoch: int, **sizes: int) -> None:
-    sharding = ranks_of(**sizes)[-1]
-    first, again = (list(sharding.micro_batches(epoch)) for _ in range(2))
-    assert [m.rows.tolist() for m in first] == [m.rows.tolist() for m in again]
-
-
 def test_the_same_global_batch_holds_the_same_rows_however_it_is_split() -> None:
     def step_rows(micro: int, accumulate: int, world: int) -> list[list[int]]:
         by_rank = [

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_clicks(tmp_path_factory.mktemp("clicks"))
 
 
-def write_clicks(folder: Path, *, shuffled: bool = False) -> Path:
+def write_clicks(folder: Path) -> Path:
     """Write rows whose label mostly says whether two categories are both even."""
     rng = np.random.default_rng(7)
     for split, files in FeatureSpec.of(folder, CARDINALITIES).files.items():
@@ -54,7 +54,7 @@ def write_clicks(folder: Path, *, shuffled: bool = False) -> Path:
         columns = [rng.integers(n, size=rows) for n in CARDINALITIES]
         clicked = (columns[0] % 2 + columns[1] % 2) > 0
         labels = clicked ^ (rng.random(rows) < 0.05)
-        (rng.permutation(labels) if shuffled else labels).tofile(files.label)
+        labels.tofile(files.label)
         rng.random((rows, 13)).astype("<f2").tofile(files.numerical)
         dtypes = FeatureSpec.of(folder, CARDINALITIES).category_dtypes
         for column, file, dtype in zip(columns, files.categories, dtypes, strict=True):

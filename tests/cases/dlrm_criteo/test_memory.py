@@ -9,9 +9,7 @@ import pytest
 
 from live_tensors import LiveTensors
 from trainmark import cases
-from trainmark.cases.dlrm_criteo.data import check_fit
 from trainmark.cases.dlrm_criteo.placement import predict
-from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext
 from trainmark.spec import RankMemory
 
@@ -67,9 +65,3 @@ def test_a_real_step_takes_what_is_predicted_or_more(
     recipe = tiny(precision=precision, **{"micro_batch_size": 2048} | fields)
     taken, found = peak_beside_weights(recipe, folder, rank=0, world_size=1, device=sync_device)
     assert least * taken <= found.total - found.weights <= taken
-
-
-def refusal(recipe: Any, folder: Path, memory: int, world_size: int = 1) -> EnvironmentFault:
-    with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
-        check_fit(folder, recipe, world_size, RankMemory(memory))
-    return caught.value

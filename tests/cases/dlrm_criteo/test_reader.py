@@ -36,21 +36,6 @@ def spec(tmp_path_factory):
     return spec
 
 
-def test_one_rank_reads_everything_once(spec):
-    reader = SplitReader(spec, "train")
-    assert reader.num_rows == 103
-    batches = list(reader.batches(25))
-    assert [batch.step_samples for batch in batches] == [25, 25, 25, 25, 3]
-    for batch in batches:
-        found = (batch.numerical.dtype, batch.labels.dtype, batch.categories.dtype)
-        assert found == (np.float16, np.float32, np.int32)
-    assert all(batch.categories.flags.c_contiguous for batch in batches)
-    numerical, labels, categories = rows_of("train")
-    assert (np.concatenate([batch.numerical for batch in batches]) == numerical).all()
-    assert (np.concatenate([batch.labels for batch in batches]) == labels).all()
-    assert (np.concatenate([batch.categories for batch in batches], axis=1) == categories).all()
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     batch_size=st.integers(1, 120),

@@ -186,11 +186,3 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
 def test_a_folder_that_lacks_something_is_refused(tmp_path, prepare, message):
     prepare(write(tmp_path))
     assert message in fault(tmp_path)
-
-
-def places(value, path=()):
-    """Yield the path of everything in a JSON value."""
-    yield path
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*path, key))

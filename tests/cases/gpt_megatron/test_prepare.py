@@ -2,12 +2,9 @@
 
 import gzip
 import hashlib
-import itertools
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
@@ -17,7 +14,6 @@ from trainmark.data.encoding import lines as encoding
 from trainmark.data.encoding.lines import (
     Block,
     Position,
-    read_blocks,
     source_files,
     texts_of,
 )
@@ -159,36 +155,6 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "no document in the corpus, 0 empty texts" in message
     assert not (tmp_path / ".data.partial").exists()
-
-
-CONTENT = st.lists(st.text("ab\n", max_size=30).map(str.encode), min_size=1, max_size=4)
-
-
-@given(contents=CONTENT, block_bytes=st.integers(1, 20), zipped=st.booleans())
-def test_blocks_are_whole_lines_and_can_be_gone_on_with(
-    tmp_path_factory, contents, block_bytes, zipped
-):
-    folder = tmp_path_factory.mktemp("corpus")
-    for number, content in enumerate(contents):
-        stored = gzip.compress(content) if zipped else content
-        (folder / f"{number}.jsonl").write_bytes(stored)
-    files = source_files(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "BLOCK_BYTES", block_bytes)
-        blocks = list(read_blocks(files, Position()))
-        for at, block in enumerate(blocks):
-            assert list(read_blocks(files, block.end)) == blocks[at + 1 :]
-    joined = [b"".join(block.lines) for block in blocks]
-    assert b"".join(joined) == b"".join(contents)
-    for before, block in itertools.pairwise(blocks):
-        new = block.start == Position(block.start.file)
-        assert new or (block.start == before.end and before.lines[-1].endswith(b"\n"))
-    for block, lines in zip(blocks, joined, strict=True):
-        assert len(lines) - len(block.lines[-1]) < block_bytes
-        rows = contents[block.start.file][: block.end.offset_bytes]
-        assert block.end.lines == len(rows.removesuffix(b"\n").split(b"\n"))
-        assert len(lines) == block.end.offset_bytes - block.start.offset_bytes
-    assert not blocks or blocks[-1].consumed_bytes <= sum(f.stat().st_size for f in files.values())
 
 
 class Killed(BaseException):

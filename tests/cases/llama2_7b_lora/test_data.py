@@ -7,11 +7,9 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import llama_least_loss
 from llama_least_loss import drawn_nats, least_loss
-from mmlu_peer import open_model
 from trainmark.cases.llama2_7b_lora import data
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.data import generating
@@ -92,8 +90,6 @@ def fault(folder, file="train.json"):
         ('[{"summary": "s"}]', ("holds {'summary': 's'}", "train.json, row 1")),
         ('{"dialogue":"d","summary":"s"}\n{"dialogue":null,"summary":"s"}',
          ("holds {'dialogue': None", "train.json, row 2")),
-        ('[{"dialogue": "d", "summary": " "}]', ("holds", "train.json, row 1")),
-        (r'{"dialogue": "a \ud83d", "summary": "s"}', ("holds", "train.json, row 1")),
         ("[]", ("the split is empty", "train.json")),
         ('[\n{"a":}', ("not readable as json: Expecting value: line 2", "train.json")),
         ('{"dialogue":"d","summary":"s"}\n{', ("not readable as JSON", "train.json, line 2")),
@@ -190,11 +186,3 @@ def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_
     assert off.content_id != facts.content_id
     assert (off.eval_samples, off.best_quality) == (len(loaded.validation), 1.0)
     assert not off.quality_comparable
-
-
-def test_generated_weights_are_loaded_by_transformers(generated):
-    model = open_model(generated / "model")
-    weights = generating._weights(data.read_config(generated / "model"), seed=TINY.seed)
-    loaded = model.state_dict()
-    assert weights.keys() <= loaded.keys()
-    assert all(torch.equal(loaded[name], torch.from_numpy(w)) for name, w in weights.items())

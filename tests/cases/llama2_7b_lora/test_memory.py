@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS
-from trainmark.errors import EnvironmentFault
-from trainmark.spec import RankMemory
-from trainmark.train.step_memory import refuse_too_little
 
 GIB = 2**30
 
@@ -22,16 +17,3 @@ def test_the_count_for_the_published_setup_is_exact_where_it_can_be() -> None:
     assert found.total == found.weights + 12 * 4_194_304 + found.activations
     # The published run took 37.3 of 40 GiB, of which this is what tensors need at least.
     assert 28 * GIB < found.total < 37.3 * GIB
-
-
-def test_too_little_memory_is_refused_with_what_needs_less() -> None:
-    with pytest.raises(EnvironmentFault, match="a rank needs about"):
-        refuse(LlamaRecipe(micro_batch_size=4), 1, 36)
-
-
-def refuse(recipe: LlamaRecipe, ranks: int, gib: float) -> None:
-    memory = int(gib * GIB)
-    refuse_too_little(
-        lambda other: predict_peak_bytes(PRESETS["7b"], other, ranks),
-        recipe, RankMemory(memory, machine_bytes=memory),
-    )  # fmt: skip

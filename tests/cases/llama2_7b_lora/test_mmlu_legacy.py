@@ -12,11 +12,10 @@ import torch
 
 from mmlu_peer import open_model, write_model
 from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
-from trainmark.cases.llama2_7b_lora.mmlu import answer_ids, plan_scoring
+from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
 from trainmark.cases.llama2_7b_lora.mmlu.prompts import as_read
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS, Subject, read_questions
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
-from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,22 +125,6 @@ def test_prompts_equal_the_published_ones_to_the_token(asked: Any) -> None:
     assert any(".0\n" in text for text in texts)
 
 
-def test_shots_are_counted_whole_and_cut_questions_are_told(asked: Any) -> None:
-    mmlu, prompts = asked
-    used, cuts = set(), 0
-    for group in plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT).groups:
-        subject = mmlu[group.subject]
-        for row in group.rows:
-            text, question = prompts[subject.name, row], subject.items[row].text
-            before, found, _ = text.rpartition(question + "\nA.")
-            assert group.cut == (not found)
-            whole = [shot for shot in subject.shots if "\n\n" + shot.text + "\nA." in before]
-            assert group.shots == (0 if group.cut else len(whole))
-            used.add(group.shots)
-            cuts += group.cut
-    assert (used, cuts) == ({0, 3, 4}, 6)
-
-
 def test_answers_equal_those_of_each_published_prompt_alone(asked: Any, tmp_path: Path) -> None:
     mmlu, prompts = asked
     write_model(tmp_path / "model")
@@ -200,13 +183,3 @@ def test_answers_equal_those_of_each_published_prompt_alone(asked: Any, tmp_path
 )  # fmt: skip
 def test_cells_are_read_as_pandas_reads_a_column(column: list[str], printed: list[str]) -> None:
     assert as_read(column) == printed
-
-
-def test_a_first_line_that_does_not_fit_is_refused(asked: Any) -> None:
-    mmlu, _ = asked
-    length = len("The following are multiple choice questions (with answers) about  ") + len(
-        "high school us history.") + 1  # fmt: skip
-    assert answer_ids(CHARACTERS, mmlu, legacy=True, max_length=length) == tuple(map(ord, "ABCD"))
-    with pytest.raises(DataError, match="high_school_us_history's prompts has") as caught:
-        plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=length - 1)
-    assert f"add seq={length} or more" in caught.value.remedy

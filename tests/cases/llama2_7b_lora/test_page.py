@@ -90,24 +90,3 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     assert section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
     assert section(chinese, "优化策略")[0] == "- 优化方案：lora"
     assert LORA.replace("'", "&#39;") in html_page([made], "zh")
-
-
-def test_the_last_evaluation_s_parts_stand_below_it_a_table_a_kind() -> None:
-    made = record()
-    point = made.quality.history[-1]
-    parts = {"subject": {"anatomy": 0.125, "virology": None}, "items by shots": {"4": 3, "5": 453}}
-    points = [point, point.model_copy(update={"parts": parts})]
-    asked = made.quality.model_copy(update={"history": points})
-    scored = made.model_copy(update={"quality": asked})
-    english, chinese = (
-        section(markdown_page([scored], lang), heading)
-        for lang, heading in (("en", "Evaluations"), ("zh", "训练结果变化"))
-    )
-    assert [line for line in english if line][4:] == [
-        "At the last evaluation, subject:",
-        "| subject | value |", "| --- | --- |", "| anatomy | 0.125 |", "| virology | / |",
-        "At the last evaluation, items by shots:",
-        "| items by shots | value |", "| --- | --- |", "| 4 | 3 |", "| 5 | 453 |",
-    ]  # fmt: skip
-    assert "最后一次评估，科目：" in chinese
-    assert '<th scope="row">virology</th>' in html_page([scored], "en")
