@@ -159,7 +159,7 @@ def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
 
 
 @pytest.mark.nightly
-def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_path, fifo):
+def test_a_job_past_slurms_time_limit_was_ended_by_slurm(on_slurm, trainmark, tmp_path, fifo):
     site = site_file(tmp_path, time="1")
     words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO, "--site", str(site))
     submitted = trainmark(*words, "--out", "run", "--detach")
@@ -169,8 +169,8 @@ def test_a_job_past_slurms_time_limit_was_timed_out(on_slurm, trainmark, tmp_pat
     assert f"JobId={number}" in on_slurm.ask("scontrol", "show", "job", number)
     attached = trainmark("run", "--attach", "run")
     record = checked(tmp_path / "run")
-    assert (attached.returncode, record.status) == (1, "timed_out")
-    assert record.cause.message.code == "job_timed_out"
+    assert (attached.returncode, record.status) == (1, "interrupted")
+    assert record.cause.message.code == "job_lost"
     assert job_states(tmp_path / "run")[-1]["phase"] == "lost"
 
 
