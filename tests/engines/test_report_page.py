@@ -91,7 +91,7 @@ _SEEN = """() => {
         const range = document.createRange();
         range.selectNodeContents(node);
         const box = range.getBoundingClientRect(), parent = node.parentElement;
-        if (box.height && box.bottom <= 800 && parent.checkVisibility() && !parent.closest('h1'))
+        if (box.height && box.bottom <= 800 && parent.checkVisibility())
             said.push(node.data);
     }
     return said.join(' ');

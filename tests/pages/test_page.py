@@ -19,6 +19,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.pages import page
+from trainmark.pages.phrases import verdict
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import gravest
 from trainmark.pages.sections.provenance import command
@@ -168,7 +169,7 @@ def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (own run) × 1.00" in text
-    assert "computing, with communication 89%" in text
+    assert "computing + communication 89%" in text
     told = " ".join(visible(page.document([record()], [planned("z", case="toy")]))[0])
     assert "Nothing comparable; the nearest is 2 x NVIDIA A100" in told
     assert "case distilbert_sst2 / toy" in told
@@ -197,7 +198,7 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
         for rank, ns in enumerate((100, 100, 160))
     ]
     slow = waits(0.1).model_copy(update={"ranks": ranks})
-    assert "Rank 2: its steps take 60% longer" in say(gravest(slow), "en")
+    assert "Rank 2: steps 60% longer" in say(gravest(slow), "en")
     text = markdown(slow)
     assert "| rank | 0.600 / 1.600 = 37.5% |" in text
     assert "| data | 0.100 s / 1.000 s = 10.0% ≥ 5% |" in text
@@ -431,3 +432,11 @@ def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():
     made = markdown(of_spread_model(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}]))
     assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
     assert "### Layers" not in markdown(of_spread_model(layers=[3]))
+
+
+@pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "lowest expected")])
+def test_what_is_possible_is_told_as_an_expectation(higher, words):
+    run = read("sampled")
+    about = run.plan.about.model_copy(update={"higher_is_better": higher})
+    run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
+    assert words in say(verdict(run), "en")

@@ -90,7 +90,8 @@ def verdict(record: Record) -> Phrase:
     said = t(f"verdict.{key}", metric=quality.metric, value=value, target=target)
     if quality.best_possible is None:
         return said
-    return join((said, t("verdict.best", best=f"{quality.best_possible:.3f}")), "semicolon")
+    limit = "best" if record.plan.about.higher_is_better else "lowest"
+    return join((said, t(f"verdict.{limit}", best=f"{quality.best_possible:.3f}")), "semicolon")
 
 
 def label_text(label: str) -> Phrase:

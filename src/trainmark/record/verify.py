@@ -47,7 +47,12 @@ def checked(record: Record, folder: Path, *, most_bytes: int | None = None) -> R
 
 def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
-    found = [one for one in identities(record) if not _alike(*one[1:])]
+    found: list[Difference] = []
+    try:
+        found += (one for one in identities(record) if not _alike(*one[1:]))
+    except (LookupError, ArithmeticError, ValueError) as error:
+        # A rank, span or bound that others name is absent or outside its domain.
+        found.append(("record", type(error).__name__, "values that fit each other"))
     return [_disagrees(found)] if found else []
 
 

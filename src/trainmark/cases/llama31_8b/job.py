@@ -49,10 +49,7 @@ class Llama31Job(NextTokenJob):
 
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: Llama31Recipe = context.recipe
-        several = context.world_size > 1
-        ranks = Ranks.of(
-            context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp and several
-        )
+        ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
         self.kernels = choose(recipe, context.device.torch_type)
         model = build_model(recipe, self.kernels)
         if ranks.tensor_size > 1:
