@@ -1,6 +1,7 @@
 """A run directory of two ranks and two epochs, whose every time and count is known."""
 
 import json
+import logging
 from typing import Any
 
 from fakes import (
@@ -64,3 +65,16 @@ def write_two_ranks(folder, *, ends_after=None, **plan_changes):
     made = reduce.reduce(folder)
     record.write(made, folder)
     return made, folder
+
+
+def complaints(path, ruleset):
+    """Return what the public checker misses in a log: its keys, and its other messages."""
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
+    logging.disable(logging.CRITICAL)
+    try:
+        mlp_compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)
+    finally:
+        logging.disable(logging.NOTSET)
+    return set(checker.overwritable), checker.not_overwritable

@@ -1,11 +1,10 @@
 """Logs in the forms of other systems: golden files, read back by us and by the public parser."""
 
 import json
-import logging
 
 import pytest
 
-from exported_runs import write_two_ranks
+from exported_runs import complaints, write_two_ranks
 from fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
 from trainmark.library.analysis.engine import Options, analyze
@@ -94,19 +93,6 @@ def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
     first = documents("perflog", run)[0]
     assert first["metadata"]["file"] == node_file(0)
     assert first["metadata"]["time_ms"] == 10**12 + 5_000
-
-
-def complaints(path, ruleset):
-    """Return what the public checker misses in a log: its keys, and its other messages."""
-    from mlperf_logging.compliance_checker import mlp_compliance
-
-    checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
-    logging.disable(logging.CRITICAL)
-    try:
-        mlp_compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)
-    finally:
-        logging.disable(logging.NOTSET)
-    return set(checker.overwritable), checker.not_overwritable
 
 
 def test_the_public_checker_misses_only_what_makes_a_submission(run, tmp_path):

@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.pages.exports.tables import settings
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
@@ -36,16 +37,24 @@ _METADATA = {
 
 def to_perflog(record: Record, folder: Path) -> str:
     """Return the PerfLog lines of a run whose events are in ``folder``; raises as ``moments``."""
-    return _lines("perflog", "[PerfLog]", _perflog, record, folder)
+    return _lines(LINES["perflog"], "[PerfLog]", _perflog, record, folder)
 
 
 def to_mlperf(record: Record, folder: Path) -> str:
-    """Return the MLLOG lines of a run whose events are in ``folder``; raises as ``moments``."""
-    return _lines("mlperf", ":::MLLOG", _mlperf, record, folder)
+    """Return the MLLOG lines of a run whose events are in ``folder``; raises as ``moments``.
+
+    A case that MLPerf has too adds the keys of its ruleset.
+    """
+    lines, case = LINES["mlperf"], record.plan.case
+    if case in cases.names() and cases.has_part(case, "export"):
+        own = cases.part(case, "export").mlperf(record.plan.recipe)
+        entries = [{"key": key, "text": value} for key, value in own.items()]
+        lines = {**lines, "launch": [*lines["launch"], *entries]}
+    return _lines(lines, ":::MLLOG", _mlperf, record, folder)
 
 
 def _lines(
-    form: str,
+    lines: dict[str, Any],
     marker: str,
     document: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
     record: Record,
@@ -54,7 +63,7 @@ def _lines(
     return "".join(
         f"{marker} {json.dumps(document(entry, values), allow_nan=False)}\n"
         for kind, values in moments(record, folder)
-        for entry in LINES[form].get(kind, ())
+        for entry in lines.get(kind, ())
     )
 
 

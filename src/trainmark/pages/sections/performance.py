@@ -47,7 +47,7 @@ def _figure(name: str, shown: Callable[[float | None], str]) -> Callable[[Record
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "precision": precision_label,
     "fix_hp": lambda record: fix_hp_text(record.fix_hp),
-    "e2e_time": _figure("e2e_time", cells.seconds),
+    **{name: _figure(name, cells.seconds) for name in ("e2e_time", "train_time")},
     **{x: _figure(x, cells.number) for x in ("p_whole", "p_train", "p_core", "token/p/s")},
     "loss": _figure("loss", lambda loss: cells.NOTHING if loss is None else f"{loss:.3f}"),
     "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),
