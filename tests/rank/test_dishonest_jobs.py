@@ -415,6 +415,62 @@ def test_a_precision_that_the_job_changed_fails_the_run(run: Run) -> None:
     assert "float32_matmul: highest -> medium" in args["changes"]
 
 
+class StepsInLowPrecision(ToyJob):
+    """Computes a step in bf16 where the recipe says fp32, and leaves no flag behind."""
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super()._loss_sum(batch)
+
+
+class StepsInFloat32(ToyJob):
+    """Computes a step in float32 where the recipe says bf16."""
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return super()._loss_sum(batch)
+
+
+class LowersAFlag(ToyJob):
+    """Sets a flag for its forward pass alone."""
+
+    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+        torch.set_float32_matmul_precision("medium")
+        try:
+            return super()._loss_sum(batch)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize(
+    ("job_type", "precision", "change"),
+    [
+        (StepsInLowPrecision, "fp32", "matmuls: float32 -> bfloat16"),
+        (StepsInFloat32, "bf16", "matmuls: bfloat16 -> float32"),
+        (LowersAFlag, "fp32", "float32_matmul: highest -> medium"),
+    ],
+)
+def test_a_precision_that_is_changed_within_a_step_alone_fails_the_run(
+    run: Run, job_type: type[ToyJob], precision: str, change: str
+) -> None:
+    kind, _, args = told(run(job_type, precision=precision))
+    assert kind == "changed_precision"
+    assert args["changes"].startswith(f"{change} (in a step)")
+
+
+class ClaimsFlops(ToyJob):
+    """Counts a fused multiply and add as two steps of two."""
+
+    def model_flops(self, counts: Counts) -> float:
+        return 2 * super().model_flops(counts)
+
+
+def test_flops_that_a_step_does_not_compute_are_a_finding(run: Run) -> None:
+    (found,) = run(ClaimsFlops).findings
+    assert found.code == "flops_above_counted"
+    assert found.args["share"] == pytest.approx(2.0, rel=0.05)
+
+
 class SameRows(ToyJob):
     """Trains the first rows of the data again and again."""
 

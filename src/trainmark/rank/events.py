@@ -175,6 +175,7 @@ class Result(Event, tag="result"):
     job: dict[str, Any] = field(default_factory=dict)
     compiler: dict[str, Count | None] | None = None
     precision_changed: list[str] = field(default_factory=list)  # flags, since they were set
+    flops_counted: float | None = None  # of matmuls in the first step
     rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
     used_bytes: Count | None = None
     allocator_peak_bytes: Count | None = None

@@ -9,7 +9,7 @@ Knows nothing of cases, processes or files.
 from __future__ import annotations
 
 import math
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -108,6 +108,7 @@ class MeasuredLoop:
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None
     compiled: Callable[[], int | None] = lambda: None
+    first_step: AbstractContextManager[Any] = field(default_factory=nullcontext)
     outcome: Outcome = field(default_factory=Outcome)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -168,7 +169,8 @@ class MeasuredLoop:
             batches = MeteredBatches(source, self.device)
             while more and not self._out_of_steps() and not self.outcome.target_reached:
                 phase, length = self.schedule.next_window(self.outcome.steps)
-                more = self._window(batches, epoch=epoch, phase=phase, length=length)
+                with self.first_step if phase == "compile" else nullcontext():
+                    more = self._window(batches, epoch=epoch, phase=phase, length=length)
                 if self._samples_of_all >= self._evaluate_at:
                     self._evaluate(epoch)
                     self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device, Job, JobContext
     from trainmark.rank.parameters import ParameterCheck
+    from trainmark.rank.watch import StepWatch
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
@@ -120,6 +121,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         from trainmark.rank.fit import memory_that_fits
         from trainmark.rank.loop import MeasuredLoop, Schedule
         from trainmark.rank.parameters import ParameterCheck
+        from trainmark.rank.watch import StepWatch
         from trainmark.train.parallel import counting
         from trainmark.train.parameters import GradientWatch, TensorDigest
         from trainmark.train.read_ahead import batches_of
@@ -175,6 +177,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         )
         parameters.start()
     artifacts: list[str] = []
+    watch_step = StepWatch(partial(_precision_flags, device.torch_type))
     MeasuredLoop(
         job=job,
         batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches, rows=rank.rows),
@@ -187,6 +190,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         enter=rank.enter,
         parameters=parameters,
         compiled=counting(recipe),
+        first_step=nullcontext() if recipe.compile else watch_step,
     ).run()
     watch.close()
     if hasattr(job, "save"):
@@ -194,15 +198,16 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
             job.save(run_dir / ARTIFACTS_DIR)
             barrier()
             artifacts = _files_below(run_dir, ARTIFACTS_DIR)
-    _report(rank, job, parameters, context, artifacts)
+    _report(rank, job, parameters, context, artifacts, watch_step)
     with rank.span("finish"):
         if distributed:
             torch.distributed.destroy_process_group()
 
 
-def _report(
-    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, artifacts: list[str]
-) -> None:
+def _report(  # noqa: PLR0917 - what the rank has
+    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, artifacts: list[str],
+    watch: StepWatch,
+) -> None:  # fmt: skip
     """Emit the facts of the job, of its parameters and of the compiler after training."""
     from trainmark.train.parallel import compiler_facts
 
@@ -226,7 +231,9 @@ def _report(
                 f"{name}: {was} -> {now[name]}"
                 for name, was in rank.precision.items()
                 if now[name] != was
-            ],
+            ]
+            + watch.changed(rank.precision, context.recipe.precision),
+            flops_counted=sum(watch.flops.values()) or None,
         )
 
 

@@ -27,7 +27,7 @@ _NOISY = {
     "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
 }  # fmt: skip
 _GRAVE = {
-    "flops_above_preflight", "loss_never_changes", "steps_beside_windows",
+    "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
     "few_updates", "rows_repeated", "quality_above_best", "malformed_event_lines", "oversubscribed",
     "device_shared", "device_shared_unknown",
 }  # fmt: skip

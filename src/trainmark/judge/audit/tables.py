@@ -135,7 +135,7 @@ def scaling(subjects: Subjects) -> Hits:
     groups: dict[tuple[str, str], list[tuple[int, float, Subject]]] = defaultdict(list)
     for one in subjects:
         name, rate = one.rate_per_device()
-        for key in _works(one) if rate and one.world_size else ():
+        for key in _works(one) if (rate or 0) > 0 and one.world_size else ():
             groups[name, key].append((one.world_size or 1, rate, one))
     found = {}  # once, also where both batches agree
     for (name, _), group in groups.items():

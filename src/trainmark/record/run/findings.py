@@ -42,6 +42,8 @@ _CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
 # Batches that wait ready when measuring begins were read before: their reading is not measured.
 _READ_BEFORE = 0.1
 _FEW_ROWS, _LEAST_DISTINCT = 8, 0.9  # real data hold some rows twice
+# The counter knows no fused attention of a vendor, which has up to a sixth of the FLOPs.
+_FLOPS_TOLERANCE = 0.2
 _SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
 _MOST_OF_A_CODE = 8  # what a thousand ranks have in common is not said a thousand times
@@ -118,6 +120,11 @@ def _flops(run: Inputs) -> Iterator[Message]:
             matmul_tflops=matmul / 1e12,
             share=rate / matmul,
         )
+    for rank in run.timeline.ranks:
+        claimed, counted = rank.phases["compile"].model_flops, rank.result.flops_counted
+        if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
+            yield message("flops_above_counted", rank=rank.rank, claimed=claimed / 1e9,
+                          counted=counted / 1e9, share=claimed / counted)  # fmt: skip
 
 
 def _clocks(run: Inputs) -> Iterator[Message]:
