@@ -100,18 +100,23 @@ def train(job: GptJob) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank_main(rank: int, new_job: Any, place: Path, world_size: int, changes: Any) -> None:
+def rank_main(
+    rank: int, new_job: Any, place: Path, world_size: int, spreads: list[dict[str, Any]]
+) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{place}/rendezvous", rank=rank, world_size=world_size
     )
-    found = train(new_job(rank=rank, world_size=world_size, **changes))
+    found = [train(new_job(rank=rank, world_size=world_size, **fields)) for fields in spreads]
     torch.save(found, place / f"rank{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
-def spawn(new_job: Any, place: Path, ranks: int, changes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train the job of ``new_job`` on real ranks; return what ``train`` found on each."""
-    torch.multiprocessing.spawn(rank_main, (new_job, place, ranks, changes), nprocs=ranks)
-    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
+def spawn(
+    new_job: Any, place: Path, ranks: int, spreads: list[dict[str, Any]]
+) -> list[tuple[dict[str, Any], ...]]:
+    """Train a job for each of ``spreads`` on real ranks; return of each what the ranks found."""
+    torch.multiprocessing.spawn(rank_main, (new_job, place, ranks, spreads), nprocs=ranks)
+    of_ranks = [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
+    return list(zip(*of_ranks, strict=True))

@@ -12,7 +12,7 @@ from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 
-SAMPLES = 40
+SAMPLES = 160  # 20 steps
 
 
 def recipe(**changes: Any) -> Llama31Recipe:

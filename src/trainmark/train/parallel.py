@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
-from torch.distributed.tensor.parallel import ParallelStyle
+from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmark.protocols import ReplaysGraphs
@@ -64,30 +63,6 @@ class Ranks:
     def counts_here(self) -> bool:
         """Tell whether this rank reports counts: one of the ranks that share a replica does."""
         return self.tensor_rank == 0
-
-
-class Replicated(ParallelStyle):
-    """Hold a module's parameters as DTensors that are the same on every rank of the mesh.
-
-    It takes and returns plain tensors, which are the same on every rank.
-    """
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            same = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [Replicate()]))
-            module.register_parameter(name, same)
-
-        def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[DTensor, ...]:
-            return tuple(
-                DTensor.from_local(x, device_mesh, [Replicate()], run_check=False) for x in inputs
-            )
-
-        def leave(_module: nn.Module, _inputs: Any, output: DTensor) -> Tensor:
-            return output.to_local()
-
-        module.register_forward_pre_hook(enter)
-        module.register_forward_hook(leave)
-        return module
 
 
 class Replicas:

@@ -167,7 +167,7 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
     alone = tiny_gpt.train(tiny_gpt.new_job())
-    found = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, changes)
+    (found,) = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, [changes])
     # Counts: every sample once, by one rank of those that hold a replica.
     counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES

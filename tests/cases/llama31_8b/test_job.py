@@ -19,12 +19,19 @@ from trainmark.protocols import Counts
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Ranks, and what of the recipe spreads the model over them.
-SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
-    "sharded over two": (2, {"micro_batch_size": 4}),
-    "cut over two": (2, {"tensor_parallel": 2, "fsdp": False}),
-    "cut over two, sharded over two": (4, {"tensor_parallel": 2, "micro_batch_size": 4}),
-}
+# By ranks, what of the recipe spreads the model over them.
+SPREADS: dict[int, list[dict[str, Any]]] = {
+    2: [
+        {"micro_batch_size": 4},
+        {"tensor_parallel": 2, "fsdp": False},
+        {"tensor_parallel": 2, "sequence_parallel": True, "kernels": "library"},
+    ],
+    4: [
+        {"tensor_parallel": 2, "micro_batch_size": 4},
+        {"tensor_parallel": 2, "micro_batch_size": 4, "sequence_parallel": True, "fsdp": False,
+         "checkpoint_activations": "selective"},
+    ],
+}  # fmt: skip
 
 
 def test_the_loss_is_the_librarys_own() -> None:
@@ -88,19 +95,36 @@ def test_recomputing_changes_no_loss(activations: str) -> None:
     assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
 
 
-@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("default")  # torch's compiler warns of torch
+@pytest.mark.parametrize("activations", ["none", "selective", "full"])
+def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    torch._dynamo.reset()
+    changes = {"checkpoint_activations": activations}
+    alone = train(tiny_llama31.new_job(**changes))
+    found = train(tiny_llama31.new_job(compile=True, **changes))
+    assert found["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("ranks", SPREADS)
 @pytest.mark.cpu_seconds(90)
-def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
-    ranks, changes = SPREADS[name]
-    tensor_size = changes.get("tensor_parallel", 1)
+def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_llama31.new_job())
-    found = spawn(tiny_llama31.new_job, tmp_path, ranks, changes)
-    counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
-    assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
-    means = [sum(step) / len(step) for step in zip(*(x["losses"] for x in counting), strict=True)]
-    assert means == pytest.approx(alone["losses"], abs=1e-5)
-    for item in found:
-        assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
+    spreads = spawn(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
+    for changes, found in zip(SPREADS[ranks], spreads, strict=True):
+        counting = found[:: changes.get("tensor_parallel", 1)]
+        assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
+        of_steps = zip(*(item["losses"] for item in counting), strict=True)
+        means = [sum(step) / len(step) for step in of_steps]
+        assert len(means) == 20
+        assert means == pytest.approx(alone["losses"], abs=1e-5), changes
+        for item in found:
+            assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +134,7 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
         ({"num_kv_heads": 3}, 1),
         ({"tensor_parallel": 16}, 16),
         ({"tensor_parallel": 2}, 3),
+        ({"tensor_parallel": 2, "sequence_parallel": True, "seq_length": 8191}, 2),
     ],
 )
 def test_shapes_that_do_not_divide_are_refused(changes: dict[str, Any], ranks: int) -> None:

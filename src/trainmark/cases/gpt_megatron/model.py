@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
-from torch.utils.checkpoint import checkpoint
 
+from trainmark.train.blocks import cut, recompute
 from trainmark.train.kernels.choice import LIBRARY, Kernels
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ class Gpt(nn.Module):
         positions = torch.arange(ids.size(1), device=ids.device)
         x = self.dropout(self.wte(ids) + self.wpe(positions))
         for block in self.blocks:
-            if self.recipe.checkpoint_activations and self.training:
-                x = checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
+            x = block(x)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
@@ -126,35 +123,17 @@ def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> 
         elif parameter.dim() == 2 and name != "wte.weight":
             parameter.normal_(std=INIT_STD)
     model.wte.weight.normal_(std=INIT_STD)
+    if recipe.checkpoint_activations:
+        recompute(model.blocks)
     return model.train()
 
 
 def tensor_parallelize(model: Gpt, mesh: DeviceMesh) -> None:
-    """Cut the model over the ranks of a one-dimensional mesh, in place.
-
-    Every parameter becomes a DTensor of ``mesh``: optimizer, clipping and loss scaling
-    cannot mix them with plain tensors. Heads and feed-forward columns are cut, and the
-    token table by rows; norms and positions are the same on every rank.
-    """
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        ParallelStyle,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    from trainmark.train.parallel import Replicated
-
-    plan: dict[str, ParallelStyle] = {
-        "wte": RowwiseParallel(input_layouts=Replicate()),
-        "wpe": Replicated(),
-        "norm": Replicated(),
-        "blocks.*.norm_1": Replicated(),
-        "blocks.*.norm_2": Replicated(),
-        "blocks.*.attention.qkv": ColwiseParallel(),
-        "blocks.*.attention.out": RowwiseParallel(),
-        "blocks.*.up": ColwiseParallel(),
-        "blocks.*.down": RowwiseParallel(),
-    }
-    parallelize_module(model, mesh, plan)
+    """Cut heads, feed-forward columns and the rows of the token table over ``mesh``, in place."""
+    block = "blocks.*."
+    cut(
+        model, mesh, table="wte", last_norm="norm",
+        norms=("wpe", f"{block}norm_1", f"{block}norm_2"),
+        columns=(f"{block}attention.qkv", f"{block}up"),
+        rows=(f"{block}attention.out", f"{block}down"),
+    )  # fmt: skip

@@ -6,15 +6,15 @@ how many ranks hold the model, and no rank ever holds a whole one.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
-from torch.utils.checkpoint import checkpoint
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from trainmark.train.blocks import compile_each, cut, recompute
 
 from .recipe import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
@@ -86,58 +86,23 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels) -> Llama31:
     with torch.device("meta"):
         model = Llama31(recipe, kernels)
     if recipe.checkpoint_activations != "none":
-        selective = recipe.checkpoint_activations == "selective"
-        options: dict[str, Any] = {"context_fn": _keep_matmuls} if selective else {}
-        for block in model.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
-    if recipe.compile:
-        for block in model.blocks:
-            block.compile(mode=None if recipe.compile is True else recipe.compile)
+        recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
+    compile_each(model.blocks, recipe.compile)
     return model.train()
 
 
-def _keep_matmuls() -> Any:
-    """Return the contexts of a forward pass that saves what is expensive to compute again."""
-    from torch.utils.checkpoint import create_selective_checkpoint_contexts
-
-    aten = torch.ops.aten
-    kept = [
-        aten.mm.default,
-        aten._scaled_dot_product_flash_attention.default,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-    ]
-    return create_selective_checkpoint_contexts(kept)
-
-
-def tensor_parallelize(model: Llama31, mesh: DeviceMesh) -> None:
-    """Cut the model over the ranks of a one-dimensional mesh, in place.
-
-    Heads, feed-forward columns, and the rows of token table and head are cut; norms are the same on
-    every rank.
-    """
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        ParallelStyle,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    from trainmark.train.parallel import Replicated
-
+def tensor_parallelize(model: Llama31, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
+    """Cut heads, feed-forward columns, and the rows of token table and head, in place."""
     block = "llama.model.layers.*."
-    plan: dict[str, ParallelStyle] = {
-        "llama.model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
-        "llama.model.norm": Replicated(),
-        "llama.lm_head": ColwiseParallel(),
-    }
-    norms = ("input_layernorm", "post_attention_layernorm")
-    plan |= {block + name: Replicated() for name in norms}
-    plan |= {f"{block}self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
-    plan |= {f"{block}mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
-    plan |= {f"{block}{name}": RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
-    parallelize_module(model, mesh, plan)
+    whole = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
+    cut(
+        model, mesh, table="llama.model.embed_tokens", last_norm="llama.model.norm",
+        norms=[block + name for name in ("input_layernorm", "post_attention_layernorm")],
+        columns=["llama.lm_head", *(f"{block}self_attn.{x}_proj" for x in "qkv"),
+                 *(f"{block}mlp.{x}_proj" for x in ("gate", "up"))],
+        rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
+        sequence=whole if recipe.sequence_parallel else (),
+    )  # fmt: skip
 
 
 @torch.no_grad()

@@ -56,6 +56,10 @@ class Llama31Recipe(Recipe):
     tensor_parallel: PositiveInt = recipe_field(
         1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
     )
+    sequence_parallel: bool = recipe_field(
+        False, "between attention and feed-forward layers, each of these ranks holds a part of the "
+        "sequence", rule="closed",
+    )  # fmt: skip
     fsdp: bool = recipe_field(
         True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
     )
@@ -85,8 +89,10 @@ class Llama31Recipe(Recipe):
             ("tensor_parallel", self.tensor_parallel, "num_kv_heads", self.num_kv_heads),
             ("tensor_parallel", self.tensor_parallel, "ffn_size", self.ffn_size),
             ("tensor_parallel", self.tensor_parallel, "vocab_size", self.vocab_size),
+            ("tensor_parallel", self.tensor_parallel if self.sequence_parallel else 1,
+             "seq_length", self.seq_length),
             ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
-        ):
+        ):  # fmt: skip
             if whole % value:
                 raise UsageError(
                     f"{field}={value} does not divide {of} {whole}",
