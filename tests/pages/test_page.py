@@ -30,6 +30,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Record
+from trainmark.record.trust import graded
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
@@ -192,7 +193,13 @@ def waits(share):
 
 def test_the_costliest_rule_advises_with_its_arithmetic():
     assert say(gravest(waits(0.31)), "en").startswith("Data: 31% of the time waits for batches")
-    assert say(gravest(waits(0.04)), "en") == "Nothing stands out: 96% of the time computes."
+    assert (
+        say(gravest(waits(0.04)), "en")
+        == "Nothing stands out: 96% of the time computes, at 41% of the matmul rate."
+    )
+    busy = graded([message("machine_busy", share=0.6)])
+    loaded = waits(0.31).model_copy(update={"trust": busy})
+    assert say(gravest(loaded), "en").startswith("Other work used 60% of the cores")
     ranks = [
         read().ranks[0].model_copy(update={"rank": rank, "step_ns": ns})
         for rank, ns in enumerate((100, 100, 160))

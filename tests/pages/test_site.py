@@ -79,7 +79,7 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     site = tmp_path / "www" / "public"
     assert writing.write_site(runs, site) == (8, 8)
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) == 2 * (2 + 8 + 3 + 1 + 4)
+    assert len(pages) == 2 * (2 + 8 + 3 + 1 + 5)
     for page in pages:
         found = read(page)
         for address in [*found.of("a", "href"), *found.of("link", "href"),

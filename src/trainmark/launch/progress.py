@@ -140,9 +140,11 @@ class Progress:
             yield f"at most {_shown(left_s)} left"
             return
         yield f"{_shown(left_s)} left, limit in {_shown(limit_s)}"
+        unless = "" if self.plan.target is None else ", unless the target is reached before"
         self.beyond_limit = self.beyond_limit or (
-            f"at this speed all steps take {_shown(left_s)} more, and the limit comes in "
-            f"{_shown(limit_s)}: raise --timeout, or lower max_steps"
+            f"the limit comes in {_shown(limit_s)} and ends the run{unless}: all steps take "
+            f"{_shown(left_s)} more at this speed; the next run needs a larger --timeout or a "
+            "smaller max_steps"
         )
 
     def _next_evaluation(self) -> int:

@@ -1,8 +1,4 @@
-"""Resolve everything a run needs before anything starts.
-
-Owns ``Plan``: the one document that ranks, records and people read. Resolving a plan checks
-every argument of the command line; it starts nothing and does not import torch.
-"""
+"""``Plan``: the one document of a run that ranks, records and people read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The measured loop, the events it writes, and the figures computed from them."""
+"""What runs in a rank: the measured loop, its checks and samples, and the events it writes."""

@@ -1,1 +1,1 @@
-"""Records in the forms that other programs read, one module a form."""
+"""Exports: records in the forms that other programs read."""

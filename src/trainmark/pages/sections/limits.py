@@ -68,7 +68,9 @@ def gravest(record: Record) -> Phrase:
     if not spent:
         return ""
     share = spent["compute"] / sum(spent.values())
-    return t("limit.none", share=f"{share:.0%}")
+    if (rate := record.figure("MAMFU")) is None:
+        return t("limit.none", share=f"{share:.0%}")
+    return t("limit.none_rate", share=f"{share:.0%}", rate=f"{rate:.2g}%")
 
 
 def rules_table(record: Record) -> Table | None:
@@ -146,6 +148,16 @@ def _rank(record: Record) -> Limit | None:
     return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}")
 
 
+def _other_work(record: Record) -> Limit | None:
+    """Return that other programs used cores during the run, if its trust says so."""
+    told = [one for one in record.trust.reasons if one.code == "machine_busy"]
+    if not told:
+        return None
+    share = float(told[0].args["share"])
+    said = t("advice.other_work", share=f"{share:.0%}")
+    return Limit("other_work", share, said, f"{share:.1%} of the cores")
+
+
 def _batch(record: Record) -> Limit | None:
     """Return that a larger batch may use the device better: little of its rate and memory used."""
     rate, used, total = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
@@ -160,4 +172,6 @@ def _batch(record: Record) -> Limit | None:
     )
 
 
-_RULES: tuple[Callable[[Record], Limit | None], ...] = (_data, _evaluation, _clocks, _rank, _batch)
+_RULES: tuple[Callable[[Record], Limit | None], ...] = (
+    _data, _evaluation, _clocks, _rank, _other_work, _batch,
+)  # fmt: skip
