@@ -30,7 +30,6 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Record
-from trainmark.record.trust import graded
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
@@ -197,8 +196,10 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
         say(gravest(waits(0.04)), "en")
         == "Nothing stands out: 96% of the time computes, at 41% of the matmul rate."
     )
-    busy = graded([message("machine_busy", share=0.6)])
-    loaded = waits(0.31).model_copy(update={"trust": busy})
+    loaded = waits(0.31)
+    loaded = loaded.model_copy(
+        update={"environment": loaded.environment | {"others_cpu_share": 0.6}}
+    )
     assert say(gravest(loaded), "en").startswith("Other work used 60% of the cores")
     ranks = [
         read().ranks[0].model_copy(update={"rank": rank, "step_ns": ns})

@@ -12,6 +12,7 @@ from trainmark.pages.document import Bar, Bars, Table, table
 from trainmark.pages.phrases import heads
 from trainmark.pages.texts import Phrase, t
 from trainmark.protocols import SET_LIMITS
+from trainmark.record.run.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,11 +150,10 @@ def _rank(record: Record) -> Limit | None:
 
 
 def _other_work(record: Record) -> Limit | None:
-    """Return that other programs used cores during the run, if its trust says so."""
-    told = [one for one in record.trust.reasons if one.code == "machine_busy"]
-    if not told:
+    """Return that other programs used the cores that a run computed on or read with."""
+    share: float = record.environment.get("others_cpu_share") or 0.0
+    if share <= BUSY_SHARE:
         return None
-    share = float(told[0].args["share"])
     said = t("advice.other_work", share=f"{share:.0%}")
     return Limit("other_work", share, said, f"{share:.1%} of the cores")
 
