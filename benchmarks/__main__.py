@@ -28,6 +28,7 @@ NAMES = (
     "import_pages",
     "distilbert_step",
     "gpt_step",
+    "llama31_step",
     "glm_step",
     "glm_loader",
     "llama_step",

@@ -12,6 +12,7 @@ SECTIONS = (
     "gpt",
     "gpt_compiled",
     "llama",
+    "llama31",
     "glm",
     "dlrm",
     "mmlu",

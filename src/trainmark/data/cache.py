@@ -7,14 +7,17 @@ time but no run. Must not know what is cached.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import zipfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -59,22 +62,22 @@ def cached_arrays(file: Path, build: Callable[[], Arrays]) -> Arrays:
 def mapped_arrays(
     folder: Path, build: Callable[[], list[NDArray[Any]]]
 ) -> list[NDArray[Any]]:  # fmt: skip
-    """Return the arrays of ``folder``, mapped; build and write them where they cannot be read.
+    """Return the arrays of ``folder``, mapped; one process builds and writes them, others wait.
 
     Args:
         folder: its name must say all that the arrays depend on.
     """
-    built: list[NDArray[Any]] = []
-    if not (folder / "0.npy").exists():
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        built = build()
-        for number, array in reversed(list(enumerate(built))):  # the first one says: all are there
-            file = folder / f"{number}.npy"
-            if not replace_file(file, lambda stream, array=array: np.save(stream, array)):  # type: ignore[misc]
-                return built
-    files = sorted(folder.glob("*.npy"))
-    return [np.load(file, mmap_mode="r") for file in files]
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    writable = os.access(folder, os.W_OK)
+    with FileLock(folder / ".lock") if writable else nullcontext():
+        if not (folder / "0.npy").exists():
+            built = build()
+            for number, array in reversed(list(enumerate(built))):  # the first: all are there
+                write = partial(np.save, arr=array)
+                if not replace_file(folder / f"{number}.npy", write):
+                    return built
+    return [np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,6 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
         DataError: as ``load``.
     """
     loaded = load(folder, recipe)
-    loaded.train.epoch(0)  # ranks map what is built here
     facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
     if recipe.data == "generated":
         return DataFacts(*facts, best_quality=language.entropy_rate())
