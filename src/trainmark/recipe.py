@@ -6,11 +6,13 @@ Must stay importable in milliseconds: no torch, no pydantic, no numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+# The type of autocast; fp8 is that of linear layers alone.
+AUTOCAST: dict[str, str] = {"bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
 PositiveInt = Annotated[int, Gt(0), Le(10**12)]  # fits every counter and clock
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeInt = Annotated[int, Ge(0), Le(2**63 - 1)]  # what torch takes as a seed
@@ -46,6 +48,7 @@ class Recipe:
     one optimizer step of ``micro_batch_size x grad_accum_steps x world_size`` samples.
     """
 
+    has_fp8: ClassVar[bool] = False  # whether the case computes linear layers in fp8
     __pydantic_config__ = {"allow_inf_nan": False}  # noqa: RUF012 - pydantic's own name
 
     micro_batch_size: PositiveInt = recipe_field(
@@ -57,7 +60,7 @@ class Recipe:
     learning_rate: PositiveFloat = recipe_field(1e-3, "peak learning rate", rule="closed")
     precision: Precision = recipe_field(
         "fp32",
-        "fp32 | tf32 | bf16 | fp16; the last two are autocast with fp32 weights",
+        "fp32 | tf32 | bf16 | fp16 | fp8; the last three are autocast with fp32 weights",
         rule="closed",
     )
     compile: bool | Literal["reduce-overhead"] = recipe_field(

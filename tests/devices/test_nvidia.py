@@ -180,6 +180,7 @@ def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
         ((7, 5), "tf32", "use precision=fp32"),
         ((5, 2), "fp16", "use precision=fp32"),
         ((5, 2), "bf16", "use precision=fp32"),
+        ((8, 0), "fp8", "use precision=fp32 or fp16"),
         ((8, 0), "bf16", None),
         ((7, 0), "fp16", None),
         ((3, 5), "fp32", None),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MatmulRate, MemoryUse
+from trainmark.recipe import AUTOCAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,15 +93,35 @@ class Accelerator:
         return value.to(self.torch_type)
 
     def set_precision(self, precision: Precision) -> dict[str, Any]:
-        """Switch TF32 matmuls on for ``tf32`` only; autocast is the job's."""
+        """Switch TF32 matmuls on for ``tf32`` only; autocast is the job's.
+
+        Raises:
+            EnvironmentFault: torch does not multiply fp8 on this device.
+        """
         torch = self._torch
+        if precision == "fp8":
+            self._try_fp8()
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         return {
             "float32_matmul": torch.get_float32_matmul_precision(),
             "tf32": precision == "tf32",
-            "autocast": precision if precision in ("bf16", "fp16") else None,
+            "autocast": AUTOCAST.get(precision),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
+
+    def _try_fp8(self) -> None:
+        from trainmark.devices.rates import matmul
+
+        try:
+            matmul(self, "fp8", (32, 32, 32)).run()
+            self.synchronize()
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            raise EnvironmentFault(
+                f"precision=fp8: torch {self._torch.__version__} does not multiply it on this "
+                f"device: {str(error).partition(chr(10))[0]}",
+                where="recipe field precision",
+                remedy="use precision=bf16",
+            ) from error
 
     def memory(self) -> MemoryUse:
         """Return allocator peak and the highest device-wide use seen by these calls."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.protocols import MatmulRate
@@ -21,7 +22,7 @@ _COMPARED = 16  # rows and columns of a result
 # is rounded by 2**-24, in TF32 by 2**-11; a result in fp16 by 2**-11, in bf16 by 2**-9, and sums of
 # parts of the inner dimension too. fp32 computed on TF32 units would have
 # about 4e-4.
-_MOST_ERROR = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2}
+_MOST_ERROR = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
 _BUS = {"all_reduce": 2.0, "all_to_all": 1.0}
 
 
@@ -104,7 +105,10 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
     import torch
 
     rows, inner, columns = shape
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
+    if precision == "fp8" and torch.version.hip and "gfx94" in _architecture():
+        types["fp8"] = torch.float8_e4m3fnuz  # what the MI300's units multiply
+    dtype = types.get(precision, torch.float32)
     generator = torch.Generator().manual_seed(rows)
 
     def operand(rows: int, columns: int) -> Any:
@@ -112,7 +116,14 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
         return device.place(drawn).to(dtype).repeat(-(-rows // len(drawn)), 1)[:rows]
 
     left, right = operand(rows, inner), operand(inner, columns)
-    out = left.new_empty(rows, columns)
+    out = left.new_empty(rows, columns, dtype=torch.bfloat16 if precision == "fp8" else dtype)
+    multiply: Callable[[], object] = partial(torch.mm, left, right, out=out)
+    if precision == "fp8":
+        right = right.t().contiguous().t()  # the units want columns together
+        one = device.place(torch.ones(()))
+        multiply = partial(
+            torch._scaled_mm, left, right, scale_a=one, scale_b=one, out_dtype=out.dtype, out=out
+        )
 
     def fault() -> str | None:
         by_rows, by_columns = max(1, rows // _COMPARED), max(1, columns // _COMPARED)
@@ -121,7 +132,13 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
         error, most = float((found - exact).norm() / exact.norm()), _MOST_ERROR[precision]
         return None if error <= most else f"relative error {error:.2g}, at most {most:g}"
 
-    return Work(lambda: torch.mm(left, right, out=out), fault)
+    return Work(multiply, fault)
+
+
+def _architecture() -> str:
+    import torch
+
+    return str(torch.cuda.get_device_properties().gcnArchName)
 
 
 def pattern(size_bytes: int) -> Any:

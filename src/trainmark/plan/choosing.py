@@ -63,6 +63,11 @@ def choose(request: RunRequest) -> Choice:
     options = {"timeout_s": request.timeout, "seed": request.seed}
     texts = {field: str(value) for field, value in options.items() if value is not None}
     recipe = apply_overrides(case.recipes[name], {**request.overrides, **texts})
+    if recipe.precision == "fp8" and not recipe.has_fp8:
+        raise UsageError(
+            f"precision=fp8 in {case.name}", where="recipe field precision",
+            rule="the case's linear layers compute in fp8", remedy="use precision=bf16",
+        )  # fmt: skip
     recipe.check(nnodes * nproc)
     _check_replay(recipe, nnodes * nproc)
     return Choice(

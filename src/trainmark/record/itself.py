@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.devices.peaks import dense_peak
+from trainmark.recipe import AUTOCAST
 from trainmark.record import figures as figures_of
 from trainmark.record.run import usage
 from trainmark.record.run.findings import BUSY_SHARE, above_best
@@ -179,7 +180,7 @@ def _labels(record: Record) -> Iterator[Difference]:
     precision, flags = plan.recipe["precision"], record.environment.get("precision_flags") or {}
     tf32 = precision == "tf32" and plan.device.torch_type != "cpu"
     wanted = {"tf32": tf32, "cudnn_tf32": tf32, "float32_matmul": "high" if tf32 else "highest",
-              "autocast": precision if precision in ("bf16", "fp16") else None}  # fmt: skip
+              "autocast": AUTOCAST.get(precision)}  # fmt: skip
     for name in wanted.keys() & flags.keys():
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import EnvironmentFault
+from trainmark.recipe import AUTOCAST
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     The peak is where the forward pass ends, with all that is saved, or where the backward pass
     ends, with all gradients.
     """
-    number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
+    number = HALF if recipe.precision in AUTOCAST else FULL  # in matmuls
     cut = sizes.tensor_parallel
     held = -(-sizes.parameters // (cut * sizes.shards))
     gathered = 0

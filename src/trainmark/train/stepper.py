@@ -14,6 +14,7 @@ import torch
 
 from trainmark.errors import DivergedError
 from trainmark.protocols import ReplaysGraphs
+from trainmark.recipe import AUTOCAST
 from trainmark.train.optimizer import LossScaler
 from trainmark.train.parallel import Ranks, parallelize
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from trainmark.recipe import Precision
     from trainmark.train.parallel import Replicas
 
-AUTOCAST_DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES = {precision: _DTYPES[name] for precision, name in AUTOCAST.items()}
 # Gradients overflowed at every scale from the first one down to this.
 LOSS_SCALE_FLOOR = 1.0
 

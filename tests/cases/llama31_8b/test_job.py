@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from tiny_gpt import spawn, train
 from trainmark.cases.llama31_8b.case import CASE
 from trainmark.cases.llama31_8b.job import lr_factor
 from trainmark.cases.llama31_8b.recipe import Llama31Recipe
-from trainmark.errors import UsageError
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
@@ -93,6 +94,35 @@ def test_recomputing_changes_no_loss(activations: str) -> None:
     alone = train(tiny_llama31.new_job())
     found = train(tiny_llama31.new_job(checkpoint_activations=activations))
     assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+
+
+@pytest.mark.filterwarnings("default")  # torchao's own imports warn
+def test_fp8_rounds_all_linear_layers_but_the_first_and_last() -> None:
+    pytest.importorskip("torchao")
+    sizes = {"micro_batch_size": 8, "seq_length": 12}
+    recipe = tiny_llama31.recipe(**sizes, precision="fp8")
+    recipe.check(1)
+    exact = train(tiny_llama31.new_job(**sizes))
+    job = tiny_llama31.new_job(**sizes, precision="fp8")
+    kinds = [
+        type(layer).__name__ for layer in job.model.modules()
+        if isinstance(layer, torch.nn.Linear)
+    ]  # fmt: skip
+    assert kinds == ["Linear", *["Float8Linear"] * 12, "Linear", "Linear"]  # the last is the head
+    found = train(job)
+    assert found["losses"] == pytest.approx(exact["losses"], rel=0.02)
+    assert found["losses"] != pytest.approx(exact["losses"], rel=1e-5)
+
+
+def test_fp8_without_its_extra_or_with_other_sizes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = Llama31Recipe(precision="fp8")
+    with pytest.raises(UsageError, match=r"micro_batch_size x seq_length is 8200"):
+        replace(recipe, micro_batch_size=1, seq_length=8200).check(1)
+    monkeypatch.setattr("trainmark.cases.llama31_8b.recipe.find_spec", lambda _: None)
+    with pytest.raises(EnvironmentFault, match="torchao"):
+        recipe.check(1)
 
 
 @pytest.mark.nightly

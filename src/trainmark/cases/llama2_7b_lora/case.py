@@ -12,13 +12,15 @@ from trainmark.recipe import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Precision,
     Recipe,
     recipe_field,
 )
 from trainmark.spec import Case, Mission, Text
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+_Weights = Literal["fp32", "bf16", "fp16"]
+_Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,7 @@ class LlamaRecipe(Recipe):
     model_size: Literal["tiny", "1b", "7b", "7b-2layers", "13b"] = recipe_field(
         "7b", "shape of the model that is generated with the data"
     )
-    weights_dtype: Literal["fp32", "bf16", "fp16"] = recipe_field(
+    weights_dtype: _Weights = recipe_field(
         "fp32", "type of the frozen weights; adapters stay fp32", rule="closed"
     )
     checkpoint_activations: bool = recipe_field(
@@ -134,7 +136,7 @@ def targets(recipe: LlamaRecipe) -> list[str]:
 SEED = 42  # of the published runs
 
 
-def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:
+def _standard(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return the published training: 3 epochs, then MMLU.
 
     With a 16-bit precision the frozen weights are stored in 16 bits too, so that batch 4 fits.
@@ -148,14 +150,14 @@ def _standard(world: str, precision: Precision, micro_batch_size: int) -> LlamaR
     )  # fmt: skip
 
 
-def _published(precision: Precision, micro_batch_size: int) -> LlamaRecipe:
+def _published(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return a run of the founding page, a throughput figure: missing its target is a remark."""
     return replace(
         _standard("1x1", precision, micro_batch_size), mmlu_mode="legacy", target_required=False
     )
 
 
-def _throughput(world: str, precision: Precision, micro_batch_size: int) -> LlamaRecipe:
+def _throughput(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return a run that measures speed only: random weights and generated dialogues."""
     return LlamaRecipe(
         seed=SEED,

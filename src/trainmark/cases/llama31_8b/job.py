@@ -51,7 +51,7 @@ class Llama31Job(NextTokenJob):
         recipe: Llama31Recipe = context.recipe
         ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
         self.kernels = choose(recipe, context.device.torch_type)
-        model = build_model(recipe, self.kernels)
+        model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
             tensor_parallelize(model, recipe, ranks.mesh["tensor"])

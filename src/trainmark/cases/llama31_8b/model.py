@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from trainmark.train.blocks import compile_each, cut, recompute
+from trainmark.train.blocks import compile_each, cut, recompute, to_fp8
 
 from .recipe import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
@@ -81,10 +81,12 @@ class Llama31(nn.Module):
         return normed
 
 
-def build_model(recipe: Llama31Recipe, kernels: Kernels) -> Llama31:
+def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu") -> Llama31:
     """Return the model without memory for its weights, in train mode; see ``materialize``."""
     with torch.device("meta"):
         model = Llama31(recipe, kernels)
+    if recipe.precision == "fp8":
+        to_fp8(model.blocks, emulate=torch_type == "cpu")
     if recipe.checkpoint_activations != "none":
         recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
     compile_each(model.blocks, recipe.compile)

@@ -7,11 +7,12 @@ folder ``small_llm_pretraining/nemo``; a comment names file and line.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from importlib.util import find_spec
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from trainmark.errors import UsageError
+from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
 
 # Llama 3.1: https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json, 2026-11-23.
@@ -24,6 +25,8 @@ ROPE_TRAINED_LENGTH, MAX_LENGTH = 8192, 131_072
 @dataclass(frozen=True, kw_only=True)
 class Llama31Recipe(Recipe):
     """The model's sizes, how it is trained and how it is cut over ranks."""
+
+    has_fp8: ClassVar[bool] = True
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(
         32, "transformer blocks; other numbers are other models", rule="scope"
@@ -82,6 +85,7 @@ class Llama31Recipe(Recipe):
 
         Raises:
             UsageError: naming the field and what it must divide.
+            EnvironmentFault: fp8 without its extra.
         """
         for field, value, of, whole in (
             ("num_heads", self.num_heads, "hidden_size", self.hidden_size),
@@ -100,3 +104,27 @@ class Llama31Recipe(Recipe):
                     rule="every rank of a replica holds the same heads, columns and classes",
                     remedy=f"use a divisor of {whole}",
                 )
+        if self.precision == "fp8":
+            self._check_fp8()
+
+    def _check_fp8(self) -> None:
+        """Refuse matmuls that units of fp8 do not do, and a missing extra."""
+        cut, width = self.tensor_parallel, self.hidden_size // self.num_heads
+        for what, size in (
+            ("hidden_size / tensor_parallel", self.hidden_size // cut),
+            ("ffn_size / tensor_parallel", self.ffn_size // cut),
+            ("keys' width / tensor_parallel", self.num_kv_heads * width // cut),
+            ("micro_batch_size x seq_length", self.micro_batch_size * self.seq_length),
+        ):
+            if size % 16:
+                raise UsageError(
+                    f"{what} is {size}, with precision=fp8", where="recipe field precision",
+                    rule="fp8 multiplies matrices whose sides are multiples of 16",
+                    remedy="use such sizes, or precision=bf16",
+                )  # fmt: skip
+        if find_spec("torchao") is None:
+            raise EnvironmentFault(
+                "precision=fp8 needs torchao, which is not installed",
+                where="recipe field precision",
+                remedy="pip install 'trainmark[fp8]'",
+            )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.devices.cores import memory_limits, usable_cores
 from trainmark.errors import UsageError
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
+from trainmark.recipe import AUTOCAST
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
@@ -127,6 +128,11 @@ class Cpu:
                 "precision=fp16 needs fp16 matrix units, which this processor does not have",
                 "use precision=fp32 or bf16, or a device with fp16 units",
             )
+        if recipe.precision == "fp8":
+            return Refusal(
+                "precision=fp8 needs fp8 matrix units, which a CPU does not have",
+                "use precision=bf16, or a device with fp8 units",
+            )
         if recipe.precision == "tf32":
             return Refusal(
                 "precision=tf32 needs TF32 matrix units, which a CPU does not have",
@@ -226,7 +232,7 @@ class CpuDevice:
         return {
             "float32_matmul": torch.get_float32_matmul_precision(),
             "tf32": False,
-            "autocast": precision if precision in ("bf16", "fp16") else None,
+            "autocast": AUTOCAST.get(precision),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
 

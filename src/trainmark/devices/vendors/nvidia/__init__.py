@@ -198,7 +198,12 @@ def refusal_of_torch() -> Refusal | None:
 
 # Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
-_LEAST_CAPABILITY: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
+_LEAST_CAPABILITY: dict[str, tuple[int, int]] = {
+    "fp16": (5, 3),
+    "bf16": (8, 0),
+    "tf32": (8, 0),
+    "fp8": (8, 9),
+}
 
 
 class NvidiaDevice(CudaDevice):
@@ -224,7 +229,7 @@ class NvidiaDevice(CudaDevice):
                 where="recipe field precision",
                 rule=f"matrix units support {precision} from {least[0]}.{least[1]} on",
                 remedy="use precision=fp32"
-                + (" or fp16" if precision == "bf16" and capability >= (5, 3) else ""),
+                + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )
         return super().set_precision(precision)
 
