@@ -8,8 +8,7 @@ writes the step out, so that nothing but tables, exchange and layers is under te
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,9 @@ from trainmark.cases.dlrm_criteo.model import build_model
 from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)
 DIM, NUMERICAL, BATCH, STEPS, LAST, RATE, SEED = 8, 5, 24, 10, 3, 0.5, 11
@@ -170,12 +172,8 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank_main(rank: int, rendezvous: str, out: str, clicks: str, world_size: int) -> None:
+def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train all spreads, then the job: starting ranks takes longer than training."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
-    )
     groups = {size: dist.new_group(list(range(size))) for size in (2, 4)}
     sent = SentBytes(rank)
     found = {
@@ -183,7 +181,4 @@ def rank_main(rank: int, rendezvous: str, out: str, clicks: str, world_size: int
         for name, spread in SPREADS.items()
         if rank < spread.ranks
     }
-    job = train_job(Path(clicks), rank=rank, ranks=world_size)
-    torch.save((found, job), f"{out}{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return found, train_job(clicks, rank=rank, ranks=ranks)

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from trainmark.cases.glm_superglue.case import GlmRecipe
 from trainmark.cases.glm_superglue.data.examples import ChoiceSequence, Examples
@@ -129,13 +128,6 @@ def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank_main(rank: int, rendezvous: str, out: str, runs: list[dict[str, Any]]) -> None:
+def train_rank(rank: int, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Train each of ``runs`` on two ranks: starting ranks takes longer than training."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2
-    )
-    found = [train(new_job(rank=rank, world_size=2, **changes)) for changes in runs]
-    torch.save(found, f"{out}{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    return [train(new_job(rank=rank, world_size=2, **changes)) for changes in runs]

@@ -8,16 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch.distributed.tensor import DTensor
 
+from real_ranks import on_ranks
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import GptJob, build
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
+
+if TYPE_CHECKING:
+    import torch
 
 VOCAB, SEQUENCE, SAMPLES = 100, 12, 20  # a table of 128 rows on one rank, of 256 on two
 
@@ -100,23 +103,12 @@ def train(job: GptJob) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank_main(
-    rank: int, new_job: Any, place: Path, world_size: int, spreads: list[dict[str, Any]]
-) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{place}/rendezvous", rank=rank, world_size=world_size
-    )
-    found = [train(new_job(rank=rank, world_size=world_size, **fields)) for fields in spreads]
-    torch.save(found, place / f"rank{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+def train_rank(rank: int, new_job: Any, ranks: int, spreads: list[dict[str, Any]]) -> list[Any]:
+    return [train(new_job(rank=rank, world_size=ranks, **fields)) for fields in spreads]
 
 
 def spawn(
     new_job: Any, place: Path, ranks: int, spreads: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], ...]]:
     """Train a job for each of ``spreads`` on real ranks; return of each what the ranks found."""
-    torch.multiprocessing.spawn(rank_main, (new_job, place, ranks, spreads), nprocs=ranks)
-    of_ranks = [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
-    return list(zip(*of_ranks, strict=True))
+    return list(zip(*on_ranks(ranks, place, train_rank, new_job, ranks, spreads), strict=True))

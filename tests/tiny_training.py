@@ -101,11 +101,7 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([item.detach().flatten() for item in model.parameters()])
 
 
-def rank_main(rank: int, rendezvous: str, out: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2
-    )
+def train_rank(rank: int) -> dict[str, Any]:
     model = new_model()
     stepper = new_stepper(model, world_size=2)
     reductions = 0
@@ -123,6 +119,4 @@ def rank_main(rank: int, rendezvous: str, out: str) -> None:
     single = Batch((features[:1], targets[:1]), Counts(samples=rank), 1, closes_step=True)
     stepper.step(iter([single]))
     total = add_over_ranks(rank + 1, 10, world_size=2, device=torch.device("cpu"))
-    found = {"steps": steps, "weights": weights(model), "total": total, "reductions": reductions}
-    torch.save(found, f"{out}{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return {"steps": steps, "weights": weights(model), "total": total, "reductions": reductions}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tiny_training import ROWS, new_model, new_stepper, rank_main, rows_of_data, train, weights
+from real_ranks import on_ranks
+from tiny_training import ROWS, new_model, new_stepper, rows_of_data, train, train_rank, weights
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
 from trainmark.train.stepper import add_floats_over_ranks, add_over_ranks
@@ -158,10 +159,7 @@ def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
 
 
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(
-        rank_main, args=(str(tmp_path / "rendezvous"), str(tmp_path / "rank")), nprocs=2
-    )
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
+    first, second = on_ranks(2, tmp_path, train_rank)
     alone = new_model()
     stepper = new_stepper(alone)
     losses = train(stepper, micro=30, accumulate=1)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 from torch import distributed as dist
 
 import tiny_dlrm
+from real_ranks import on_ranks
 from tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
 from trainmark.cases.dlrm_criteo.embeddings import BLOCK_ROWS, fill_rows
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
@@ -21,6 +19,7 @@ from trainmark.cases.dlrm_criteo.model import build_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 RANKS = 4
 
@@ -46,17 +45,7 @@ def of_ranks(
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """What each of four real ranks found: by name of the spread, and with the job."""
     folder = tmp_path_factory.mktemp("ranks")
-    program = (
-        f"import sys; sys.path.insert(0, {str(Path(tiny_dlrm.__file__).parent)!r}); "
-        f"from tiny_dlrm import rank_main; rank_main(int(sys.argv[1]), *sys.argv[2:5], {RANKS})"
-    )
-    shared = [str(folder / "rendezvous"), str(folder / "rank"), str(clicks)]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(rank), *shared])
-        for rank in range(RANKS)
-    ]
-    assert [process.wait() for process in processes] == [0] * RANKS
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)]
+    return on_ranks(RANKS, folder, tiny_dlrm.train_rank, clicks, RANKS)
 
 
 @pytest.fixture(scope="module")

@@ -120,13 +120,9 @@ def test_the_form_with_aliases_is_read(tmp_path):
     ("pattern", "new", "what"),
     [
         (r"int8\n    cardinality: 3\b", "int8\n    cardinality: 129", "cat_0.bin: cardinality 129"),
-        (r"dtype: int8", "dtype: int64", "feature_spec.cat_0.bin.dtype"),
         (r"dtype: float16", "dtype: bool", "num_0: a column of this channel is float16"),
-        (r"metadata", "meta_data", "unknown key 'meta_data'"),
         (r"  num_4:\n    dtype: float16\n", "", "num_4 is not once in channel_spec and once"),
-        (r"- num_12\n", "- num_11\n", "num_12 is not once in channel_spec"),
         (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: one file for all"),
-        (r"    - train/cat_1.bin", "    - a\n    - b", "source_spec.train.3.files"),
         (r"channel_spec:", "channel_spec: [", "not YAML"),
     ],
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 import tiny_glm
+from real_ranks import on_ranks
 from trainmark.cases import load
 from trainmark.cases.glm_superglue.case import GlmRecipe
 from trainmark.cases.glm_superglue.job import Places, Sequences, lr_factor
@@ -185,18 +183,7 @@ RUNS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """Return what each of two real ranks found, by run."""
-    place = tmp_path_factory.mktemp("ranks")
-    folder = str(Path(tiny_glm.__file__).parent)
-    program = (
-        f"import sys; sys.path.insert(0, {folder!r}); from tiny_glm import rank_main; "
-        f"rank_main(int(sys.argv[1]), *sys.argv[2:4], {RUNS!r})"
-    )
-    shared = [str(place / "rendezvous"), str(place / "rank")]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(rank), *shared]) for rank in range(2)
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
-    found = [torch.load(place / f"rank{rank}.pt") for rank in range(2)]
+    found = on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
     return [list(pair) for pair in zip(*found, strict=True)]
 
 

@@ -2,21 +2,17 @@
 
 import dataclasses
 import json
-import math
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import llama_least_loss
-from llama_least_loss import drawn_nats, least_loss
 from trainmark.cases.llama2_7b_lora import data
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.data import generating
 from trainmark.cases.llama2_7b_lora.data.dialogues import (
     FORMS,
     read_dialogues,
-    training_text,
 )
 from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS
@@ -153,22 +149,6 @@ def test_summaries_follow_from_their_dialogues():
             assert choices[LETTERS.index(letter)] == f"{letter}. {right}"
         seen.add(len(answers))
     assert seen == {"chat", 1, 2, 3}
-
-
-def test_the_least_loss_is_what_was_drawn_by_hand(generated, monkeypatch):
-    tokenizer = open_tokenizer(generated / "model", vocab_size=256)
-    monkeypatch.setattr(llama_least_loss, "DIALOGUES", {"train": 1, "val": 1})
-    recipe = dataclasses.replace(TINY, seq_length=4096)
-    ((dialogue, summary),) = generating.dialogues("val", rows=1, seed=recipe.seed)
-    nats = drawn_nats(dialogue)
-    tokens = len(tokenizer.documents([training_text(dialogue, summary)])[0])
-    assert least_loss(tokenizer, recipe) == pytest.approx(nats / (tokens - 1))
-    chat = math.log(2 * 12 * 11 * 8 * 8 * 7 * 4)
-    quizzes = [math.log(2 * 3) + count * math.log(3 * 8) for count in (1, 2, 3)]
-    drawn = {
-        round(drawn_nats(text), 9) for text, _ in generating.dialogues("train", rows=200, seed=1)
-    }
-    assert drawn == {round(x, 9) for x in (chat, *quizzes)}
 
 
 def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_path):

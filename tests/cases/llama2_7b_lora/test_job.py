@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tiny_llama
+from real_ranks import on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
@@ -127,7 +128,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("spread")
-    torch.multiprocessing.spawn(tiny_llama.rank_main, (folder, out, 2, SPREADS), nprocs=2)
+    on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
     return out
 
 

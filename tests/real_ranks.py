@@ -1,0 +1,32 @@
+"""Work on several real ranks, each a process of one thread; it lies in an importable module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def on_ranks(ranks: int, place: Path, work: Callable[..., Any], *more: Any) -> list[Any]:
+    """Call ``work(rank, *more)`` on each rank of a group; return what each call returned.
+
+    Args:
+        place: an empty folder.
+    """
+    torch.multiprocessing.spawn(_rank, (ranks, place, work, more), nprocs=ranks)
+    return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
+
+
+def _rank(rank: int, ranks: int, place: Path, work: Callable[..., Any], more: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{place}/rendezvous", rank=rank, world_size=ranks
+    )
+    torch.save(work(rank, *more), place / f"rank{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
