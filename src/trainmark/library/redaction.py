@@ -7,6 +7,7 @@ run and records. Files of the run itself are never changed. Redacting a second t
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 import sysconfig
@@ -134,7 +135,7 @@ class Redactor:
             (Path(trainmark.__file__).parent, "<trainmark>"),
             *((Path(paths[name]), "<python>") for name in ("purelib", "platlib", "stdlib")),
             (Path.cwd(), "."),
-            (Path.home(), "~"),
+            (Path(os.path.expanduser("~")), "~"),  # noqa: PTH111 - a user may have no home
         ]
         places = {
             str(whole): placeholder

@@ -41,5 +41,3 @@ def test_every_answer_follows_from_its_passage(folder):
                 (answer,) = question["answers"]
                 assert solve(text, question["query"]) == answer["text"]
                 assert text[answer["start"] : answer["end"] + 1] == answer["text"]
-
-
