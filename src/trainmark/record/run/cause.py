@@ -90,7 +90,7 @@ def _job_ended(run: _Run) -> Ending | None:
     if not any(node.events for node in nodes):
         return Ending("failed", _cause("job", message("job_failed", said=job.said)))
     timed_out = stop is not None and stop.reason == "timeout"
-    if any(not node.finished for node in nodes) and not timed_out:
+    if any(not node.finished for node in nodes) and (job.phase == "lost" or not timed_out):
         # Those that did not report their end: the ranks of other nodes failed because of it.
         lost = {node.number for node in nodes if not node.finished}
         ranks = compact(rank for node in nodes if node.number in lost for rank in node.ranks)
