@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator, with_config
+from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
@@ -311,13 +311,13 @@ def read(path: Path) -> Record:
         ) from None
     try:
         found = Record.model_validate_json(text, strict=True)
-    except ValueError as error:
-        first = " ".join(str(error).splitlines()[:3])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
         raise RecordError(
-            f"not a record of this schema: {first}",
-            where=str(file),
+            f"not a record of this schema: {first['msg']}",
+            where=":".join((str(file), *map(str, first["loc"]))),
             rule="a record is read by the version that wrote it",
-            remedy="`trainmark list schema` prints the schema",
+            remedy="name a run directory or its record.json; the schema: `trainmark list schema`",
         ) from None
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 

@@ -215,7 +215,10 @@ def refuse_other_work(
         first, *others = _distinct([*refused[0].a, *refused[0].b])
         what = f"{refused[0].name} is {first!r} and {others[0]!r}"
         if other:
-            raise UsageError(f"{what}: another case, model or data set is never compared")
+            raise UsageError(
+                f"{what}: another case, model or data set is never compared",
+                remedy="name runs of one case; `trainmark results` lists them",
+            )
         raise UsageError(
             what,
             where="the work of A and B" if refused[0].a != refused[0].b else "the work of a side",

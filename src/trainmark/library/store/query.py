@@ -154,7 +154,12 @@ def _condition(connection: sa.Connection, word: str) -> Any:
     """
     parts = _WORD.fullmatch(word)
     if parts is None:
-        raise UsageError(f"not a filter: {word[:80]!r}", where="filter", rule=_RULE)
+        raise UsageError(
+            f"not a filter: {word[:80]!r}",
+            where="filter",
+            rule=_RULE,
+            remedy="name a folder with --store",
+        )
     key, sign, value = parts.groups()
     if key in _DATES and sign == "=":
         return _COMPARE[_DATES[key]](RUNS.c.started_utc, _time(value, word))
