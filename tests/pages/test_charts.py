@@ -19,9 +19,7 @@ from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, s
 from trainmark.pages import charts as of
 from trainmark.pages.charts import (
     drawing,
-    intervals,
     over_time,
-    ranks,
     steps,
     vega,
 )
@@ -163,31 +161,13 @@ def ranked(step_ns: Sequence[int], **fields: Sequence[Any]) -> Record:
     return made.model_copy(update={"ranks": entries})
 
 
-def test_the_slowest_rank_is_named() -> None:
+def test_ranks_stand_in_a_table_the_slowest_first() -> None:
     rates = [4e12, 2e12, 4e12]
     made = ranked([100, 100, 120], wait_ns=[10, 30, 10], matmul_flops_per_second=rates)
-    said, shown = ranks.blocks(made)
-    assert paragraphs([said]) == [
-        "Rank 2 is the slowest: its median step takes 1.2e-07 s, 20.0% more than the median rank's."
-    ]
+    (shown,) = next(x for x in of.of_record(made) if x.anchor == "ranks").blocks
     assert isinstance(shown, Table)
     assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
     assert rows(shown)[2][3:5] == ("3e-05", "2")
-    (alike,) = ranks.blocks(ranked([100, 100]))
-    assert isinstance(alike, Table)
-
-
-def test_scaling_has_its_interval_and_the_ideal() -> None:
-    worlds = [
-        {"world": "1x1", "efficiency": [1.0, 1.0, 1.0]},
-        {"world": "1x8", "efficiency": [0.95, 0.91, 0.99]},
-        {"world": "2x8", "efficiency": [0.85, 0.77, 0.94]},
-    ]
-    chart = drawn(intervals.efficiency(worlds))
-    assert [(x["devices"], x["share"]) for x in data(chart)["worlds"]] == [
-        (1, 100.0), (8, 95.0), (16, 85.0),
-    ]  # fmt: skip
-    assert rows(chart.table)[-1] == ("2x8", "16", "85.0%", "77.0%", "94.0%")
 
 
 def test_a_picture_has_the_page_s_colours_and_a_file_its_own() -> None:

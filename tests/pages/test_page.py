@@ -21,8 +21,9 @@ from trainmark.judge.audit.subject import of_record
 from trainmark.pages import page
 from trainmark.pages.phrases import verdict
 from trainmark.pages.rendering import body_html, to_markdown
-from trainmark.pages.sections.limits import gravest
+from trainmark.pages.sections.limits import gravest, limits
 from trainmark.pages.sections.provenance import command
+from trainmark.pages.sections.ruler import strip
 from trainmark.pages.summary import Price
 from trainmark.pages.texts import say
 from trainmark.plan.overrides import parse_assignments
@@ -144,9 +145,9 @@ def test_published_rows_of_other_work_say_so():
 
 
 def visible(made, lang="en"):
-    """Return the words and the figures of what is open on a page, its title's left out."""
+    """Return the words and the figures of what is open on a page."""
     body = body_html(made, lang)
-    body = re.sub(r"</header>.*|<h1>.*?</h1>", "", body, flags=re.DOTALL)
+    body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
     words = Checker(f"{body}</header>").words
     text = " ".join(word for word in words if word.strip())
     found = re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)
@@ -211,6 +212,54 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
     assert "| rank | 0.600 / 1.600 = 37.5% |" in text
     assert "| data | 0.100 s / 1.000 s = 10.0% ≥ 5% |" in text
     assert "slowest: 2 (+60%)" in text
+
+
+def throttling(**shares):
+    """Return a run with telemetry whose devices were throttled for shares of intervals."""
+    made = read("sampled")
+    devices = [
+        one.model_copy(update={"over": {
+            name: use.model_copy(update={"throttled": shares.get(f"{name}{place}", {})})
+            for name, use in one.over.items()
+        }})
+        for place, one in enumerate(made.telemetry.devices)
+    ]  # fmt: skip
+    return made.model_copy(update={"telemetry": made.telemetry.model_copy(update={
+        "devices": devices})})  # fmt: skip
+
+
+def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
+    hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
+    said = say(strip(hot).said, "en")
+    assert "throttled: 1 (40% of the measured time)" in said
+    assert "throttled only outside the measured time: 0" in said
+    assert [one.rule for one in limits(hot)] == ["clocks"]
+    (clocks,) = limits(hot)
+    assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% ≥ 5%")
+    assert limits(throttling(measured0={"hot": 0.04}, measured1={"power_cap": 0.9})) == []
+    nodes = [[tone for tone, _ in node] for node in strip(hot).nodes]
+    assert nodes == [["plain", "warn"]]
+
+
+def test_a_little_used_device_is_advised_a_larger_batch():
+    made = read()
+    values = {"MAMFU": 20.0, "mem": 10e9, "mem_total": 40e9}
+    figures = made.figures | {
+        name: made.figures["p_train"].model_copy(update={"value": value})
+        for name, value in values.items()
+    }
+    small = waits(0.01).model_copy(update={"figures": figures})
+    assert [one.rule for one in limits(small)] == ["batch"]
+    full = figures | {"mem": figures["mem"].model_copy(update={"value": 30e9})}
+    assert limits(small.model_copy(update={"figures": full})) == []
+
+
+@pytest.mark.parametrize(("higher", "said"), [(True, "expected best"), (False, "lowest expected")])
+def test_of_a_loss_the_lowest_is_expected(higher, said):
+    about = read("toy").plan.about.model_copy(update={"higher_is_better": higher})
+    plan = read("toy").plan.model_copy(update={"about": about})
+    made = read("toy").model_copy(update={"plan": plan})
+    assert f"{said} about 0.933" in markdown(made)
 
 
 def test_a_price_gives_the_cost_of_a_million_samples():

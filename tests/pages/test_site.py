@@ -79,7 +79,7 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     site = tmp_path / "www" / "public"
     assert writing.write_site(runs, site) == (8, 8)
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) == 2 * (2 + 8 + 3 + 1 + 5)
+    assert len(pages) == 2 * (2 + 8 + 3 + 1 + 5 + 1)
     for page in pages:
         found = read(page)
         for address in [*found.of("a", "href"), *found.of("link", "href"),
@@ -197,8 +197,27 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     told = [text for text in page.texts if text.strip()]
     change = told.index("+49.5%")
     assert (told[change - 3], told[change + 1]) == ("2026-11-11 00:00", "new")
-    assert page.of("figure", "id") == ["chart-devices-0", "chart-history"]
+    assert page.of("figure", "id") == ["chart-history"]
+    assert {"H100", "H200"} <= set(page.texts)
     assert f"../references/{case}.html" in page.of("a", "href")
+
+
+def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
+    runs = [
+        (device + case, document(
+            f"{device.lower()}-{case}", plan__case=case, environment__devices=[{"name": device}] * 8,
+            plan__device__product_names=[device] * 8, quality__reached=case == "a",
+            figures={"final_result": 100.0, "e2e_time": 90.0, "power": 50.0},
+        ))
+        for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
+    ]  # fmt: skip
+    every = views.every(store(tmp_path, *runs), lists.KEYS)
+    page = Reader(lists.machines_page(every, Links("machines.html")))
+    assert page.texts.count("90.0 s · 100.0 samples/s") == 2
+    assert "100.0 samples/s" in page.texts
+    assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
+    bars = Reader(lists.case_page(every, "a", Links("cases/a.html")))
+    assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts
 
 
 def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_path):

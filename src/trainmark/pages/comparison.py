@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainmark.judge.comparison import REGRESSIONS, UNTOLD
@@ -26,8 +27,9 @@ def blocks(found: Comparison, b: str = "B") -> list[Block]:
     tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
     name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
     columns = (name, "A", b, unit, f"{b}/A", *rest)
+    said = replace(found.sentence, args=found.sentence.args | {"b": b})
     shown: list[Block] = [
-        Paragraph(found.sentence, "warn" if found.verdict in UNTOLD else tone),
+        Paragraph(said, "warn" if found.verdict in UNTOLD else tone),
         *(
             [trust_paragraph(found.trust, found.verification)]
             if found.trust and found.verification

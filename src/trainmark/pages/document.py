@@ -36,12 +36,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Headers and rows of cells; ``bars``: start and end of a bar in each row, of 1; terminals."""
+    """Headers and rows of cells."""
 
     kind: ClassVar[str] = "table"
     headers: tuple[Phrase, ...]
     rows: tuple[tuple[Phrase, ...], ...]
-    bars: tuple[tuple[float, float], ...] = ()
 
 
 def table(
@@ -133,8 +132,7 @@ class Bars:
     @property
     def table(self) -> Table:
         """Return label and figure of each bar, for formats without pictures."""
-        ends = tuple((one.start, one.end) for one in self.items)
-        return Table((self.title, ""), tuple((one.label, one.shown) for one in self.items), ends)
+        return Table((self.title, ""), tuple((one.label, one.shown) for one in self.items))
 
 
 @dataclass(frozen=True, slots=True)

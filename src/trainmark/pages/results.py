@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
@@ -101,7 +101,7 @@ def history(database: Database, figure: str, words: Sequence[str]) -> list[dict[
 
 
 def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = None) -> str:
-    """Return a heading and a table with bars for each piece of work."""
+    """Return a heading and a table for each piece of work."""
     blocks: list[Block] = []
     for piece in pieces:
         points = piece["points"]
@@ -111,9 +111,7 @@ def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = No
             (value, *(_cell(point[name]) for name in _POINT))
             for value, point in zip(shown, points, strict=True)
         ]
-        made = table_of((f"{piece['figure']} {unit}".strip(), *_POINT), rows)
-        most = max((point["value"] for point in points), default=0.0) or 1.0
-        blocks.append(replace(made, bars=tuple((0.0, point["value"] / most) for point in points)))
+        blocks.append(table_of((f"{piece['figure']} {unit}".strip(), *_POINT), rows))
     return show(blocks, screen or _screen())
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.charts.intervals import efficiency
-from trainmark.pages.document import Document, Facts, Paragraph, Section, table
+from trainmark.pages.document import Bar, Bars, Document, Facts, Paragraph, Section, table
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import Phrase, t
@@ -121,10 +120,19 @@ def _page(found: dict[str, Any]) -> Document:
                    **names),
         verification=t(f"trust.{found['verification']}"), doubts=tuple(trust.reasons),
         sections=(
-            Section(t("section.scaling"), "scaling", (efficiency(worlds), shown, *means)),
+            Section(t("section.scaling"), "scaling", (_bars(worlds), shown, *means)),
             Section(t("section.footer"), "provenance", (Facts(tuple(runs)),)),
         ),
     )  # fmt: skip
+
+
+def _bars(worlds: Sequence[dict[str, Any]]) -> Bars:
+    end = max(1.0, *(one["efficiency"][0] for one in worlds))
+    shares = [(one["world"], *one["efficiency"]) for one in worlds]
+    return Bars(t("scaling.efficiency"), tuple(
+        Bar(world, 0.0, share / end, "own", f"{share:.1%} ({low:.1%} – {high:.1%})")
+        for world, share, low, high in shares
+    ))  # fmt: skip
 
 
 def _cell(value: Any) -> Phrase:

@@ -62,7 +62,7 @@ def launch_table(records: Iterable[Record]) -> Table:
 
 
 def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    """Yield the remarks on an entry, each with its launch: ``name`` or ``name/r2``."""
+    """Yield the remarks on an entry, each once, with its name."""
     if outcome.state == "to run":
         return
     if outcome.reason:
@@ -75,14 +75,8 @@ def _said(outcome: Outcome) -> Iterator[tuple[str, str]]:
             f"trust: {say(trust_line(trust, verification_of(outcome.records)), 'en')}",
             outcome.name,
         )
-    having: dict[str, list[int]] = {}
-    for record in outcome.records:
-        for words in dict.fromkeys(_remarks(record)):
-            having.setdefault(words, []).append(record.plan.repeat_index)
-    for words, launches in having.items():
-        of_all = len(launches) == len(outcome.records)
-        for name in [""] if of_all else [f"/r{launch}" for launch in launches]:
-            yield words, outcome.name + name
+    said = (words for record in outcome.records for words in _remarks(record))
+    yield from ((words, outcome.name) for words in dict.fromkeys(said))
 
 
 def _remarks(record: Record) -> Iterator[str]:
@@ -139,9 +133,8 @@ def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> di
 
 
 def _fallen(outcome: Outcome) -> list[str]:
-    """Return the folders of launches that did not pass: ``toy``, in a series ``toy/r2``."""
-    depth = 2 if outcome.planned > 1 else 1
-    return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
+    """Return the folders of launches that did not pass."""
+    return [folder.name for folder in outcome.fallen]
 
 
 def _entry(outcome: Outcome) -> dict[str, Any]:

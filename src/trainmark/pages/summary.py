@@ -17,6 +17,7 @@ from trainmark.pages.document import Facts, Tile, Tiles, table
 from trainmark.pages.phrases import TONES, counted, has_cards, sentence, verdict
 from trainmark.pages.sections.limits import gravest
 from trainmark.pages.sections.performance import COLUMNS, PERFORMANCE, precision_label
+from trainmark.pages.sections.ruler import over
 from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
@@ -188,12 +189,6 @@ def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
     return (*found[:_DOUBTS], *more)
 
 
-def _over(records: Sequence[Record], name: str) -> Launches | None:
-    """Return a figure over the launches that passed; None where there is none."""
-    values = [x for one in records if one.passed and (x := one.figure(name)) is not None]
-    return over_launches(values) if values else None
-
-
 def _speed(record: Record) -> str:
     return "token/p/s" if "token/p/s" in record.plan.about.references.columns else "p_train"
 
@@ -214,8 +209,9 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
         where = [] if cause.rank is None else [f"rank {cause.rank}"]
         what = t(f"status.{record.status}")
         return join((what, *where, *([cause.place] if cause.place else ())))
+    launches = [one for one in records if one.passed]
     name = _speed(record)
-    speed, time = _over(records, name), _over(records, "e2e_time")
+    speed, time = over(launches, name), over(launches, "e2e_time")
     said: list[Phrase] = []
     if speed is not None:
         shown = f"{speed.mean:,.0f}" if speed.mean >= 100 else f"{speed.mean:.3g}"
@@ -238,30 +234,26 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     A figure that no launch has is left out; the share of a tiny model's too, where it says
     nothing about the device.
     """
-    record = shown_of(records)
-    speed, used = _speed(record), "MFU" if _over(records, "MFU") else "MAMFU"
-    counted_energy = _over(records, "energy_per_sample") is not None
-    energy = "energy_per_sample" if counted_energy else "estimated_energy_per_sample"
+    record, launches = shown_of(records), [one for one in records if one.passed]
+    speed, used = _speed(record), "MFU" if over(launches, "MFU") else "MAMFU"
     parameters = (record.environment.get("job") or {}).get("parameters") or _TINY
-    names = {
-        speed: "speed", "e2e_time": "to_target" if record.quality.reached else "whole",
-        used: used, energy: "energy" if counted_energy else "estimated",
-    }  # fmt: skip
+    reached = "to_target" if record.quality.reached else "whole"
+    names = {speed: "speed", "e2e_time": reached, used: used, "energy_per_sample": "energy"}
+    if over(launches, "energy_per_sample") is None:
+        names["estimated_energy_per_sample"] = "estimated"
     found = []
     for name, called in names.items():
-        over = _over(records, name)
-        if over is None or (name == used and parameters < _TINY):
+        of = over(launches, name)
+        if of is None or (name == used and parameters < _TINY):
             continue
-        note: Phrase = ""
-        if name == speed:
-            ends = f"{cells.rounded(over.low)} – {cells.rounded(over.high)}"
-            note = ends if over.launches > 1 else counted("launches", 1)
-            note = (note, ", ", counted("launches", over.launches)) if over.launches > 1 else note
-        value, unit = cells.rounded(over.mean), _unit(record, name)
+        note: Phrase = counted("launches", of.launches) if name == speed else ""
+        if note and of.launches > 1:
+            note = (f"{cells.rounded(of.low)} – {cells.rounded(of.high)}", ", ", note)
+        value, unit = cells.rounded(of.mean), _unit(record, name)
         if name == "e2e_time":
-            value, unit = cells.duration(over.mean), ""
+            value, unit = cells.duration(of.mean), ""
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
-    rate = _over(records, "p_train")
+    rate = over(launches, "p_train")
     if price is not None and rate is not None:
         cost = price.per_hour / 3600 / rate.mean * 1e6
         how = f"{price.per_hour:g} / 3600 s / {rate.mean:,.1f} samples/s x 1,000,000"

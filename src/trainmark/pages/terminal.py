@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
-from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -44,10 +43,8 @@ _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
     "heading": "bold",
 }  # fmt: skip
-_LEAST_BAR, _MOST_BAR = 8, 60  # columns; narrower, bars say nothing
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
-_ASCII |= str.maketrans(dict.fromkeys("█▉▊▋▌▐", "#") | dict.fromkeys("▍▎▏▕", " "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +157,7 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
         for head, column in zip(names, columns, strict=True)
     ]
-    room = min(screen.width - sum(widths) - 3 * len(widths), _MOST_BAR)
-    bars = bool(block.bars) and room >= _LEAST_BAR
-    taken = sum(widths) + 3 * (len(widths) - 1) + (room + 3 if bars else 0)
-    roomy = screen.unicode and taken <= screen.width
+    roomy = screen.unicode and sum(widths) + 3 * (len(widths) - 1) <= screen.width
     drawn = RichTable(
         box=box.SIMPLE_HEAD if screen.unicode else box.ASCII_DOUBLE_HEAD,
         show_edge=False,
@@ -174,9 +168,6 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
         drawn.add_column(Text(head), overflow="fold", justify=side)
-    if bars:
-        drawn.add_column("")
-    for place, row in enumerate(zip(*columns, strict=True)):
-        ends = [Bar(1.0, *block.bars[place], width=room)] if bars else []
-        drawn.add_row(*map(Text, row), *ends)
+    for row in zip(*columns, strict=True):
+        drawn.add_row(*map(Text, row))
     return drawn

@@ -92,13 +92,6 @@ class Reference(_Row):
         """Return the devices a machine."""
         return int(self.world.split("x")[1])
 
-    def number(self, column: str) -> float | None:
-        """Return a cell as a number; None if it is empty or not a number."""
-        try:
-            return float(self.cells.get(column, ""))
-        except ValueError:
-            return None
-
 
 class References(Frozen):
     """All rows of a case under the headers they were printed with."""
@@ -106,32 +99,6 @@ class References(Frozen):
     columns: tuple[str, ...] = ()
     samples_per_pass: PositiveInt | None = None
     rows: tuple[Reference, ...] = ()
-
-
-def implied_passes(reference: Reference, *, samples_per_pass: int) -> float | None:
-    """Return how many passes over the data a row's own figures imply.
-
-    ``e2e_time x p_whole / samples_per_pass``; None where either is not printed. The time is
-    a little longer than the training, so the result is an upper bound of what was trained.
-    """
-    seconds, rate = reference.number("e2e_time"), reference.number("p_whole")
-    if seconds is None or rate is None:
-        return None
-    return seconds * rate / samples_per_pass
-
-
-def same_work(references: References) -> bool | None:
-    """Tell whether all rows imply the same passes over the data; None if unknown."""
-    if references.samples_per_pass is None:
-        return None
-    passes = [
-        value
-        for row in references.rows
-        if (value := implied_passes(row, samples_per_pass=references.samples_per_pass))
-    ]
-    if len(passes) < 2:
-        return None
-    return max(passes) / min(passes) <= SAME_WORK_RATIO
 
 
 def of_case(name: str) -> References:

@@ -214,8 +214,9 @@ def _compared(
     if any(isinstance(one, Row) for results in kept for one in results):
         low = high = None  # a printed figure says nothing of its variation
     moved = None if paired or low is None else trend(a) or trend(b) or trend(a, b)
-    args = {"figure": name, "ratio": value, "low": low, "high": high, "threshold": threshold,
-            "launches": min(len(a), len(b)), "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
+    args = {"b": "B", "figure": name, "ratio": value, "low": low, "high": high,
+            "threshold": threshold, "launches": min(len(a), len(b)),
+            "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
     verdict = _verdict(low, high, spec, threshold)
     sentence = message(f"verdict.{verdict}", **args)
     if moved and abs(moved) * min(len(a), len(b)) > threshold / 3:

@@ -8,7 +8,7 @@ from trainmark.judge.audit import RULES, audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, Tone, table
-from trainmark.pages.phrases import definition, heads, sentence, trust_line
+from trainmark.pages.phrases import definition, heads, sentence, trust_line, verdict
 from trainmark.pages.sections.limits import rules_table
 from trainmark.pages.texts import Phrase, join, known, t, term, worded
 from trainmark.record import figures as figures_of
@@ -91,7 +91,7 @@ def evaluations(record: Record) -> Section | None:
     if not rows:
         return None
     names = [*heads("epoch", "step"), record.quality.metric, *heads("samples", "detail")]
-    blocks: list[Block] = [table(names, rows)]
+    blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:
         blocks.append(Paragraph(t("quality.earlier", n=len(history) - _EVALUATIONS), "muted"))
     for kind, parts in history[-1].parts.items():
@@ -126,7 +126,12 @@ def telemetry(record: Record) -> list[Block]:
         return []
     start_s, end_s = found.intervals_s[over]
     every = known(None if found.interval_s is None else f"{found.interval_s:g}")
-    caption = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}", interval=every)
+    caption = t(
+        "telemetry.caption",
+        over=t(f"telemetry.{over}"),
+        seconds=f"{end_s - start_s:.1f}",
+        interval=every,
+    )
     sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
     return [
         table((t(f"use.{name}") for name in _USE), rows, short=True),

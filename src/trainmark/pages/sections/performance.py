@@ -19,7 +19,6 @@ from trainmark.pages.phrases import (
 )
 from trainmark.pages.texts import GLOSSARY, Phrase, join, known, say, t
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.plan.reference import implied_passes, same_work
 from trainmark.record.figures import FIGURES
 from trainmark.spec import message
 
@@ -180,26 +179,17 @@ def reference_cells(row: Reference) -> list[Phrase]:
 
 
 def published(record: Record) -> Section | None:
-    """Return published rows as printed, what their own figures imply, and their provenance."""
+    """Return published rows as printed, whether a run compares with them, and their sources."""
     found = record.plan.about.references
     if not found.rows:
         return None
-    printed, per_pass = reference_table(found), found.samples_per_pass
     recipe = record.plan.recipe_name
     other = "other" if record.plan.data.origin == "generated" else "unlike"
-    blocks: list[Block] = []
+    blocks: list[Block] = [reference_table(found), sources(found)]
     if other == "other" or recipe.split("-")[0] not in ("standard", "published"):
-        blocks.append(Paragraph(t(f"reference.{other}", recipes=recipe), "warn"))
-    if per_pass is not None:
-        passes = (implied_passes(row, samples_per_pass=per_pass) for row in found.rows)
-        implied = ("/" if one is None else f"{one:.1f}" for one in passes)
-        rows = ((*row, one) for row, one in zip(printed.rows, implied, strict=True))
-        printed = table((*printed.headers, t("head.passes")), rows)
-        blocks.append(Paragraph(t("reference.audit", rows=cells.count(per_pass)), "muted"))
-        if same_work(found) is False:
-            blocks.append(Paragraph(t("reference.differ"), "warn"))
-    return Section(t("section.references"), "references", (printed, *blocks, sources(found)),
-                   folded=True, in_terminal=False)  # fmt: skip
+        blocks.insert(1, Paragraph(t(f"reference.{other}", recipes=recipe), "warn"))
+    return Section(t("section.references"), "references", tuple(blocks), folded=True,
+                   in_terminal=False)  # fmt: skip
 
 
 def sources(found: References) -> Facts:

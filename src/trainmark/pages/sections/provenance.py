@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, Table, table
-from trainmark.pages.phrases import hang_table, has_cards, heads, label_text, verdict
+from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, table
+from trainmark.pages.phrases import hang_table, has_cards, heads, label_text
 from trainmark.pages.sections.performance import precision_label, precision_note
 from trainmark.pages.texts import Phrase, join, known, pairs, t, worded
 from trainmark.plan.overrides import fix_hp_text
@@ -61,8 +61,6 @@ def run(record: Record) -> Section:
         counted = t("parameters.trained", all=counted, trained=cells.count(trained))
     labels = join(map(label_text, record.labels)) if record.labels else None
     found: dict[str, Phrase] = {
-        "fact.status": t(f"status.{record.status}"),
-        "fact.verdict": verdict(record),
         "fact.labels": labels,
         "name.task": about.task,
         "name.model": about.model,
@@ -80,7 +78,6 @@ def run(record: Record) -> Section:
         "fact.parameters": counted,
         "fact.predicted_memory": predicted and f"{predicted / cells.GIB:.3g} GiB",
         "fact.kernels": kernels and pairs(kernels),
-        "fact.world": f"{plan.nnodes}x{plan.nproc}",
         "fact.repeat": f"{plan.repeat_index}/{plan.repeat_count}",
         "fact.started": record.started,
         "fact.flags": pairs(record.environment.get("precision_flags")),
@@ -92,34 +89,23 @@ def run(record: Record) -> Section:
 
 def _declared(record: Record, spec: TableSpec) -> Iterator[Block]:
     """Yield the list or the table that a case declares, under its heading; none without rows."""
-    made = declared_table(record, spec) if spec.rows else Facts(_entries(record, spec))
-    if made is not None:
-        yield Paragraph(spec.heading, "heading")
-        yield made
-
-
-def declared_table(record: Record, spec: TableSpec) -> Table | None:
-    """Return the table of the rows that a run's job reported; None without rows."""
-    reported = (record.environment.get("job") or {}).get(spec.rows)
-    rows = [row for row in reported if isinstance(row, dict)] if isinstance(reported, list) else []
-    if not rows:
-        return None
-    return table(
-        (entry.name for entry in spec.entries),
-        ([_shown(row.get(entry.value), entry.form) for entry in spec.entries] for row in rows),
-    )
-
-
-def _entries(record: Record, spec: TableSpec) -> tuple[tuple[Phrase, Phrase], ...]:
-    """Return the names and values of a list."""
-    plan = record.plan
+    plan, job = record.plan, record.environment.get("job") or {}
     a_rank = plan.recipe["micro_batch_size"] * plan.recipe["grad_accum_steps"]
-    places = {
-        "job": record.environment.get("job") or {},
-        "recipe": plan.recipe,
-        "run": {"global_batch_size": a_rank * plan.world_size},
-    }
-    return tuple((x.name, _value(places, x.value, x.form)) for x in spec.entries)
+    run = {"global_batch_size": a_rank * plan.world_size}
+    places = {"job": job, "recipe": plan.recipe, "run": run}
+    names, reported = [one.name for one in spec.entries], job.get(spec.rows)
+    made: Block = Facts(tuple((x.name, _value(places, x.value, x.form)) for x in spec.entries))
+    if spec.rows:
+        rows = (
+            [row for row in reported if isinstance(row, dict)] if isinstance(reported, list) else []
+        )
+        if not rows:
+            return
+        made = table(
+            names, ([_shown(row.get(x.value), x.form) for x in spec.entries] for row in rows)
+        )
+    yield Paragraph(spec.heading, "heading")
+    yield made
 
 
 def _value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
@@ -176,15 +162,15 @@ def environment(record: Record) -> Section:
 
 def _nodes(record: Record) -> Phrase:
     """Return in what the nodes of a run differ from the first, and how far their clocks do."""
-    nodes, said = record.environment["nodes"], list[Phrase]()
-    for place, node in enumerate(nodes):
-        words: list[Phrase] = [f"{name} {value}" for name, value in node["differs"].items()]
-        words += [] if node["finished"] else [t("env.node_lost")]
-        said += [(f"{place}: ", join(words))] if words else []
+    nodes = record.environment["nodes"]
+    differs = [
+        (f"{place}: ", pairs(node["differs"]), *(() if node["finished"] else (" ", lost)))
+        for lost in [t("env.node_lost")] for place, node in enumerate(nodes)
+        if node["differs"] or not node["finished"]
+    ]  # fmt: skip
     skews = [node["skew_s"] or 0.0 for node in nodes]
     clocks = t("env.clocks", skew=f"{max(skews) - min(skews):.3f}")
-    left = [t("head.left_out", n=len(said) - _MOST_NODES)] if len(said) > _MOST_NODES else []
-    return join([str(len(nodes)), *said[:_MOST_NODES], *left, clocks], "semicolon")
+    return join([str(len(nodes)), *differs[:_MOST_NODES], clocks], "semicolon")
 
 
 def command(record: Record) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from trainmark.judge.comparison.sides import Result
     from trainmark.pages.document import Block
+    from trainmark.record.stats import Launches
 
 _DEVICES = "device_products"  # other devices are what a comparison is for
 _MOST = 3  # comparable results that are drawn
@@ -42,9 +43,10 @@ def _unlike(own: Record, other: Result) -> dict[str, tuple[object, object]]:
     return {name: (ours.get(name), theirs.get(name)) for name in names}
 
 
-def _speed(results: Sequence[Result], figure: str) -> float | None:
+def over(results: Sequence[Result], figure: str) -> Launches | None:
+    """Return a figure over the results that have it; None where none has."""
     values = [x for one in results if (x := one.figure(figure)) is not None]
-    return over_launches(values).mean if values else None
+    return over_launches(values) if values else None
 
 
 def ruler(records: Sequence[Record], against: Sequence[Result]) -> Block | None:
@@ -62,10 +64,10 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Block | None:
     unlike = [(_unlike(own[0], one[0]), one) for one in found]
     same = [one for keys, one in unlike if not keys]
     for figure in ("p_train", "p_core", "token/p/s", "p_whole"):
-        ours = _speed(own, figure)
-        told = [(value, one) for one in same if (value := _speed(one, figure))]
+        ours = over(own, figure)
+        told = [(value.mean, one) for one in same if (value := over(one, figure))]
         if ours and told:
-            return _bars(own[0], ours, sorted(told, key=lambda x: -x[0])[:_MOST], figure)
+            return _bars(own[0], ours.mean, sorted(told, key=lambda x: -x[0])[:_MOST], figure)
     keys, nearest = min(unlike, key=lambda one: len(one[0]))
     differs = join(f"{name} {a} / {b}" for name, (a, b) in list(keys.items())[:2])
     why = differs if keys else t("against.silent")

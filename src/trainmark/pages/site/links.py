@@ -85,6 +85,11 @@ class Links:
         """Return the address of a run's record."""
         return self.root(run_file(run_id).removesuffix("html") + "json")
 
+    @property
+    def machines(self) -> str:
+        """Return the address of the page of all machines and cases."""
+        return self.to("machines.html")
+
     def references(self, case: str | None = None) -> str:
         """Return the address of the published figures, of all cases or of one."""
         return self.to("references.html" if case is None else f"references/{case}.html")

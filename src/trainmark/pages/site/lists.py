@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.judge.comparison.history import change_points
 from trainmark.pages import cells
 from trainmark.pages.charts import vega
-from trainmark.pages.document import Block, Chart, Paragraph, Section, table
+from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
 from trainmark.pages.phrases import TONES, status_tone
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page, with_rows
@@ -34,7 +34,8 @@ _LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setu
 KEYS = (
     "line", "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "configuration",
     "world", "precision", "status", "trust", "verification", "suite_commit", "work", "comparable",
-    "final_result_unit", "quality_value", "quality_metric", "MFU", *_SPEEDS,
+    "final_result_unit", "quality_value", "quality_metric", "quality_reached", "e2e_time",
+    "power", "MFU", *_SPEEDS,
 )  # fmt: skip
 
 
@@ -171,33 +172,43 @@ def _speeds(works: dict[str, Run], unit: str, links: Links) -> Block:
     return table((t(f"site.{name}", unit=unit) for name in names), rows)
 
 
-def _bars(works: dict[str, Run], unit: str) -> list[Chart]:
-    """Return for each work that several devices did their mean speeds as bars."""
+def _bars(works: dict[str, Run], unit: str) -> list[Block]:
+    """Return for each work that several devices did their mean speeds as bars, with the power."""
     alike: dict[str, list[Run]] = {}
     for of in works.values():
         alike.setdefault(of[0]["comparable"], []).append(of)
-    charts = []
-    for place, sides in enumerate(x for x in alike.values() if len(x) > 1):
-        speeds = [_mean(of, _SPEEDS[0]) or 0.0 for of in sides]
-        shown = [
-            (of[0]["device"], f"{cells.number(x)} {unit}")
-            for of, x in zip(sides, speeds, strict=True)
-        ]
-        labels = ["\n".join(cell) for cell in shown]
-        data = [
-            {"label": label, "colour": "accent", "from": 0.0, "to": speed}
-            for label, speed in zip(labels, speeds, strict=True)
-        ]
-        drawn = vega.spec("bars", height=34 * len(data), title=unit, end=speeds[0], order=labels,
-                          kinds=["accent"], colours=[_LINES[0]])  # fmt: skip
-        title, behind = (
-            t("site.same_work", what=_what(sides[0][0])),
-            (t("site.device"), t("site.speed")),
-        )
-        charts.append(
-            Chart(f"devices-{place}", title, title, drawn, {"bars": data}, table(behind, shown))
-        )
-    return charts
+    blocks: list[Block] = []
+    for sides in (x for x in alike.values() if len(x) > 1):
+        end, items = _mean(sides[0], _SPEEDS[0]) or 1.0, []
+        for of in sides:
+            speed, power = _mean(of, _SPEEDS[0]) or 0.0, _mean(of, "power")
+            shown = f"{cells.number(speed)} {unit}"
+            if power:
+                shown += f" · {power:,.0f} W · {cells.number(speed / power)} {unit}/W"
+            items.append(Bar(of[0]["device"], 0.0, speed / end, "other", shown))
+        blocks.append(Bars(t("site.same_work", what=_what(sides[0][0])), tuple(items)))
+    return blocks
+
+
+def machines_page(runs: Sequence[Run], links: Links) -> str:
+    """Return all cases on one page: a row a machine, a column a case.
+
+    A cell has the time to the target, where it was reached, and the speed, of the fastest work.
+    """
+    passed = [x for run in runs for x in run if x["status"] == "passed" and x["final_result"]]
+    works = _works([x for x in passed if x["trust"] != "do_not_quote"] or passed)
+    names = sorted({of[0]["case"] for of in works.values()})
+    found: dict[tuple[str, str], dict[str, Phrase]] = {}
+    for of in works.values():  # the fastest first
+        one, time = of[0], _mean([x for x in of if x["quality_reached"]], "e2e_time")
+        speed = f"{cells.number(_mean(of, _SPEEDS[0]))} {one['final_result_unit']}"
+        shown = speed if time is None else f"{cells.duration(time)} · {speed}"
+        row = found.setdefault((one["device"], one["world"]), {})
+        row.setdefault(one["case"], Link(shown, links.run(one["run_id"])))
+    rows = ((*machine, *(row.get(name) for name in names)) for machine, row in found.items())
+    heads = (t("site.device"), t("site.world"), *(Link(x, links.case(x)) for x in names))
+    section = Section(t("site.machines_lead"), "machines", (table(heads, rows),))
+    return page(links, t("site.machines"), [section])
 
 
 def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:

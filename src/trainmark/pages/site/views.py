@@ -102,6 +102,7 @@ def compare_page(
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
     sides = _sides(database, chosen)
     sections, rows, refused = list[Section](), list[list[Phrase]](), set[str]()
+    verdicts: list[Block] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
         case, others = escaped(side[0].plan.case), [x for x in chosen if x != run_id]
         base = links.compare([run_id, *others], allow)
@@ -121,10 +122,11 @@ def compare_page(
         else:
             figures = [x for x in _FIGURES if all(_has(one, x) for one in (sides[0], side))]
             found = compare(sides[0], side, figures=figures or None, allow=unlike)
-            blocks = comparison.blocks(found, letter)
+            verdict, *blocks = comparison.blocks(found, letter)
+            verdicts.append(verdict)
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
     names = ("run_id", "case", "device", "status", "runs_of", "trust", "base")
-    lead: list[Block] = [table(["", *(t(f"site.{name}") for name in names)], rows)]
+    lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
     more = links.compare(chosen, [*allow, *sorted(refused)])
     words = t("site.allow", keys=", ".join(sorted(refused)))
     actions = [Link(words, more)] if refused else []

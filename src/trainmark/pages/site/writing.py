@@ -20,7 +20,7 @@ from trainmark.pages import results as display
 from trainmark.pages.charts import drawing
 from trainmark.pages.rendering import shipped
 from trainmark.pages.site.links import Links, name, run_file
-from trainmark.pages.site.lists import KEYS, ROWS, case_page, list_page
+from trainmark.pages.site.lists import KEYS, ROWS, case_page, list_page, machines_page
 from trainmark.pages.site.views import (
     error_page,
     every,
@@ -122,7 +122,7 @@ def _lists(
         del row[at]
     files["runs.csv"] = display.to_csv(found)
     files["runs.json"] = json.dumps(display.document(found, []))
-    pages: dict[str, Callable[[Links], str]] = {}
+    pages: dict[str, Callable[[Links], str]] = {"machines.html": partial(machines_page, runs)}
     for number in range(1, max(1, -(-len(runs) // ROWS)) + 1):
         pages[Links("").runs(number)] = partial(list_page, runs, number)
     for case in {run[0]["case"] for run in runs if run[0]["kind"] == "record"}:
