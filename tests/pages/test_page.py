@@ -254,14 +254,6 @@ def test_a_little_used_device_is_advised_a_larger_batch():
     assert limits(small.model_copy(update={"figures": full})) == []
 
 
-@pytest.mark.parametrize(("higher", "said"), [(True, "expected best"), (False, "lowest expected")])
-def test_of_a_loss_the_lowest_is_expected(higher, said):
-    about = read("toy").plan.about.model_copy(update={"higher_is_better": higher})
-    plan = read("toy").plan.model_copy(update={"about": about})
-    made = read("toy").model_copy(update={"plan": plan})
-    assert f"{said} about 0.933" in markdown(made)
-
-
 def test_a_price_gives_the_cost_of_a_million_samples():
     made = page.document([record()], price=Price.of("36 EUR"))
     assert Price.of("$2.50") == Price(2.5, "$")
