@@ -205,7 +205,8 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
 def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
     runs = [
         (device + case, document(
-            f"{device.lower()}-{case}", plan__case=case, environment__devices=[{"name": device}] * 8,
+            f"{device.lower()}-{case}", plan__case=case,
+            environment__devices=[{"name": device}] * 8,
             plan__device__product_names=[device] * 8, quality__reached=case == "a",
             figures={"final_result": 100.0, "e2e_time": 90.0, "power": 50.0},
         ))
