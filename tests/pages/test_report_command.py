@@ -63,6 +63,21 @@ def test_without_a_choice_it_is_compared_with_the_case_s_published_rows(
     assert "Nothing comparable; the nearest is A100" in read(tmp_path / "page.html")
 
 
+def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
+    report: Call, tmp_path: Path
+) -> None:
+    case = BERT.plan.case
+    for place, kept in (("01", True), ("03", True), ("04", False)):
+        folder = tmp_path / f"202611{place}T000000Z-{case}-a"
+        folder.mkdir()
+        record = BERT.model_copy(update={"run_id": folder.name, "environment": {}})
+        (folder / "record.json").write_text(record.model_dump_json() if kept else "{")
+    assert report(f"20261103T000000Z-{case}-a", "-o", "page.html")[0] == 0
+    assert read(tmp_path / "page.html").count("(own run)") == 1
+    assert report(f"20261101T000000Z-{case}-a", "-o", "first.html")[0] == 0
+    assert "(own run)" not in read(tmp_path / "first.html")
+
+
 @pytest.mark.parametrize("words", [["--format", "md"], ["--scaling", "-o", "x.html"]])
 def test_only_a_report_as_html_is_compared(report: Call, words: list[str]) -> None:
     code, err = report("bert", *words, "--against", "other")

@@ -9,15 +9,16 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from unicodedata import east_asian_width
 
 import typer
 
-from trainmark.cli.options import Json
+from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import say, say_faults, say_json
 from trainmark.errors import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmark.spec import Case
 
@@ -34,14 +35,14 @@ EXAMPLES = {
 }
 
 Rows = list[dict[str, Any]]
-_IN_JSON = ("world", "accumulation", "data")  # alone: the names of recipes tell them
+_IN_JSON = ("world", "accumulation", "data", "model")  # alone: names tell them
 What = Literal[
     "cases", "recipes", "fields", "options", "devices", "launchers", "divisions", "audit-rules",
     "schema",
 ]  # fmt: skip
 
 
-def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
+def _of_cases(what: str, loaded: Sequence[Case], lang: str) -> Rows:
     """Return the rows of a section that follows from the cases alone."""
     from trainmark.recipe import FIELD_ALIASES
 
@@ -50,7 +51,7 @@ def _of_cases(what: str, loaded: Sequence[Case]) -> Rows:
         case "cases":
             return [
                 {
-                    "name": case.name, "task": case.task.en, "model": case.model,
+                    "name": case.name, "task": case.task.in_language(lang), "model": case.model,
                     "dataset": case.dataset, "quality": case.metric,
                     "aliases": ", ".join(case.aliases),
                 }
@@ -150,7 +151,7 @@ def _launchers(chosen: Path | None) -> Rows:
     ]
 
 
-def _audit_rules() -> Rows:
+def _audit_rules(lang: str) -> Rows:
     from trainmark.judge import audit
     from trainmark.record.messages import render
     from trainmark.spec import message
@@ -158,10 +159,15 @@ def _audit_rules() -> Rows:
     return [
         {
             "rule": name, "severity": severity,
-            "definition": render(message(f"audit_rule.{name}"), "en"),
+            "definition": render(message(f"audit_rule.{name}"), lang),
         }
         for name, (severity, _) in audit.RULES.items()
     ]  # fmt: skip
+
+
+def _width(text: str) -> int:
+    """Return the columns that a terminal takes for a text; two for a Chinese character."""
+    return sum(2 if east_asian_width(sign) in "WF" else 1 for sign in text)
 
 
 def _print_table(title: str, rows: Rows) -> None:
@@ -170,9 +176,9 @@ def _print_table(title: str, rows: Rows) -> None:
     heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
     cells = [heads]
     cells += [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    words = [max(map(len, " ".join(column).split())) for column in zip(*cells, strict=True)]
-    while sum(widths) + 2 * len(widths) > max(get_terminal_size().columns, 80):
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    words = [max(map(_width, " ".join(column).split())) for column in zip(*cells, strict=True)]
+    while sum(widths) + 2 * len(widths) > max(get_terminal_size().columns, 80) - 2:
         spare = [width - least for width, least in zip(widths, words, strict=True)]
         if not any(spare):
             break
@@ -180,7 +186,10 @@ def _print_table(title: str, rows: Rows) -> None:
     for row in cells:
         folded = [wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
         for line in zip_longest(*folded, fillvalue=""):
-            text = "  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True))
+            text = "  ".join(
+                part + " " * (width - _width(part))
+                for part, width in zip(line, widths, strict=True)
+            )
             say("  " + text.rstrip())
     say("")
 
@@ -191,6 +200,7 @@ def list_(
         Path | None, typer.Option(help="File with a site's settings, for launchers.")
     ] = None,
     as_json: Json = False,
+    lang: Lang = "en",
 ) -> None:
     """List cases, recipes, fields, devices, launchers, rules; print the record's schema."""
     if what == "schema":
@@ -200,8 +210,9 @@ def list_(
         return
     from trainmark import cases
 
-    of_machine = {
-        "devices": _devices, "launchers": lambda: _launchers(site), "audit-rules": _audit_rules,
+    of_machine: dict[str, Callable[[], Rows]] = {
+        "devices": _devices, "launchers": lambda: _launchers(site),
+        "audit-rules": lambda: _audit_rules(lang),
     }  # fmt: skip
     names = (what,) if what else ("cases", "recipes", "devices")
     loaded: Sequence[Case] = ()
@@ -209,7 +220,7 @@ def list_(
         loaded, faults = cases.load_all()
         say_faults(faults)
     found = {
-        name: of_machine[name]() if name in of_machine else _of_cases(name, loaded)
+        name: of_machine[name]() if name in of_machine else _of_cases(name, loaded, lang)
         for name in names
     }
     if as_json:

@@ -18,10 +18,8 @@ from trainmark.cli.output import (
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainmark.judge.comparison.sides import Result
-    from trainmark.record.record import Record
+    from trainmark.library.selection.words import Selection
 
 EXAMPLES = {
     "report": """\
@@ -59,7 +57,9 @@ def report(
     output: Output = None,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="Of HTML: runs or published rows to compare with; default: the case's."),
+        typer.Option(
+            help="Of HTML: runs or rows to compare with; default: published rows, earlier runs."
+        ),
     ] = None,
     price_per_hour: Annotated[
         str | None,
@@ -85,7 +85,7 @@ def report(
     drawn = wanted in ("html", "png", "svg") and not scaling
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
-    beside = _beside(found.records, against) if drawn else []
+    beside = _beside(found, against) if drawn else []
     price = None if price_per_hour is None else Price.of(price_per_hour)
     text = ""
     if scaling:
@@ -113,13 +113,16 @@ def report(
     say_refuted(found.refuted)
 
 
-def _beside(records: Sequence[Record], against: list[str] | None) -> list[Result]:
-    """Return what words name, or the published rows of the records' cases."""
+def _beside(shown: Selection, against: list[str] | None) -> list[Result]:
+    """Return what words name, or the cases' published rows and earlier runs beside the first."""
     from trainmark.library.importers.table import published
     from trainmark.library.selection.words import select
+    from trainmark.pages.page import earlier
 
     if against is None:
-        return [*published(record.plan.case for record in records)]
+        rows = published(record.plan.case for record in shown.records)
+        both = zip(shown.records, shown.folders, strict=True)
+        return [*rows, *(x for one, folder in [*both][:1] if folder for x in earlier(one, folder))]
     results: list[Result] = []
     for word in against:
         found = select([word])
@@ -146,6 +149,7 @@ def results(
         str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
     ] = None,
     as_json: Json = False,
+    lang: Lang = "en",
 ) -> None:
     """Find runs among many: list, filter, history of a figure."""
     from trainmark.library.selection.indexing import add, opened
@@ -186,5 +190,5 @@ def results(
             typer.echo(display.table(found))
         else:
             say_remark(f"no run in {database.folder or database.name} meets the filters")
-        for line in display.remarks(found, unread(database)):
+        for line in display.remarks(found, unread(database), lang):
             say(line, err=True)

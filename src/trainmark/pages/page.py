@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 REPEATS_FILE = "repeats.json"
 HTML_PAGE = "page.html"
+_EARLIER = 5  # runs that a page is compared with unasked
 
 
 def document(
@@ -177,7 +179,7 @@ def write_pages(
     for lang in LANGUAGES:
         (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
     if html:
-        _draw_apart(records, folder / HTML_PAGE, against)
+        _draw_apart(records, folder / HTML_PAGE, [*against, *earlier(records[0], folder)])
 
 
 def _draw_apart(records: Sequence[Record], file: Path, against: Sequence[Result]) -> None:
@@ -199,6 +201,21 @@ def _draw_apart(records: Sequence[Record], file: Path, against: Sequence[Result]
         if done.returncode < 0:  # what the engine prints then are addresses
             said = [f"ended by signal {-done.returncode}, as where memory is limited"]
         raise EnvironmentFault(f"{HTML_PAGE} was not drawn: {'; '.join(said)[:300]}")
+
+
+def earlier(record: Record, folder: Path) -> list[Record]:
+    """Return the launches of the newest earlier runs of a record's case beside its folder.
+
+    By the names of the folders, which begin with the time; one that cannot be read is left out.
+    """
+    beside = folder.resolve().parent.iterdir()
+    runs = [x for x in beside if f"-{record.plan.case}-" in x.name and x.name < folder.name]
+    found = []
+    for run in sorted(runs)[-_EARLIER:]:
+        for file in (*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")):
+            with suppress(RecordError):  # a fault of another run
+                found.append(read(file))
+    return found
 
 
 def write_repeats(

@@ -71,12 +71,12 @@ def _cell(value: Any) -> str:
     return cells.NOTHING if value is None else str(value)
 
 
-def remarks(found: Listing, failed: Unread) -> Iterator[str]:
+def remarks(found: Listing, failed: Unread, lang: str = "en") -> Iterator[str]:
     """Yield what a reader of the table must know besides: runs left out, files not read."""
     if len(found.rows) < found.total:
         yield f"{len(found.rows)} of {cells.count(found.total)} runs; --limit 0 shows all"
     for path, line, reason in failed:
-        yield f"{path}{f':{line}' if line else ''}: {render(reason, 'en')}"
+        yield f"{path}{f':{line}' if line else ''}: {render(reason, lang)}"
 
 
 def history(database: Database, figure: str, words: Sequence[str]) -> list[dict[str, Any]]:
