@@ -70,7 +70,7 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
     for place, kept in (("01", True), ("03", True), ("04", False)):
         folder = tmp_path / f"202611{place}T000000Z-{case}-a"
         folder.mkdir()
-        record = BERT.model_copy(update={"run_id": folder.name, "environment": {}})
+        record = BERT.model_copy(update={"run_id": folder.name})
         (folder / "record.json").write_text(record.model_dump_json() if kept else "{")
     assert report(f"20261103T000000Z-{case}-a", "-o", "page.html")[0] == 0
     assert read(tmp_path / "page.html").count("(own run)") == 1
