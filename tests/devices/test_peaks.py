@@ -15,7 +15,8 @@ DATA_SET = Path(__file__).parent / "peaks" / "peaks.csv"
 ROWS: list[dict[str, Any]] = peaks.table()["peak"]
 NAMES = [name for row in ROWS for name in row["names"]]
 OWN_KEYS = {
-    "accelerator", "names", "compute_units", "evidence", "note", "source", "date", "exceptions",
+    "accelerator", "names", "compute_units", "also", "evidence", "note", "source", "date",
+    "exceptions",
 }  # fmt: skip
 
 

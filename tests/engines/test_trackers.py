@@ -131,3 +131,10 @@ def test_mlflow_keeps_steps_evaluations_figures_and_settings(record, tmp_path):
     assert history("eval/acc") == [(4, 0.75), (12, 0.9375)]
     assert run.data.metrics["figure/p_train"] == 384.0
     assert run.data.params["recipe/micro_batch_size"] == "64"
+
+
+def test_mlflow_keeps_a_run_once(record, tmp_path):
+    for _ in range(2):
+        assert export("mlflow", tmp_path / "run", tmp_path / "store").returncode == 0
+    (run,) = runs_in(client(tmp_path / "store"))
+    assert run.info.run_name == record.run_id

@@ -27,7 +27,7 @@ _POSITIVE = {*RATES, *TIMES, "token/p/s", "p_train_tokens", "mem", "mem_total", 
 _SHARE = re.compile(
     r"acc|精度|auc|\bmap|bleu|rouge|(\b|_)f1|mmlu|iou|recall|top-?[15]", re.IGNORECASE
 )
-_NARROW = ("tf32", "bf16", "fp8")  # precisions that cards have from some generation on
+_NARROW = ("tf32", "bf16", "fp8", "fp4")  # precisions that cards have from some generation on
 
 
 def label(subjects: Subjects) -> Hits:

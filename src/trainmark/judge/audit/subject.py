@@ -30,7 +30,8 @@ TIMES = ("e2e_time", "train_time")
 STARTING_S = 300.0
 # Words of pages for the precision of matmuls, in the words of recipes.
 _PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32",
-               "fp8": "fp8"}  # fmt: skip
+               "fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "mxfp4": "fp4",
+               "nvfp4": "fp4"}  # fmt: skip
 _OF_WORLD = ("ran_world", "world")
 # Pages do not say in which direction a quality is better; of these there is no doubt.
 _LOWER = re.compile(r"loss|perplexity|ppl", re.IGNORECASE)
@@ -127,7 +128,8 @@ class Subject:
             row["evidence"] in ("A", "B") and {"fp32_tflops", "fp16_tflops"} <= row.keys()
             for row in rows
         )
-        return known and not self.published(f"{precision}_tflops")
+        has = (f"{precision}_tflops" in row or precision in row.get("also", ()) for row in rows)
+        return known and not any(has)
 
     def dense_peaks(self) -> list[float]:
         """Return the dense peaks of the declared precision, in FLOP/s."""
@@ -199,7 +201,7 @@ def _present(figures: dict[str, float | None]) -> dict[str, float]:
 
 def _declared(named: tuple[str, ...]) -> str | None:
     """Return the precision that is named; None: none, or a mixture without a single peak."""
-    return named[0] if len({*named}) == 1 and named[0] != "fp8" else None
+    return named[0] if len({*named}) == 1 and named[0] not in ("fp4", "fp8") else None
 
 
 @cache

@@ -200,7 +200,13 @@ def side_by_side(subjects: Subjects) -> Hits:
             tables[one.table].append(one)
     for rows in tables.values():
         most = {id(one): one.samples_bounds()[1] for one in rows}
-        for one, beside in _odd(rows, _other_samples, last=lambda row: row.samples_bounds()[1]):
+        usual = median(map(log, most.values()))
+
+        def order(row: Subject, usual: float = usual) -> tuple[float, float]:
+            samples = row.samples_bounds()[1]
+            return round(abs(log(samples) - usual), 9), samples
+
+        for one, beside in _odd(rows, _other_samples, last=order):
             samples, others = most[id(one)], most[id(beside)]
             args = {"samples": samples, "others": others, "line": beside.line}
             ratio, size = samples / others, one.workload.samples_per_pass

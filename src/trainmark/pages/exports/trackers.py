@@ -117,7 +117,7 @@ def write_wandb(records: Sequence[Record], folder: Path) -> None:
 def write_mlflow(records: Sequence[Record], folder: Path) -> None:
     """Write the records into ``folder/mlflow.db``, beside runs that are there.
 
-    The time of all values is the run's start.
+    A run of the same name is replaced. The time of all values is the run's start.
 
     Raises:
         OSError: nothing can be written there.
@@ -134,6 +134,8 @@ def write_mlflow(records: Sequence[Record], folder: Path) -> None:
     experiment = known.experiment_id if known else client.create_experiment(_NAME, artifacts)
     for record in records:
         name, start_ms = _name_of(record), int(_started_s(record) * 1000)
+        for old in client.search_runs([experiment], f"attributes.run_name = '{name}'"):
+            client.delete_run(old.info.run_id)
         run = client.create_run(experiment, start_ms, run_name=name).info.run_id
         metrics = [
             Metric(_key(metric), value, start_ms, step)
