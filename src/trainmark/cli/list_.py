@@ -135,8 +135,8 @@ def _peaks(product: str) -> str:
 
 
 def _launchers(chosen: Path | None) -> Rows:
-    from trainmark.launch import contract, launchers
-    from trainmark.launch.site import default_file, read_site
+    from trainmark.launch import launchers
+    from trainmark.launch.site import LOCAL, NAMES, default_file, read_site
 
     site, file = read_site(chosen), chosen or default_file()
     return [
@@ -146,8 +146,8 @@ def _launchers(chosen: Path | None) -> Rows:
             "taken": "by default" if name == site.launcher else "if named",
             "site": "-" if file is None else str(file),
         }
-        for name in contract.NAMES
-        for why in [None if name == contract.LOCAL else launchers.load(name).absent(site)]
+        for name in NAMES
+        for why in [None if name == LOCAL else launchers.load(name).absent(site)]
     ]
 
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
 
-# The names of the launchers: site files and verbs name engines that they never load.
-LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
-CONTAINER = "container"  # this machine, in the site's container
-CLASSES = {
-    CONTAINER: "Container",
-    "slurm": "Slurm",
-    "ssh": "Ssh",
-    "kubernetes": "Kubernetes",
-    "ray": "Ray",
-}
-NAMES = (LOCAL, *CLASSES)
 Phase = Literal["waiting", "running", "ended", "lost"]
 SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found

@@ -85,11 +85,7 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
 def world_variables(
     local_rank: int, *, nproc: int, node: int = 0, nnodes: int = 1, master: tuple[str, int]
 ) -> dict[str, str]:
-    """Return the variables that tell a process which rank it is, as torch.distributed reads them.
-
-    Args:
-        master: host and port where rank 0 listens for the others.
-    """
+    """Return the variables that tell a process its rank, as torch.distributed reads them."""
     return {
         "RANK": str(node * nproc + local_rank),
         "WORLD_SIZE": str(nnodes * nproc),
@@ -113,8 +109,7 @@ def started(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start a rank for each placement; when the block ends, end those that still run.
 
-    Each has a session of its own, so that no signal of a terminal reaches it. Processes that ranks
-    started are for the caller to end, with ``processes.kill_run``.
+    Each has a session of its own, so that no signal of a terminal reaches it.
 
     Args:
         master: where all ranks meet; None: at a free port of this machine, which has them all.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import escaped
 from trainmark.launch import local, submission
-from trainmark.launch.contract import LOCAL
+from trainmark.launch.site import LOCAL
 from trainmark.rank.events import (
     Evaluate,
     Facts,

@@ -17,9 +17,19 @@ from pydantic import Field, model_validator
 from trainmark.data import yaml_files
 from trainmark.data.json_documents import Frozen
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.contract import CONTAINER, LOCAL, NAMES
 from trainmark.plan.choosing import Elsewhere
 
+# The names of the launchers: site files and verbs name engines that they never load.
+LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
+CONTAINER = "container"  # this machine, in the site's container
+CLASSES = {
+    CONTAINER: "Container",
+    "slurm": "Slurm",
+    "ssh": "Ssh",
+    "kubernetes": "Kubernetes",
+    "ray": "Ray",
+}
+NAMES = (LOCAL, *CLASSES)
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError, nearest
-from trainmark.launch.contract import CLASSES, NAMES
+from trainmark.launch.site import CLASSES, NAMES
 
 if TYPE_CHECKING:
     from trainmark.launch.contract import Launcher
