@@ -17,7 +17,7 @@ from benchmarks.card.section import Card
 
 
 def main(words: list[str]) -> None:
-    from trainmark.data.json_documents import written_whole
+    from trainmark.data.documents import written_whole
     from trainmark.rank.worker import die_with_parent
 
     module_name, device, size, scratch, stacks_after_s, result = words

@@ -88,7 +88,7 @@ def write_text(output: Path, text: str) -> None:
     Raises:
         EnvironmentFault: it cannot be written.
     """
-    from trainmark.data.json_documents import written_whole
+    from trainmark.data.documents import written_whole
 
     with writing(output):
         if output.is_symlink():

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from trainmark.data.documents import written_whole
 from trainmark.data.files import layout_in
-from trainmark.data.json_documents import written_whole
 from trainmark.data.model_config import CONFIG
 from trainmark.errors import DataError, EnvironmentFault
 

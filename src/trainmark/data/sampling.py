@@ -206,15 +206,6 @@ class Samples:
         return EpochIndex(order, positions, offsets, shuffle, *fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """What a rank trains and scores; ``content_id`` names the tokens."""
-
-    train: Samples
-    validation: Scored
-    content_id: str
-
-
 class Scored(Protocol):
     """Samples that an evaluation scores, in their order."""
 
@@ -222,6 +213,15 @@ class Scored(Protocol):
 
     def in_order(self) -> EpochIndex:
         """Return them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What a rank trains and scores; ``content_id`` names the tokens."""
+
+    train: Samples
+    validation: Scored
+    content_id: str
 
 
 def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

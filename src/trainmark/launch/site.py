@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field, model_validator
 
-from trainmark.data import yaml_files
-from trainmark.data.json_documents import Frozen
+from trainmark.data import documents
+from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.choosing import Elsewhere
 
@@ -231,6 +231,6 @@ def read_site(path: Path | None) -> Site:
     file = path or default_file()
     if file is None:
         return Site()
-    return yaml_files.checked(
-        Site, yaml_files.read_yaml(file), file, remedy="docs/launchers.md has the keys"
+    return documents.checked(
+        Site, documents.read_yaml(file), file, remedy="docs/launchers.md has the keys"
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
 
 from trainmark import cases
-from trainmark.data.json_documents import Frozen
+from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
 

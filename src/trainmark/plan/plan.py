@@ -13,8 +13,8 @@ from annotated_types import Gt, Le
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from trainmark import cases
-from trainmark.data import json_documents
-from trainmark.data.json_documents import Frozen
+from trainmark.data import documents
+from trainmark.data.documents import Frozen
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
 from trainmark.plan.request import MOST_TFLOPS
@@ -197,6 +197,6 @@ class Plan(Frozen):
             OSError: none there.
             ValueError: not a regular file, or not a plan of this schema.
         """
-        content = json_documents.read_bytes(run_dir / PLAN_FILE)
-        json_documents.parse(content)
+        content = documents.read_bytes(run_dir / PLAN_FILE)
+        documents.parse(content)
         return cls.model_validate_json(content, strict=True)

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from trainmark.data.json_documents import Frozen
-from trainmark.data.yaml_files import read_yaml
+from trainmark.data.documents import Frozen, read_yaml, usage_error
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.choosing import ACCELERATOR
 from trainmark.plan.plan import RUNS_DIR
-from trainmark.plan.request import RunRequest, usage_error
+from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

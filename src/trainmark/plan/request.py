@@ -10,8 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from trainmark.data.json_documents import Frozen
-from trainmark.errors import UsageError, nearest
+from trainmark.data.documents import Frozen, usage_error
 
 MOST_TFLOPS = 1e6  # the fastest device has some thousand
 _LEAST_INTERVAL_S = 0.1
@@ -82,20 +81,3 @@ class RunRequest(Frozen):
             return cls(**{name: value for name, value in fields.items() if value is not None})
         except ValidationError as error:
             raise usage_error(error, cls, place) from None
-
-
-def usage_error(error: ValidationError, model: type[Frozen], where: str) -> UsageError:
-    """Return the first fault of a document as an error of the user.
-
-    Args:
-        where: start of the place, before the key; ``--``: the key is an option.
-    """
-    # A misspelt key may also be a missing one: the misspelling says more.
-    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-    key = ".".join(map(str, first["loc"]))
-    place = where + (key.replace("_", "-") if where == "--" else key)
-    if first["type"] == "extra_forbidden":
-        return UsageError(
-            f"unknown key {key!r}", where=place, remedy=nearest(key, model.model_fields)
-        )
-    return UsageError(f"{first['input']!r} does not fit", where=place, rule=first["msg"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from trainmark.data.json_documents import Frozen
+from trainmark.data.documents import Frozen
 from trainmark.record.shapes import Count  # noqa: TC001 - pydantic reads it
 from trainmark.spec import Message, message
 

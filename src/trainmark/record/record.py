@@ -14,8 +14,8 @@ from pydantic_core import to_json
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
-from trainmark.data import json_documents
-from trainmark.data.json_documents import Frozen
+from trainmark.data import documents
+from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.compilation import Compilation  # noqa: TC001 - likewise
@@ -279,7 +279,7 @@ def write(record: Record, run_dir: Path) -> Path:
     path = run_dir / RECORD_FILE
     if path.exists():
         raise RecordError("the record exists already", where=str(path), rule="records never change")
-    with json_documents.written_whole(path) as file:
+    with documents.written_whole(path) as file:
         file.write(content(record))
     return path
 
@@ -302,7 +302,7 @@ def read(path: Path) -> Record:
     """
     file = path / RECORD_FILE if path.is_dir() else path
     try:
-        text = json_documents.read_bytes(file)
+        text = documents.read_bytes(file)
     except (OSError, ValueError) as error:
         raise RecordError(
             f"no record there: {getattr(error, 'strerror', None) or error}",

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from trainmark.data.json_documents import Frozen
+from trainmark.data.documents import Frozen
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
 from trainmark.record.shapes import Count, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from trainmark.data.json_documents import Frozen
+from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
 from trainmark.record.shapes import Number  # noqa: TC001 - pydantic reads them
 

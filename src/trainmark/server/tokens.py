@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.data.json_documents import written_whole
+from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, nearest
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ def test_the_form_with_aliases_is_read(tmp_path):
     ],
 )
 def test_a_spec_that_breaks_a_rule_is_refused(folder, pattern, new, what):
-    assert what in spec_fault(folder, pattern, new).what
+    assert what in str(spec_fault(folder, pattern, new))
 
 
 def test_files_of_other_rows_are_named_with_their_counts(folder):

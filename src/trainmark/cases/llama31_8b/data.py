@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.data import language
-from trainmark.data.corpus import checked_tokens
-from trainmark.data.indexed import IndexedReader, bin_file, readable
+from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
 from trainmark.data.prepared import read_manifest
 from trainmark.data.sampling import EpochIndex, Samples, Splits, sample_count
 from trainmark.errors import DataError

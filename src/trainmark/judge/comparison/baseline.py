@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Gt, Le
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from trainmark.data import yaml_files
-from trainmark.data.json_documents import Frozen
+from trainmark.data import documents
+from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError, UsageError, nearest
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.recipe import NonNegativeFloat
@@ -180,4 +180,4 @@ def read(path: Path) -> Baseline:
         UsageError: no YAML of this form, or of another schema; it names line and nearest key.
     """
     remedy = "docs/compare.md has the keys; `trainmark gate RUN --write FILE` makes one"
-    return yaml_files.checked(Baseline, yaml_files.read_yaml(path), path, remedy=remedy)
+    return documents.checked(Baseline, documents.read_yaml(path), path, remedy=remedy)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import __version__, cases
-from trainmark.data.json_documents import written_whole
+from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault
 from trainmark.library import redaction
 from trainmark.library.bundle import archive

@@ -10,7 +10,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.json_documents import written_whole
+from trainmark.data.documents import written_whole
 from trainmark.library.store.columns import COLUMNS, KINDS, column_name
 from trainmark.pages.cells import clean
 from trainmark.record import figures as figures_of

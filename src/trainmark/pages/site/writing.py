@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__
-from trainmark.data.json_documents import written_whole
+from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.query import listing
 from trainmark.pages import results as display

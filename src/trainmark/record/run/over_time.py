@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from trainmark.data.json_documents import Frozen
+from trainmark.data.documents import Frozen
 from trainmark.record.shapes import Amount, Count, Number
 from trainmark.spec import Message, message
 

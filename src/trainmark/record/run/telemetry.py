@@ -18,7 +18,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from trainmark.data.json_documents import Frozen
+from trainmark.data.documents import Frozen
 from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, SamplerStart, Source, read_sample, telemetry_file

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainmark.data.json_documents import Frozen
-from trainmark.data.yaml_files import checked, read_yaml
+from trainmark.data.documents import Frozen, checked, read_yaml
 from trainmark.errors import DataError, UsageError
 
 from .layout import (
@@ -114,7 +113,7 @@ def read_spec(folder: Path) -> FeatureSpec:
     try:
         spec = checked(_Spec, read_yaml(file), file, remedy=_REMEDY)
     except UsageError as error:
-        rule = "it describes the columns in YAML"
+        rule = error.rule or "it describes the columns in YAML"
         raise DataError(error.what, where=error.where, rule=rule, remedy=_REMEDY) from None
     files = {}
     for split, sources in spec.source_spec:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.data import language
-from trainmark.data.corpus import checked_tokens
-from trainmark.data.indexed import IndexedReader, bin_file, readable
+from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
 from trainmark.data.language import entropy_rate
 from trainmark.data.sampling import Samples, Splits, sample_count, split_documents
 from trainmark.errors import DataError

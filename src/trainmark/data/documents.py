@@ -1,0 +1,139 @@
+"""Documents: JSON, parsed strictly and written whole or not at all; YAML that people write."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from trainmark.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    Model = TypeVar("Model", bound=BaseModel)
+
+MAX_BYTES = 256 << 20  # the record of a million steps has 27 MB
+
+
+class Frozen(BaseModel):
+    """A document of ours: unknown keys fail, nothing changes once built."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        ValueError: more than ``max_bytes``.
+        OSError: no such file, or not to be read.
+    """
+    if path.stat().st_size > max_bytes:
+        raise ValueError(f"larger than {max_bytes >> 20} MiB")
+    return path.read_bytes()
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of ``path`` at the end of the block, whole or not at all.
+
+    A device or a pipe is written to: it is no file to replace.
+
+    Raises:
+        OSError: the disk is full or the folder read-only; ``path`` is as it was.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    staging = path.with_name(f".{path.name}.{token_hex(4)}.tmp")  # two may write it at once
+    try:
+        with staging.open("xb") as file:
+            yield file
+        staging.rename(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def parse(content: bytes) -> Any:
+    """Return the document that ``content`` holds.
+
+    Raises:
+        ValueError: not JSON in UTF-8, nested more than 200 deep, or a number that is not finite.
+    """
+    return from_json(content, allow_inf_nan=False, cache_strings="none")
+
+
+def read_yaml(file: Path) -> Any:
+    """Return mappings, lists and words as they are written; None where nothing is.
+
+    Numbers stay words: YAML 1.1 reads ``12:30:00`` as 45,000 and ``no`` as false. pydantic
+    turns them into what a field asks for.
+
+    Raises:
+        UsageError: the file cannot be read, or is not YAML.
+    """
+    import yaml
+
+    class Loader(yaml.BaseLoader):
+        """Words only."""
+
+        def construct_scalar(self, node: Any) -> Any:
+            """Return a word; None where nothing is, ``null`` or ``~``."""
+            if node.style is None and node.value in ("", "~", "null"):
+                return None
+            return super().construct_scalar(node)
+
+    try:
+        return yaml.load(file.read_text(encoding="utf-8-sig"), Loader)
+    except OSError as error:
+        what, where = f"cannot be read: {error.strerror}", str(file)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = f"not YAML: {error.problem or error.context}"
+        where = f"{file}, line {mark.line + 1}" if mark else str(file)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        what, where = f"not YAML: {error}", str(file)
+    raise UsageError(what, where=where, remedy="name a file in YAML")
+
+
+def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> Model:
+    """Return the content of a file as a pydantic model.
+
+    Args:
+        document: as ``read_yaml`` returns it.
+        remedy: where the keys are described.
+
+    Raises:
+        UsageError: with file and key: an unknown key, or a wrong value.
+    """
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        fault = usage_error(error, kind, f"{file}: ")
+    fault.remedy = fault.remedy or remedy
+    raise fault
+
+
+def usage_error(error: ValidationError, model: type[BaseModel], where: str) -> UsageError:
+    """Return the first fault of a document as an error of the user.
+
+    Args:
+        where: start of the place, before the key; ``--``: the key is an option.
+    """
+    # A misspelt key may also be a missing one: the misspelling says more.
+    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+    key = ".".join(map(str, first["loc"]))
+    place = where + (key.replace("_", "-") if where == "--" else key)
+    if first["type"] == "extra_forbidden":
+        return UsageError(
+            f"unknown key {key!r}", where=place, remedy=nearest(key, model.model_fields)
+        )
+    if isinstance(first["input"], dict | list):
+        return UsageError(first["msg"], where=place.removesuffix(": "))
+    return UsageError(f"{first['input']!r} does not fit", where=place, rule=first["msg"])
