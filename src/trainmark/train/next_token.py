@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.causal_flops import SHARE
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -122,14 +123,19 @@ class NextTokenJob:
 
         N counts the weights of matrix products, those of the head included.
         """
+        flops = 6.0 * self.recipe.matmul_weights + self._attention_flops()
+        return float(flops * counts.tokens_padded)
+
+    def _attention_flops(self) -> float:
+        """Return the FLOPs of attention a token, over all pairs of positions."""
         recipe = self.recipe
-        attention = 12.0 * recipe.num_layers * recipe.hidden_size * recipe.seq_length
-        return float((6.0 * recipe.matmul_weights + attention) * counts.tokens_padded)
+        return float(12 * recipe.num_layers * recipe.hidden_size * recipe.seq_length)
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record says of the job; see ``Job.facts``."""
-        ranks = self.ranks
+        ranks, attention = self.ranks, self._attention_flops()
         return {
+            SHARE: attention / (6.0 * self.recipe.matmul_weights + attention),
             "parameters": self.parameters,
             "trainable_parameters": self.parameters,
             "flops_formula": "palm-appendix-b",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,12 @@ import torch
 import tiny_llama31
 from tiny_gpt import spawn, train
 from trainmark.cases.llama31_8b.case import CASE
+from trainmark.cases.llama31_8b.figures import compute
 from trainmark.cases.llama31_8b.job import lr_factor
 from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
+from trainmark.spec import Figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +90,16 @@ def test_weights_and_flops_are_those_of_the_published_model() -> None:
     tokens = Counts(1, 1, 12, 12)
     attention = 12 * 2 * 32 * 12
     assert job.model_flops(tokens) == 12 * (6 * job.recipe.matmul_weights + attention)
+
+
+def test_mfu_by_both_published_counts_of_attention() -> None:
+    share = tiny_llama31.new_job().facts()["attention_flops_share"]
+    ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
+    found = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
+    weights, attention = 6 * tiny_llama31.recipe().matmul_weights, 12 * 2 * 32 * 12
+    assert found == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
+    unknown = compute([SimpleNamespace(facts={})], {"MFU": Figure(50.0)})  # type: ignore[list-item]
+    assert unknown.figures["MFU_causal"].value is None
 
 
 @pytest.mark.parametrize("activations", ["selective", "full"])
