@@ -61,16 +61,17 @@ def run_library(device_name: str, folder: str, layers: str) -> None:
 
 def without_fp8(device_name: str) -> str | None:
     """Return why fp8 cannot be measured here, if so."""
-    import typing
-
     from trainmark import devices
-    from trainmark.recipe import Precision
+    from trainmark.errors import TrainmarkError
 
-    if "fp8" not in typing.get_args(Precision):
-        return "this version has no precision=fp8"
     device = devices.choose(device_name).open(0, 1)
     if device.torch_type == "cpu":
         return "a CPU has no fp8 units"
+    try:
+        recipe("fp8").check(1)
+        device.set_precision("fp8")
+    except TrainmarkError as fault:
+        return str(fault)
     return None
 
 
