@@ -13,9 +13,6 @@ import pytest
 
 from exported_runs import write_two_ranks
 
-pytest.importorskip("wandb", reason="no W&B here (make test-engines)")
-pytest.importorskip("mlflow", reason="no MLflow here (make test-engines)")
-
 # Of MLflow's own code.
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 
@@ -24,7 +21,9 @@ _BLOCK_BYTES, _HEADER_BYTES = 32_768, 7  # LevelDB's log format
 
 
 @pytest.fixture
-def record(tmp_path):
+def record(tmp_path, request):
+    name = "mlflow" if "mlflow" in request.node.name else "wandb"
+    pytest.importorskip(name, reason=f"no {name} here (make test-engines)")
     return write_two_ranks(tmp_path / "run")[0]
 
 

@@ -78,19 +78,12 @@ def test_the_target_of_a_table_has_the_name_of_its_only_quality():
     ("header", "cell", "code"),
     [
         ("MFU", "25.4%-50.6%", "cell_is_no_number"),
-        ("运行时长(s)", "3-4天", "cell_is_no_number"),
-        ("e2e_time", "1.2.3", "cell_is_no_number"),
-        ("e2e_time", "1,23", "cell_is_no_number"),
-        ("e2e_time", "0x10", "cell_is_no_number"),
         ("e2e_time", "12 GB", "cell_is_no_number"),
         ("e2e_time", "1e400", "cell_is_no_number"),
-        ("e2e_time", "0,125", "cell_is_no_number"),
         ("e2e_time (h)", "2 h", "cell_is_no_number"),
         ("e2e_time", "361²", "cell_is_no_number"),
-        ("mem", "1/2/3", "cell_is_no_number"),
         ("mem", "2*3*4G", "cell_is_no_number"),
         ("map_bbox && map_segm", "0.3", "cell_has_other_count"),
-        ("p_whole", "=1+1", "cell_is_no_number"),
         ("mem", "24000", "cell_is_no_number"),  # not GiB
     ],
 )

@@ -169,13 +169,6 @@ def test_the_preset_of_most_lines_is_taken(run):
     assert found.figures["notes"][0] == "preset megatron"
 
 
-def test_a_megatron_log_without_batch_gives_steps(run):
-    log = LOGS["megatron"].replace("global batch size", "batches")
-    assert (run(log).record.UNIT, run(log, base_batch_size=512).record.UNIT) == (
-        "steps/s", "samples/s",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["mllog_throughput", "perflog"])
 def test_broken_events_are_counted_not_believed(run, name):
     marker = {"perflog": "[PerfLog]", "mllog_throughput": ":::MLLOG"}[name]
