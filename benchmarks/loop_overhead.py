@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device
 
-STEPS, ROUNDS, EMPTY_STEPS = sized((30, 51, 20_000), (4, 1, 20))
+STEPS, ROUNDS, EMPTY_STEPS = sized((20, 15, 20_000), (4, 1, 20))
 BAR = 1.01
 DEPTH = 2  # the recipe field's default
 
