@@ -164,7 +164,8 @@ def _nodes(record: Record) -> Phrase:
     """Return in what the nodes of a run differ from the first, and how far their clocks do."""
     nodes = record.environment["nodes"]
     differs = [
-        (f"{place}: ", pairs(node["differs"]), *(() if node["finished"] else (" ", lost)))
+        (f"{place}:", *((" ", pairs(node["differs"])) if node["differs"] else ()),
+         *(() if node["finished"] else (" ", lost)))
         for lost in [t("env.node_lost")] for place, node in enumerate(nodes)
         if node["differs"] or not node["finished"]
     ]  # fmt: skip
