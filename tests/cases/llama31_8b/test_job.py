@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
 import tiny_llama31
+from live_tensors import LiveTensors
 from tiny_gpt import spawn, train
 from trainmark.cases.llama31_8b.case import CASE
+from trainmark.cases.llama31_8b.data import check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute
 from trainmark.cases.llama31_8b.job import lr_factor
 from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
-from trainmark.spec import Figure
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from trainmark.spec import Figure, RankMemory
 
 # By ranks, what of the recipe spreads the model over them.
 SPREADS: dict[int, list[dict[str, Any]]] = {
@@ -90,6 +90,33 @@ def test_weights_and_flops_are_those_of_the_published_model() -> None:
     tokens = Counts(1, 1, 12, 12)
     attention = 12 * 2 * 32 * 12
     assert job.model_flops(tokens) == 12 * (6 * job.recipe.matmul_weights + attention)
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({}, 0.9),
+        ({"num_layers": 8}, 0.9),
+        ({"precision": "bf16"}, 0.75),
+        ({"checkpoint_activations": "full"}, 0.8),
+        ({"grad_accum_steps": 2, "micro_batch_size": 16}, 0.9),
+    ],
+)
+def test_a_real_step_takes_what_is_predicted_or_a_little_more(
+    changes: dict[str, Any], least: float
+) -> None:
+    sizes = {"num_layers": 4, "hidden_size": 256, "ffn_size": 512, "vocab_size": 256}
+    changes = {**sizes, "micro_batch_size": 64, **changes}
+    with LiveTensors() as live:
+        job = tiny_llama31.new_job(**changes)
+        batches = job.batches(0)
+        for _ in range(3):
+            job.step(batches)
+    recipe = tiny_llama31.recipe(**changes)
+    needed = predict(recipe, 1).total
+    assert least * live.peak <= needed <= live.peak
+    with pytest.raises(EnvironmentFault, match="a rank needs about"):
+        check_fit(Path(), recipe, 1, RankMemory(needed))
 
 
 def test_mfu_by_both_published_counts_of_attention() -> None:

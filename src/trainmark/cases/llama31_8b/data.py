@@ -10,10 +10,21 @@ from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, read
 from trainmark.data.prepared import read_manifest
 from trainmark.data.sampling import EpochIndex, Samples, Splits, sample_count
 from trainmark.errors import DataError
+from trainmark.recipe import AUTOCAST
 from trainmark.spec import DataFacts
+from trainmark.train.step_memory import (
+    ADAM_MOMENTS,
+    FULL,
+    HALF,
+    SCORES_AT_ONCE,
+    Prediction,
+    refuse_too_little,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trainmark.spec import RankMemory
 
     from .recipe import Llama31Recipe
 
@@ -126,3 +137,35 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
             remedy="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
         )
     return DataFacts(*facts, changed_rules=changed)
+
+
+def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
+    """Return what one rank of ``world_size`` holds at the peak of a step; a lower bound."""
+    cut, replicas = recipe.tensor_parallel, world_size // recipe.tensor_parallel
+    number = HALF if recipe.precision in AUTOCAST else FULL  # in matmuls
+    hidden, heads, layers = recipe.hidden_size, recipe.num_heads, recipe.num_layers
+    tokens = recipe.micro_batch_size * recipe.seq_length
+    table = recipe.vocab_size * hidden
+    whole = recipe.matmul_weights + table + (2 * layers + 1) * hidden
+    held = whole // (cut * replicas if recipe.fsdp else cut)
+    stream = tokens * hidden * FULL
+    kept = hidden // heads * recipe.num_kv_heads
+    attention = (4 * hidden + 2 * kept) * number + heads * FULL  # q, k, v, inputs, result
+    block = 4 * stream + tokens * (attention + 4 * recipe.ffn_size * number)
+    saved = layers * block
+    if recipe.checkpoint_activations != "none" or recipe.compile:
+        saved = layers * stream + block
+    head = min(tokens * recipe.vocab_size // cut, SCORES_AT_ONCE) * FULL
+    at_forward_end = saved // cut + head
+    gradients = held * FULL
+    return Prediction(
+        weights=held * FULL, optimizer=held * FULL * ADAM_MOMENTS,
+        gradients=gradients if gradients > at_forward_end or recipe.grad_accum_steps > 1 else 0,
+        activations=0 if gradients > at_forward_end else at_forward_end,
+    )  # fmt: skip
+
+
+def check_fit(folder: Path, recipe: Llama31Recipe, world_size: int, memory: RankMemory) -> None:
+    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
+    del folder  # the recipe has all sizes
+    refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
