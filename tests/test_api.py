@@ -18,6 +18,7 @@ from trainmark.launch import local
 from trainmark.launch.site import Site
 from trainmark.launch.stopping import StopRequest, stop_signals_noted
 from trainmark.pages.exports.tables import to_csv
+from trainmark.plan.request import RunFields, RunRequest
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:
@@ -163,3 +164,8 @@ def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(
     assert made == TOY
     assert [str(one).partition(":")[0] for one in said] == ["page.html was not drawn"]
     assert (tmp_path / "page.en.md").exists()
+
+
+def test_the_typed_fields_of_run_are_those_of_a_request() -> None:
+    fields = RunRequest.model_fields.keys() - {"case", "overrides"}
+    assert RunFields.__annotations__.keys() == fields

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
@@ -39,7 +39,7 @@ from trainmark.record.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from typing import Literal
+    from typing import Literal, Unpack
 
     import pandas as pd
     import pyarrow as pa
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
+    from trainmark.plan.request import RunFields
     from trainmark.record.rows import Row
     from trainmark.record.work import Outcome
 
@@ -249,7 +250,7 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
 
 def run(
     case: str, overrides: Mapping[str, str | float | bool | None] | None = None, *,
-    quiet: bool = True, **fields: Any,
+    quiet: bool = True, **fields: Unpack[RunFields],
 ) -> Records:  # fmt: skip
     """Run a case, or what is left of a plan file, and return the record of each launch.
 

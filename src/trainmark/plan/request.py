@@ -6,7 +6,7 @@ A new option of a run is one field here: its name, type, default, help text and 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
@@ -30,6 +30,25 @@ def _not_too_often(seconds: float) -> float:
 
 
 Count = Annotated[int, Field(ge=1, le=1_024)]
+
+
+class RunFields(TypedDict, total=False):
+    """The fields of a request that `trainmark.run` takes by name; None: not given."""
+
+    recipe: str | None
+    data: str | Path | None
+    device: str | None
+    nproc: int | None
+    nnodes: int | None
+    launcher: str | None
+    site: str | Path | None
+    hosts: str | Path | None
+    repeat: int | None
+    timeout: float | None
+    seed: int | None
+    sample_every: float | None
+    peak_tflops: float | None
+    out: str | Path | None
 
 
 class RunRequest(Frozen):
