@@ -53,6 +53,20 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     assert shown.beyond_limit == ""
 
 
+def test_a_limit_that_the_matmul_rate_cannot_meet_is_told_before_the_first_step(
+    plan: Plan, tmp_path: Path
+) -> None:
+    shown = Progress(plan)
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("start", pid=7)
+    events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e10)
+    assert shown.poll() == "first of 5 steps, limit 0:02:00"
+    assert shown.beyond_limit == (
+        "at the matmul rate measured here all steps take about 0:08:20, and the limit is 0:02:00: "
+        "raise --timeout, or lower max_steps"
+    )
+
+
 def test_the_estimate_reaches_to_the_next_evaluation_and_tells_a_limit_before_the_end(
     plan: Plan, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ Reads new events from the first rank's event file; does not communicate with the
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -100,6 +101,14 @@ class Progress:
                 self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
                 limit = _shown(float(recipe["timeout_s"]))
                 self.text = f"first of {self._total_steps} steps, limit {limit}"
+                steps_s = self._total_steps * (event.step_flops or 0.0)
+                steps_s /= event.matmul_flops_per_second or math.inf
+                if steps_s > recipe["timeout_s"]:
+                    self.beyond_limit = (
+                        f"at the matmul rate measured here all steps take about "
+                        f"{_shown(steps_s)}, and the limit is {limit}: raise --timeout, or lower "
+                        "max_steps"
+                    )
             case Evaluate():
                 if event.value is not None:
                     self._quality = f"  quality {event.value:.4f}"
