@@ -1,4 +1,4 @@
-"""The charts: a function each, from a record or a table to what Vega-Lite draws by ``specs.json``."""
+"""The charts: a function each, from a record to what Vega-Lite draws by ``specs.json``."""
 
 from __future__ import annotations
 
