@@ -65,9 +65,7 @@ def published_samples_per_second() -> float:
         row for row in of_case("distilbert_sst2").rows
         if row.world == PUBLISHED_WORLD and PUBLISHED_BATCH in row.fix_hp
     )  # fmt: skip
-    found = row.number("p_core")
-    assert found is not None
-    return found
+    return float(row.cells["p_core"])
 
 
 def against_published(found: Measured, batch: int) -> tuple[Bar | None, str]:

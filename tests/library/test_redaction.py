@@ -21,7 +21,7 @@ def redactor(monkeypatch) -> Redactor:
 def _redactor(monkeypatch, *, user="alice", host="node-07.cluster.example") -> Redactor:
     monkeypatch.setattr(getpass, "getuser", lambda: user)
     monkeypatch.setattr(socket, "gethostname", lambda: host)
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/alice"))
+    monkeypatch.setenv("HOME", "/home/alice")
     return Redactor((Path("/mnt/runs/r1"), "<run>"), (Path("/data"), "<data>"))
 
 

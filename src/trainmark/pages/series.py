@@ -133,8 +133,9 @@ def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> di
 
 
 def _fallen(outcome: Outcome) -> list[str]:
-    """Return the folders of launches that did not pass."""
-    return [folder.name for folder in outcome.fallen]
+    """Return the folders of launches that did not pass: ``toy``, in a series ``toy/r2``."""
+    depth = 2 if outcome.planned > 1 else 1
+    return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
 
 
 def _entry(outcome: Outcome) -> dict[str, Any]:

@@ -186,7 +186,4 @@ def test_published_rows_stand_as_printed() -> None:
     found = reference.read(Path(package) / "dlrm_criteo" / "reference.toml")
     assert found.samples_per_pass == 4_195_197_692
     assert [row.world for row in found.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
-    # Whole-run samples/s x seconds: each row counts 2 x its devices epochs where it made one.
-    passes = [reference.implied_passes(row, samples_per_pass=4_195_197_692) for row in found.rows]
-    assert [None if n is None else round(n) for n in passes] == [2, 16, 32, None, None, None]
     assert load("dlrm").name == CASE.name
