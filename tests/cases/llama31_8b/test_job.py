@@ -32,7 +32,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
     ],
     4: [
         {"tensor_parallel": 2, "micro_batch_size": 4},
-        {"tensor_parallel": 2, "micro_batch_size": 4, "sequence_parallel": True, "fsdp": False,
+        {"tensor_parallel": 2, "micro_batch_size": 4, "sequence_parallel": True,
          "checkpoint_activations": "selective"},
     ],
 }  # fmt: skip
