@@ -110,9 +110,17 @@ class Client:
         """
         import httpx2
 
+        url = urljoin(self.address, "api/runs")
         try:
-            with file.open("rb") as content:
-                answer = self._http.post(urljoin(self.address, "api/runs"), content=content)
+            try:
+                with file.open("rb") as content:
+                    answer = self._http.post(url, content=content)
+            except (httpx2.ReadError, httpx2.WriteError):
+                # A token is refused before the body is read: the end of the connection can
+                # overtake the answer, which is asked for again without a body.
+                answer = self._http.post(url, content=b"")
+                if answer.status_code not in (401, 403):
+                    raise
         except httpx2.TransportError as error:
             what, remedy = str(error) or type(error).__name__, "nothing is lost: call again later"
             raise EnvironmentFault(what, where=self.address, remedy=remedy) from None
