@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trainmark.errors import DataError, UsageError
-from trainmark.library.analysis import log as logs
-from trainmark.library.analysis.engine import Options, analyze, text
+from trainmark.library import log as logs
+from trainmark.library.analysis import Options, analyze, text
 
 LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
 
@@ -38,10 +38,9 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
     ],
 )  # fmt: skip
 def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expected):
-    for before in ("", f"{keyword} 1\n"):  # behind the first value, a block is read at once
-        found = logs.Values(keyword=keyword)
-        found.read([before.encode(), f"{line}\n".encode()])
-        assert list(found.values) == [1.0] * bool(before) + [expected] * (expected is not None)
+    found = logs.Values(keyword=keyword)
+    found.read([f"{line}\n"])
+    assert list(found.values) == [expected] * (expected is not None)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expec
 def test_position_separator_and_range(options, line, expected):
     words = {"position": None, "separator": "", "cut": ""} | options
     found = logs.Values(keyword="ips")
-    found.read_words([f"{line}\n".encode()], **words)
+    found.read_words([f"{line}\n"], **words)
     assert list(found.values) == [expected] * (expected is not None)
 
 
@@ -97,7 +96,6 @@ def test_a_plain_log(log):
         lambda data: data.replace(b"\n", b"\r\n"),
         lambda data: data.replace(b"noise\n", b"\r 10%|#  |\r 20%|## |\n"),
         lambda data: data.replace(b"ips:", b"\x1b[1;32mips\x1b[0m:\x1b[K"),
-        lambda data: data.replace(b" samples", b"\0 samples"),
         lambda data: data.replace(b"noise", b"\xff\xfe\xc3"),
         lambda data: data.replace(b"noise", b"x" * 3_000_000),
         lambda data: data[:-1],
@@ -115,14 +113,6 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     found = speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))  # the last may have been cut
     assert (found.record.FINAL_RESULT, found.figures["lines_malformed"]) == (2.0, 3)
     assert "first malformed is line 2: ips: -" in text(found)
-
-
-def test_lines_keep_their_numbers_over_blocks(log, monkeypatch):
-    monkeypatch.setattr(logs, "_BLOCK_BYTES", 64)
-    found = speed(log(LINES + "ips: x\n"), skip_steps=5)
-    assert found.figures["first_value"].startswith("line 12: step 6")
-    assert found.figures["first_malformed"] == "line 17: ips: x"
-    assert found.record.FINAL_RESULT == 7.5
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.library.analysis.engine import Options, analyze
-from trainmark.library.analysis.presets import PRESETS
+from trainmark.library.analysis import PRESETS, Options, analyze
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -140,11 +139,10 @@ def test_records_of_the_sample_logs_are_the_golden_ones(run):
     assert lines == (GOLDEN / "analysis_presets.tsv").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
-    found = [each.name for each in PRESETS.values()
-             if re.search(each.signature, preset.sample)]  # fmt: skip
-    assert found == [preset.name]
+    sample = PRESETS[preset].sample
+    assert [name for name, one in PRESETS.items() if re.search(one.signature, sample)] == [preset]
 
 
 def test_explicit_options_win_over_the_preset(run):

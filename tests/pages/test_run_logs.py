@@ -7,7 +7,7 @@ import pytest
 from exported_runs import complaints, write_two_ranks
 from fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
-from trainmark.library.analysis.engine import Options, analyze
+from trainmark.library.analysis import Options, analyze
 from trainmark.library.importers import files as importers
 from trainmark.pages.exports.run_log import to_mlperf, to_perflog
 from trainmark.pages.exports.tables import to_csv

@@ -244,8 +244,8 @@ def analyze(
     quiet: Quiet = False,
 ) -> None:
     """Read the figures of a training log of another program; --json prints them all."""
-    from trainmark.library.analysis.engine import analyze as analysed
-    from trainmark.library.analysis.engine import options, text
+    from trainmark.library.analysis import analyze as analysed
+    from trainmark.library.analysis import options, text
     from trainmark.plan.overrides import parse_assignments
 
     logs, keys, left = [], [], iter(words)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.library.analysis.log import DIGITS
+from trainmark.library.log import DIGITS
 from trainmark.record.figures import FIGURES
 from trainmark.record.rows import Reading
 from trainmark.spec import message

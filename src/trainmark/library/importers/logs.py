@@ -7,15 +7,15 @@ print every thousandth.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError
-from trainmark.library.analysis.events import MARKS, EventValues
-from trainmark.library.analysis.log import blocks, lines
+from trainmark.library.events import MARKS, EventValues
 from trainmark.library.importers.cells import WORDS, columns
 from trainmark.library.importers.table import row
+from trainmark.library.log import lines
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -29,31 +29,32 @@ _STARTS = re.compile("INIT_START|init_start|run_start")
 _FORMS = {"perflog": "perflog", "mllog": "mlperf"}
 
 
+@dataclass
 class _Run:
     """One run in a log: its steps, and what it tells beside them by column."""
 
-    def __init__(self, mark: str, rank: object = None) -> None:
-        self.steps = EventValues(keyword=MARKS[mark], rank=rank)
-        self.form = _FORMS[mark]
-        self.told: dict[str, Any] = {}
-        self.place = (0, "")
-        self.over = False
-        self._start_s: float | None = None
+    steps: EventValues
+    told: dict[str, Any] = field(default_factory=dict)
+    line: int = 0
+    raw: str = ""
+    over: bool = False
+    start_s: float | None = None
 
     def feed(self, number: int, line: str) -> None:
         """Take the event of a line."""
         if (event := self.steps.feed(number, line)) is None:
             return
         name, value = event.get("event") or event.get("key"), event.get("value")
-        if isinstance(value, dict) and "case" in value:
-            self.told.setdefault("case", value["case"])
+        totals = value if isinstance(value, dict) else {}
+        if "case" in totals:
+            self.told.setdefault("case", totals["case"])
         if name == "run_start":
-            self._start_s = float(event["time_ms"]) / 1000
+            self.start_s = float(event["time_ms"]) / 1000
         elif name in {"FINISHED", "run_stop"}:
-            self.told |= value if isinstance(value, dict) else {}
-            self.over, self.place = True, (number, line)
-            if self._start_s is not None:
-                self.told["train_time"] = float(event["time_ms"]) / 1000 - self._start_s
+            self.told |= totals
+            self.over, self.line, self.raw = True, number, line.rstrip("\n")
+            if self.start_s is not None:
+                self.told["train_time"] = float(event["time_ms"]) / 1000 - self.start_s
         elif name in WORDS["mlperf"]:
             self.told[WORDS["mlperf"][name]] = value
 
@@ -65,31 +66,32 @@ def read(path: Path, page: Page) -> Iterator[Row | Unread]:
     """
     runs: dict[str, _Run] = {}
     try:
-        for number, line in lines(blocks(str(path)), *MARKS.values()):
-            mark = next(name for name, text in MARKS.items() if text in line)
-            run = runs.setdefault(mark, _Run(mark))
-            if run.over and _STARTS.search(line):
-                yield from _row(run, page)
-                run = runs[mark] = _Run(mark, run.steps.rank)
-                run.place = number, line
-            run.feed(number, line)
+        for number, line in enumerate(lines(str(path)), 1):
+            for form, mark in MARKS.items():
+                if mark not in line:
+                    continue
+                run = runs.setdefault(form, _Run(EventValues(keyword=mark)))
+                if run.over and _STARTS.search(line):
+                    yield from _row(run, replace(page, form=_FORMS[form]))
+                    steps = EventValues(keyword=mark, rank=run.steps.rank)
+                    run = runs[form] = _Run(steps, line=number, raw=line.rstrip("\n"))
+                run.feed(number, line)
     except DataError as error:
         yield page.unread(0, "file", message("file_unreadable", why=error.what))
         return
-    for run in runs.values():
-        yield from _row(run, page)
+    for form, run in runs.items():
+        yield from _row(run, replace(page, form=_FORMS[form]))
     if not runs:
         yield page.unread(0, "file", message("log_without_events"))
 
 
 def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
-    steps, told = run.steps, {_text(key): value for key, value in run.told.items()}
-    page = replace(page, form=run.form)
+    steps, told = run.steps, {_text(key): _text(value) for key, value in run.told.items()}
     if steps.malformed:
         why = message("events_malformed", count=steps.malformed)
         yield page.unread(steps.malformed_at, "row", why, steps.first_malformed)
-    parts = str(told.pop("case", "")).split(":")
-    configuration = ":".join(parts) or Path(page.file).name
+    configuration = told.pop("case", Path(page.file).name)
+    parts = configuration.split(":")
     if len(parts) == len(_KEY):
         told |= dict(zip(_KEY, parts, strict=True))
         if parts[2] not in WORDS["vendors"]:
@@ -97,18 +99,16 @@ def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
     if "throughput(ips)_raw" in told:  # the other is of the planned steps, not of samples trained
         told = {key: value for key, value in told.items() if not key.endswith("_per_second")}
     names = {column.name for column in columns([*told], unknown="ignored")}
-    if "p_train" not in names:
-        told |= _measured(steps)
+    if "p_train" not in names and (speed := _speed(steps)) is not None:
+        told["p_train"] = str(speed)
     if "final_loss" not in names and steps.loss is not None:
-        told["last_loss"] = steps.loss
+        told["last_loss"] = str(steps.loss)
     known = columns(["configuration", *told], unknown="ignored")
-    notes = [message("run_not_converged")] if told.get("converged") is False else []
+    notes = [message("run_not_converged")] if told.get("converged") == "False" else []
     notes += [message("run_not_successful")] if steps.failed else []
-    printed = [_text(value) for value in (configuration, *told.values())]
-    line, raw = run.place
-    page = replace(page, notes=tuple(notes))
     if any(column.is_figure for column in known):
-        yield from row(printed, known, page, line, table=0, raw=raw)
+        page, printed = replace(page, notes=tuple(notes)), [configuration, *told.values()]
+        yield from row(printed, known, page, run.line, table=0, raw=run.raw)
     else:
         yield page.unread(0, "file", message("log_without_figures", events=steps.events))
 
@@ -118,11 +118,11 @@ def _text(value: object) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-def _measured(steps: EventValues) -> dict[str, float]:
+def _speed(steps: EventValues) -> float | None:
     """Return the speed of the step lines: as logged, else all samples over all seconds."""
     values, batches = steps.values, steps.batches
-    if steps.reads == "speed":
-        return {"p_train": sum(values) / len(values)}
+    if steps.reads == "speed" and values:
+        return sum(values) / len(values)
     if sum(values) > 0 and len(batches) == len(values):
-        return {"p_train": sum(batches) / sum(values)}
-    return {}
+        return sum(batches) / sum(values)
+    return None

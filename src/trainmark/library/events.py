@@ -6,15 +6,14 @@ Owns which events give speeds, times, samples and the loss, for ``analyze`` and 
 from __future__ import annotations
 
 import json
-import math
 from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.library.analysis.log import Values
+from trainmark.library.log import Values
 
 MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)  # NaN is no number
 _Moment = tuple[float, float | None]  # seconds, and samples trained until then
 
 
@@ -42,8 +41,8 @@ class EventValues(Values):
 
     def feed(self, number: int, line: str) -> dict[str, Any] | None:
         """Take the event of a line and return it; None: malformed, or of another rank."""
-        text = line.partition(self.keyword)[2].lstrip()
         try:
+            text = line.partition(self.keyword)[2].lstrip()
             event: dict[str, Any] = _DECODER.raw_decode(text)[0]
             rank = (event.get("metadata") or {}).get("rank", 0)
             self.rank = rank if self.rank is None else self.rank
@@ -59,72 +58,60 @@ class EventValues(Values):
         return event
 
     def _interval(self, start: _Moment, end: _Moment) -> float | None:
-        seconds = end[0] - start[0]
-        if seconds < 0:
-            raise ValueError
         if self.reads == "speed":
             return None
+        if (seconds := end[0] - start[0]) < 0:
+            raise ValueError
         if start[1] is not None and end[1] is not None:
             self.batches.append(end[1] - start[1])
         return seconds
 
     def _mllog(self, event: dict[str, Any]) -> float | None:
-        key, value, time_s = event["key"], event.get("value"), _finite(event["time_ms"]) / 1000
+        key, time_s = event["key"], float(event["time_ms"]) / 1000
+        value: Any = event.get("value")
         metadata = event.get("metadata") or {}
+        samples = _optional(metadata.get("samples_count"))
         what, _, edge = key.partition("_")
-        if key == "tracked_stats" and isinstance(value, dict):
-            if value.get("loss") is not None:
-                self.loss = float(value["loss"])
-            if "throughput" in value:
-                speed = _finite(value["throughput"])
-                if self.reads != "speed":  # intervals before it are left out
-                    self.reads, self.values, self.batches = "speed", array("d"), array("d")
-                return speed
-        elif key == "train_loss" and value is not None:
-            self.loss = float(value)
+        if key == "tracked_stats":
+            self.loss = _optional(value.get("loss", self.loss))
+            if "throughput" in value and self.reads != "speed":  # intervals before are left out
+                self.reads, self.values, self.batches = "speed", array("d"), array("d")
+            return _optional(value.get("throughput"))
+        if key == "train_loss":
+            self.loss = _optional(value)
         elif key == "train_samples":
-            self._train_samples = _finite(value)
+            self._train_samples = float(value)
         elif key == "run_stop":
             status = metadata.get("status", "success")
             self.failed = status != "success"
             self.notes.append(f"run_stop says {status}")
         elif what in {"block", "epoch"} and edge == "start":
-            self._open[what] = time_s, _optional(metadata.get("samples_count"))
+            self._open[what] = time_s, samples
         elif edge == "stop" and what in self._open:
             start_s, first = self._open.pop(what)
-            last = _optional(metadata.get("samples_count"))
-            if what == "epoch" and None in {first, last}:
-                first, last = 0.0, self._train_samples
+            if what == "epoch" and None in {first, samples}:
+                first, samples = 0.0, self._train_samples
             self._measured = self._measured or what
             if what == self._measured:
-                return self._interval((start_s, first), (time_s, last))
+                return self._interval((start_s, first), (time_s, samples))
         return None
 
     def _perflog(self, event: dict[str, Any]) -> float | None:
         name, value, seconds = event["event"], event.get("value") or {}, None
-        if name not in {"STEP_BEGIN", "STEP_END", "EVALUATE"}:
-            return None
-        time_s = _finite(event["metadata"]["time_ms"]) / 1000
         if name == "EVALUATE":
             self._open.clear()
-        elif name == "STEP_BEGIN":  # the first step, or the first after an evaluation
-            self._open.setdefault("step", (time_s, self._trained))
-        else:
+        elif name in {"STEP_BEGIN", "STEP_END"}:
+            time_s = float(event["metadata"]["time_ms"]) / 1000
+            if name == "STEP_BEGIN":  # the first step, or the first after an evaluation
+                self._open.setdefault("step", (time_s, self._trained))
+                return None
             end = time_s, _optional(value.get("num_trained_samples"))
             if "step" in self._open:
                 seconds = self._interval(self._open["step"], end)
             self._open["step"], self._trained = end, end[1]
-            if value.get("loss") is not None:
-                self.loss = float(value["loss"])
+            self.loss = _optional(value.get("loss", self.loss))
         return seconds
 
 
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
 def _optional(value: Any) -> float | None:
-    return None if value is None else _finite(value)
+    return None if value is None else float(value)

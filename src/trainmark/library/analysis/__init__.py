@@ -1,1 +1,0 @@
-"""Extract figures from training logs that other programs wrote."""
