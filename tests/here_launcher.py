@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.launch.contract import Command, JobState
-from trainmark.launch.node_script import node_script
+from trainmark.launch.launchers import Command, JobState
+from trainmark.launch.node import node_script
 
 
 @dataclass

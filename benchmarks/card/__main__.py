@@ -21,13 +21,13 @@ from benchmarks.card.section import Card
 from benchmarks.harness import RESULTS, Bar
 from trainmark import devices
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
-from trainmark.launch.stopping import stop_signals_noted
+from trainmark.launch.processes import stop_signals_noted
 from trainmark.library.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainmark.launch.stopping import StopRequest
+    from trainmark.launch.processes import StopRequest
 
 LIMIT_S = 480.0
 FACTS = "benchmarks.card.facts"

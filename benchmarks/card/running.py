@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.card.section import Card
-    from trainmark.launch.stopping import StopRequest
+    from trainmark.launch.processes import StopRequest
 
 ROOT = Path(__file__).parents[2]
 SECTION_VARIABLE = "TRAINMARK_CARD_SECTION"

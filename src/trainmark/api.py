@@ -19,10 +19,10 @@ from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import launchers, series, submission
+from trainmark.launch.processes import StopRequest, stop_signals_noted
 from trainmark.launch.progress import Progress, end_line, job_line, launch_shown
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import CONTAINER, LOCAL, read_site
-from trainmark.launch.stopping import StopRequest, stop_signals_noted
 from trainmark.library.bundle import pack, verify
 from trainmark.library.importers.table import published
 from trainmark.library.selection.words import select

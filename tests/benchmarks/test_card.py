@@ -16,7 +16,7 @@ from benchmarks.card import __main__ as command
 from benchmarks.card.running import ROOT, run
 from benchmarks.card.section import Card
 
-from trainmark.launch.stopping import StopRequest
+from trainmark.launch.processes import StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

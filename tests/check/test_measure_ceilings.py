@@ -9,7 +9,7 @@ import pytest
 from trainmark.check.ceilings import measure_ceilings
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
-from trainmark.launch.stopping import StopRequest
+from trainmark.launch.processes import StopRequest
 
 
 @pytest.mark.parametrize(

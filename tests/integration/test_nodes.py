@@ -12,9 +12,8 @@ import pytest
 
 from here_launcher import Here
 from trainmark.launch import launchers, submission
-from trainmark.launch.processes import alive_runs
+from trainmark.launch.processes import StopRequest, alive_runs
 from trainmark.launch.site import Site
-from trainmark.launch.stopping import StopRequest
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -23,7 +22,7 @@ from trainmark.record.run.timeline import read_run
 from trainmark.record.verify import verify
 
 if TYPE_CHECKING:
-    from trainmark.launch.contract import JobState
+    from trainmark.launch.launchers import JobState
 
 
 def _processes(run_id: str) -> list[list[int]]:

@@ -9,8 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.contract import Command, JobState
-from trainmark.launch.launchers import load
+from trainmark.launch.launchers import Command, JobState, load
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.site import Site
 from trainmark.plan.choosing import Elsewhere

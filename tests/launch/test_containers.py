@@ -12,7 +12,7 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import UsageError
-from trainmark.launch.node_script import Mount, mounts, node_script, pyxis_options
+from trainmark.launch.node import Mount, mounts, node_script, pyxis_options
 from trainmark.launch.site import Site
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds

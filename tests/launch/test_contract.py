@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trainmark.errors import UsageError
-from trainmark.launch.contract import Command
-from trainmark.launch.node_script import node_script
+from trainmark.launch.launchers import Command
+from trainmark.launch.node import node_script
 from trainmark.launch.site import Site, read_site
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.launch import run_dir, submission
-from trainmark.launch.contract import Command, JobState
-from trainmark.launch.stopping import StopRequest
+from trainmark.launch import launchers, run_dir, submission
+from trainmark.launch.launchers import Command, JobState
+from trainmark.launch.processes import StopRequest
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -75,7 +75,7 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "_POLL_S", 0.01)
-    monkeypatch.setattr(submission, "_GRACE_S", 0.1)
+    monkeypatch.setattr(launchers, "_GRACE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_AGAIN_S", 0.03)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
@@ -87,7 +87,7 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
 def test_the_id_of_a_job_is_kept_by_the_command_itself(tmp_path: Path) -> None:
     text = "echo 7; cp job.id seen"  # as if this process were killed before the command ended
     command = Command(argv=("sh", "-c", text), prints_job=True)
-    assert submission.submit(command, tmp_path) == "7\n"
+    assert launchers.submit(command, tmp_path) == "7\n"
     assert (tmp_path / "seen").read_text() == "7\n"
     with pytest.raises(EnvironmentFault, match="no such queue"):
-        submission.submit(Command(argv=("sh", "-c", "echo no such queue; exit 3")), tmp_path)
+        launchers.submit(Command(argv=("sh", "-c", "echo no such queue; exit 3")), tmp_path)

@@ -16,8 +16,7 @@ import yaml
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.contract import JOB_FILE, JobState
-from trainmark.launch.launchers import load
+from trainmark.launch.launchers import JOB_FILE, JobState, load
 from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, state_of
 from trainmark.launch.site import Site
 from trainmark.plan.plan import Plan

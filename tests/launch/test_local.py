@@ -9,7 +9,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.errors import UsageError
 from trainmark.launch import local, processes
-from trainmark.launch.stopping import StopRequest
+from trainmark.launch.processes import StopRequest
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:

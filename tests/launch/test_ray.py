@@ -13,7 +13,7 @@ import pytest
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.contract import JOB_FILE
+from trainmark.launch.launchers import JOB_FILE
 from trainmark.launch.launchers.ray import Ray, RayJob
 from trainmark.launch.site import RaySite, Site
 from trainmark.plan.plan import Plan
@@ -141,7 +141,7 @@ def test_the_job_is_submitted_and_found_again(plan: Plan, program: Path, tmp_pat
     said = program.read_text()
     assert said.startswith(f"http://head:8265 job submit --no-wait --submission-id={plan.run_id} ")
     assert said.endswith(
-        f" -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray_driver {tmp_path}\n"
+        f" -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray {tmp_path}\n"
     )
     assert (tmp_path / JOB_FILE).read_text() == plan.run_id
     assert Ray().attach(plan, site()) == job

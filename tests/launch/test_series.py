@@ -14,8 +14,8 @@ from fakes import GOLDEN, FakeVendor, check_golden
 from trainmark import devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
-from trainmark.launch.contract import SITE_FILE
-from trainmark.launch.stopping import StopRequest
+from trainmark.launch.processes import StopRequest
+from trainmark.launch.submission import SITE_FILE
 from trainmark.pages.series import series_table
 from trainmark.pages.terminal import Screen
 from trainmark.plan import case_key

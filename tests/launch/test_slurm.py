@@ -11,7 +11,7 @@ import pytest
 
 from fakes import GOLDEN, FakeClock, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.contract import JobState
+from trainmark.launch.launchers import JobState
 from trainmark.launch.launchers.slurm import ENDED_FILE, Slurm, SlurmJob
 from trainmark.launch.site import ContainerSite, Site, SlurmSite
 from trainmark.plan.plan import Plan

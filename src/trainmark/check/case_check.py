@@ -18,8 +18,7 @@ from trainmark import devices
 from trainmark.check.case_rules import Check, description_faults, judge
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.local import launch
-from trainmark.launch.processes import import_variables
-from trainmark.launch.stopping import StopRequest
+from trainmark.launch.processes import StopRequest, import_variables
 from trainmark.plan.resolving import resolve
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.spec import Message, message

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-    from trainmark.launch.stopping import StopRequest
+    from trainmark.launch.processes import StopRequest
 
 SCHEMA = "trainmark-ceilings-1"
 

@@ -100,7 +100,7 @@ def ceilings(
 ) -> None:
     """Measure rates of matmul, memory, transfers and collectives."""
     from trainmark.check.ceilings import measure_ceilings
-    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.launch.processes import stop_signals_noted
     from trainmark.library.redaction import Redactor
     from trainmark.pages.ceilings import blocks, wrong_results
     from trainmark.pages.terminal import show
@@ -132,7 +132,7 @@ def check(
 ) -> None:
     """Run a case with one rank and with two; say what is wrong."""
     from trainmark.check.case_check import check_case
-    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.launch.processes import stop_signals_noted
     from trainmark.plan.overrides import parse_assignments
     from trainmark.record.messages import render
 

@@ -108,7 +108,7 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
 def _run_once(plan: Plan, site: Site, lang: str, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.api import launched
-    from trainmark.launch.stopping import stop_signals_noted
+    from trainmark.launch.processes import stop_signals_noted
 
     with stop_signals_noted() as stop:
         records = launched(plan, site, stop, quiet=quiet, say=say_remark)

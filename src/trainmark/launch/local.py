@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.devices.cores import Placement
-    from trainmark.launch.stopping import StopRequest
+    from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
     from trainmark.rank.events import EventWriter

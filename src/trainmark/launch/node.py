@@ -1,8 +1,15 @@
-"""One node of a run on several machines or in a container: its ranks and its event file.
+"""One node of a run on several machines or in a container: its process, and what starts that.
 
-Launchers start this module on every node, as ``python -m trainmark.launch.node RUN_DIR …``. It
-makes no record: that is for the process that submitted the run. It ends its ranks on SIGTERM, and
-with ``--heartbeat`` also when nobody writes to its standard input.
+The process has the node's ranks and its event file. Launchers start it on every node, as ``python
+-m trainmark.launch.node RUN_DIR …``. It makes no record: that is for the process that submitted
+the run. It ends its ranks on SIGTERM, and with ``--heartbeat`` also when nobody writes to its
+standard input.
+
+``node_script`` is the text that starts it, in the container of the site where it has one: mounts,
+devices, user, shared memory and the image's digest. It is for a POSIX shell, because all but the
+mounts is the node's own, which may be another machine: its user, its device files, the image that
+it has. Slurm's pyxis and Kubernetes start containers themselves, and take ``mounts`` and the
+variables. Must not know vendors: their ``container_needs`` tell.
 """
 
 from __future__ import annotations
@@ -11,27 +18,178 @@ import argparse
 import json
 import os
 import select
+import shlex
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
 from trainmark.data.generated import default_root
-from trainmark.errors import DataError, TrainmarkError, escaped
+from trainmark.errors import DataError, TrainmarkError, UsageError, escaped
 from trainmark.launch import processes
+from trainmark.launch.launchers import template
 from trainmark.launch.local import run_ranks, set_up
-from trainmark.launch.stopping import stop_signals_noted
+from trainmark.launch.processes import stop_signals_noted
 from trainmark.plan.plan import Plan
+from trainmark.protocols import ContainerNeeds
 from trainmark.rank.events import EventWriter, node_file
 from trainmark.rank.worker import DATA_VARIABLE, NODE_VARIABLE
+from trainmark.record import environment
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.launch.local import StopReason
+    from collections.abc import Iterable, Sequence
 
+    from trainmark.launch.local import StopReason
+    from trainmark.launch.site import Site
+
+MODULE = "trainmark.launch.node"
 _SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
+_FABRIC = "/dev/infiniband"  # of the network between nodes, whatever the devices
+_FOUND = (environment.DIGEST_VARIABLE, environment.VERSION_VARIABLE)  # on the node
+_FORWARDED = (*environment.VARIABLES, environment.NETWORK_VARIABLE)
+
+
+def node_script(
+    plan: Plan,
+    site: Site,
+    *,
+    node_rank: str,
+    master: str,
+    folder: Path | None = None,
+    options: tuple[str, ...] = (),
+) -> str:
+    """Return the lines of a POSIX shell that run one node's part of ``plan``.
+
+    Args:
+        node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
+        master: host of the first node, or such an expression.
+        folder: of the run on the node; None: the run directory itself.
+        options: further ones of the node process, such as ``--heartbeat``.
+    """
+    words = [str(folder or plan.run_dir)]
+    if site.data is not None:
+        words += ["--data", str(site.data)]
+    words += ["--port", str(site.master_port), *options]
+    own = f'--node-rank "{node_rank}" --master "{master}"'
+    return python_script(plan, site, ["-m", MODULE, *words], folder=words[0], unquoted=own)
+
+
+def python_script(
+    plan: Plan, site: Site, words: Sequence[str], *, folder: str, unquoted: str = ""
+) -> str:
+    """Return the lines of a POSIX shell that run Python on a node.
+
+    Args:
+        words: its arguments.
+        folder: of the node, in which it writes; a container has it under the same path.
+        unquoted: further ones, in which the shell replaces its variables.
+    """
+    variables, python = dict(site.environment), site.python
+    more: dict[str, object] = {"in_container": False}
+    if site.interface is not None:
+        # torch's own connections are gloo's; collective libraries of devices follow the same form.
+        backends = ("gloo", plan.device.collective_backend)
+        variables |= {f"{name.upper()}_SOCKET_IFNAME": site.interface for name in backends}
+    if site.container is not None:  # it is told of itself, whoever starts it
+        python, index = site.container.python, site.container.pip_index
+        own = {environment.IMAGE_VARIABLE: site.container.image, environment.PIP_VARIABLE: index}
+        variables = {name: value for name, value in own.items() if value is not None} | variables
+        if site.container.of_node:
+            more = _in_container(plan, site, folder, variables)
+    command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
+    return template(
+        "node.sh.j2", site=site, variables=variables, command=command, folder=folder, **more
+    )
+
+
+def _in_container(
+    plan: Plan, site: Site, folder: str, exported: Iterable[str]
+) -> dict[str, object]:
+    """Return what the script says of the container that a node starts.
+
+    Args:
+        exported: variables of the shell that the container has too, beside those that are recorded.
+
+    Raises:
+        UsageError: a mount is wrong.
+    """
+    vendor = devices.all_vendors()[plan.device.vendor]
+    needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
+    mounted, if_there = mounts(plan, site, folder), [*needs.mounts]
+    if plan.data.origin == "generated":  # made where it is not
+        data = str(site.data or plan.data.folder)
+        if_there.append(shlex.quote(data))
+        mounted = [one for one in mounted if one != Mount(data, data, read_only=True)]
+    names = dict.fromkeys((*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported))
+    return {
+        "in_container": True, "plan": plan, "needs": needs, "mounts": mounted,
+        "if_there": if_there, "fabric": _FABRIC, "names": [x for x in names if x != "LD_PRELOAD"],
+    }  # fmt: skip
+
+
+class Mount(NamedTuple):
+    """A file or folder of the node in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    def option(self) -> str:
+        """Return it as docker, podman and apptainer take it."""
+        mode = ",readonly" if self.read_only else ""
+        return f"--mount=type=bind,source={self.source},target={self.target}{mode}"
+
+
+def mounts(plan: Plan, site: Site, run_dir: str) -> list[Mount]:
+    """Return what the container of a node is given, outer folders before those within them.
+
+    Run directory and data have the same path in the container as on the node.
+
+    Args:
+        run_dir: of the node.
+
+    Raises:
+        UsageError: a mount of the site is none, or two have the same target.
+    """
+    data = site.data or plan.data.folder
+    found: dict[str, Mount] = {}
+    given = site.container.mounts if site.container else ()
+    for text in (f"{run_dir}:{run_dir}", f"{data}:{data}:ro", *given):
+        mount = _mount(text)
+        if found.setdefault(mount.target, mount).source != mount.source:
+            raise _refused(text, f"{mount.target} is the target of another mount")
+    return sorted(found.values(), key=lambda mount: PurePosixPath(mount.target).parts)
+
+
+def _mount(text: str) -> Mount:
+    source, target, mode = (*text.split(":"), "", "")[:3]
+    if text.count(":") - bool(mode) != 1 or mode not in ("", "ro", "rw"):
+        raise _refused(text, "a mount is HOST:CONTAINER or HOST:CONTAINER:ro")
+    if not (source.startswith("/") and target.startswith("/")) or "," in text:
+        raise _refused(text, "paths begin at the root and have no comma")
+    return Mount(source, target, mode == "ro")
+
+
+def _refused(mount: str, rule: str) -> UsageError:
+    return UsageError(f"cannot mount {mount!r}", where="the site's container.mounts", rule=rule)
+
+
+def pyxis_options(plan: Plan, site: Site) -> list[str]:
+    """Return the options of ``srun`` with which Slurm's plugin starts the site's container.
+
+    As ``srun --help`` lists them where pyxis is installed, 2026-11-22.
+    """
+    if site.container is None or site.container.of_node:
+        return []
+    given = [":".join(one[:2]) + ":ro" * one.read_only for one in mounts(plan, site, plan.run_dir)]
+    return [
+        f"--container-image={site.container.image}", f"--container-mounts={','.join(given)}",
+        f"--container-workdir={plan.run_dir}", "--no-container-mount-home",
+        *site.container.arguments,
+    ]  # fmt: skip
 
 
 def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:

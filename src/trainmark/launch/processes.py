@@ -1,7 +1,8 @@
-"""Find and end every process of a run, orphaned ones too.
+"""Find and end every process of a run, orphaned ones too; note signals that ask it to stop.
 
 A run's processes have its id in their environment, which children inherit: parents, sessions
-and process groups do not matter.
+and process groups do not matter. Of Ctrl-C, SIGTERM and SIGHUP the first is noted, which loops
+check, and further ones are ignored: so no signal prevents a run from writing its record and pages.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
 _STACKS_PATIENCE_S = 5
@@ -166,3 +170,41 @@ def import_variables() -> dict[str, str]:
     if paths is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths.split(os.pathsep)))
     return variables
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """The name of the first stop signal, for example ``SIGTERM``; None before one arrives."""
+
+    signal_name: str | None = None
+
+
+@contextmanager
+def stop_signals_noted(*, deliver: bool = False) -> Iterator[StopRequest]:
+    """Note stop signals instead of ending the process; outside the main thread there are none.
+
+    The previous handlers are restored at the end, unless a signal was noted: then only printing
+    remains, and a second signal must not change the exit code.
+
+    Args:
+        deliver: restore the handlers in any case, and give them the signal that was noted.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def note(number: int, _frame: object) -> None:
+        request.signal_name = request.signal_name or signal.Signals(number).name
+
+    # A signal that was ignored at start, by nohup for instance, stays ignored.
+    noted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in noted}
+    try:
+        yield request
+    finally:
+        if deliver or request.signal_name is None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if deliver and request.signal_name is not None:
+        signal.raise_signal(signal.Signals[request.signal_name])

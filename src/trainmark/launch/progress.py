@@ -32,8 +32,8 @@ from trainmark.rank.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.launch.processes import StopRequest
     from trainmark.launch.site import Site
-    from trainmark.launch.stopping import StopRequest
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 

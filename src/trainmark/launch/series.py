@@ -21,9 +21,9 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import submission
-from trainmark.launch.contract import SITE_FILE
 from trainmark.launch.run_dir import complete, locked
 from trainmark.launch.site import Site, read_site
+from trainmark.launch.submission import SITE_FILE
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import ROUNDS, attempt_name, attempt_number
@@ -35,7 +35,7 @@ from trainmark.record.work import Outcome, State, differing, planned_work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.launch.stopping import StopRequest
+    from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
 
 

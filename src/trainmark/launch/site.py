@@ -145,8 +145,6 @@ class SshSite(Frozen):
     """
 
     hosts: Path | None = None
-    user: str | None = None
-    port: Port | None = None
     options: dict[str, str] = Field(default_factory=dict)
     check_host_keys: bool = True
     run_root: Path | None = None

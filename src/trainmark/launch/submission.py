@@ -6,21 +6,17 @@ It may end in between: ``attach`` goes on from the files in the run directory.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
-from trainmark.launch.contract import JOB_FILE, SITE_FILE, JobState
+from trainmark.launch.launchers import JobState, limit_s
 from trainmark.launch.site import Site
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
@@ -29,18 +25,13 @@ from trainmark.record.record import RECORD_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.contract import Command, Job, Launcher
-    from trainmark.launch.stopping import StopRequest
+    from trainmark.launch.launchers import Command, Job, Launcher
+    from trainmark.launch.processes import StopRequest
     from trainmark.record.record import Record
 
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
-_GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
-
-
-def limit_s(plan: Plan) -> float:
-    """Return after how many seconds an engine ends the job; the nodes end their ranks before."""
-    return float(plan.recipe["timeout_s"]) + _GRACE_S
+SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
 
 
 def launcher_of(site: Site, name: str) -> Launcher:
@@ -83,86 +74,6 @@ def whole(command: Command, plan: Plan, site: Site) -> Command:
     settings = site.model_dump_json(indent=2, exclude_defaults=True) + "\n"
     own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: settings}
     return replace(command, files=own | dict(command.files))
-
-
-def submit(command: Command, folder: Path) -> str:
-    """Run ``command`` in the run directory; return what it printed, kept if it is the job's id.
-
-    Raises:
-        EnvironmentFault: it failed, with what it said.
-    """
-    try:
-        with (folder / JOB_FILE).open("w+b") if command.prints_job else TemporaryFile() as out:
-            ended = subprocess.run(
-                command.argv, cwd=folder, env=os.environ | dict(command.env), stdout=out,
-                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
-            out.seek(0)
-            printed, errors = (text.decode(errors="replace") for text in (out.read(), ended.stderr))
-    except OSError as error:
-        raise EnvironmentFault(f"{command.argv[0]}: {error.strerror}") from None
-    if ended.returncode:
-        said = (errors or printed).strip()[-2000:] or f"exit code {ended.returncode}"
-        raise EnvironmentFault(f"the engine refused the job: {said}", where=command.argv[0])
-    return printed
-
-
-def child(command: Command, plan: Plan, log: str) -> subprocess.Popen[bytes]:
-    """Start ``command`` in the run directory as a process that ends with this one.
-
-    Args:
-        log: name of the file that gets what it prints.
-    """
-    with (Path(plan.run_dir) / log).open("wb") as output:
-        return subprocess.Popen(
-            ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=plan.run_dir,
-            env=os.environ | dict(command.env), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, start_new_session=True,
-        )  # fmt: skip
-
-
-@dataclass
-class ChildJob:
-    """A job that is a process of this machine.
-
-    Args:
-        process: None after the process ended that started it.
-    """
-
-    id: str
-    log: Path
-    process: subprocess.Popen[bytes] | None
-
-    def state(self) -> JobState:
-        """Return whether it runs, or its last words."""
-        code = self.process.poll() if self.process else None
-        if self.process and code is None:
-            return JobState(phase="running", said="running")
-        words = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        # The last of docker's words is about its help.
-        said = "; ".join(filter(None, words[-3:])) if code else ""
-        return JobState(phase="ended", said=said, exit_code=code)
-
-    def cancel(self) -> None:
-        """End it."""
-        if self.process:
-            self.process.terminate()
-
-    def collect(self) -> None:
-        """Do nothing: it wrote into the run directory."""
-
-
-def job_id(plan: Plan, pattern: str) -> str:
-    """Return the last word of what the command of ``plan`` printed.
-
-    Raises:
-        RecordError: there is none that matches ``pattern``.
-    """
-    file = Path(plan.run_dir) / JOB_FILE
-    words = file.read_text(errors="replace").split() if file.exists() else []
-    if not words or not re.fullmatch(pattern, words[-1], re.ASCII):
-        raise RecordError("does not name a job of this run", where=str(file))
-    return words[-1]
 
 
 def attach(folder: Path) -> tuple[Plan, Job]:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.contract import Command
-from trainmark.launch.node_script import node_script
-from trainmark.launch.submission import ChildJob, child
+from trainmark.launch.launchers import ChildJob, Command, child
+from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site
@@ -68,9 +67,9 @@ class Container:
 
     def start(self, command: Command, plan: Plan, site: Site) -> ChildJob:  # noqa: ARG002
         """Run ``command``; the runtime passes on the signal that ends it."""
-        process = child(command, plan, LOG_FILE)
-        return ChildJob(str(process.pid), Path(plan.run_dir) / LOG_FILE, process)
+        log = Path(plan.run_dir) / LOG_FILE
+        return ChildJob(child(command, log), log)
 
     def attach(self, plan: Plan, site: Site) -> ChildJob:  # noqa: ARG002
         """Return the container that ended with the process that started it."""
-        return ChildJob("", Path(plan.run_dir) / LOG_FILE, None)
+        return ChildJob(None, Path(plan.run_dir) / LOG_FILE)

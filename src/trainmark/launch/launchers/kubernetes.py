@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.contract import Command, JobState
-from trainmark.launch.launchers import template
-from trainmark.launch.node_script import node_script
-from trainmark.launch.submission import job_id, limit_s, submit
+from trainmark.launch.launchers import Command, JobState, job_id, limit_s, submit, template
+from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.site import Site

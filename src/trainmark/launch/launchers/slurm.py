@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.contract import Command, JobState
-from trainmark.launch.launchers import template
-from trainmark.launch.node_script import node_script, pyxis_options
-from trainmark.launch.submission import job_id, limit_s, submit
+from trainmark.launch.launchers import Command, JobState, job_id, limit_s, submit, template
+from trainmark.launch.node import node_script, pyxis_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,30 +14,27 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, TimeoutExpired, run
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.contract import Command, JobState
-from trainmark.launch.launchers import template
-from trainmark.launch.node_script import MODULE, node_script, python_script
-from trainmark.launch.submission import ChildJob, child
+from trainmark.launch.launchers import ChildJob, Command, JobState, child, template
+from trainmark.launch.node import MODULE, node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from trainmark.launch.site import Site, SshSite
     from trainmark.plan.plan import Plan
 
-SCRIPT = "ssh.sh"
+SCRIPT, LOG_FILE = "ssh.sh", "log.ssh.txt"
 _LOST = 255  # ssh's own exit code
 _PATIENCE_S = 60.0
-_HOST = re.compile(
-    r"(?:(?P<user>\w[\w.-]*)@)?(?P<name>\w[\w.-]*|\[[\w:.%]+\])(?::(?P<port>\d{1,5}))?", re.ASCII
-)
+_HOST = re.compile(r"(?:\w[\w.-]*@)?(?P<name>\w[\w.-]*|\[[\w:.]+\])(?::\d{1,5})?", re.ASCII)
 _FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
 _UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 # A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
@@ -47,16 +44,10 @@ _PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep
 tar -C {folder} --exclude={plan} -cf - ."""
 
 
-class Host(NamedTuple):
-    """One line of a hosts file."""
+def read_hosts(site: SshSite, *, nnodes: int) -> dict[str, str]:
+    """Return where ssh finds the first ``nnodes`` hosts of the file, as an URL by name.
 
-    name: str
-    user: str | None
-    port: int | None
-
-
-def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
-    """Return the first ``nnodes`` hosts of the file: ``[user@]host[:port]`` a line, ``#`` comments.
+    A line of the file is ``[user@]host[:port]``; ``#`` begins a comment.
 
     Raises:
         UsageError: no file, a line of another form, a host twice, fewer hosts than nodes.
@@ -67,35 +58,34 @@ def read_hosts(site: SshSite, *, nnodes: int) -> list[Host]:
         lines = site.hosts.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {error}", where="--hosts") from None
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, str] = {}
     for number, text in enumerate((line.partition("#")[0].strip() for line in lines), 1):
         if not text:
             continue
         found, where = _HOST.fullmatch(text), f"{site.hosts}, line {number}"
-        if found is None or not 0 < int(found["port"] or 22) < 65_536:
+        if found is None:
             remedy = "write [user@]host[:port], an IPv6 address in brackets; the rest belongs into "
             raise UsageError(f"no host: {text!r}", where=where, remedy=remedy + "~/.ssh/config")
-        port = int(found["port"]) if found["port"] else site.port
-        host = Host(found["name"].strip("[]"), found["user"] or site.user, port)
-        if hosts.setdefault(host.name.lower(), host) is not host:
+        name = found["name"].strip("[]").lower()
+        if name in hosts:
             remedy = "remove one of them; --nproc is the number of ranks on each host"
-            raise UsageError(f"{host.name} is there twice", where=where, remedy=remedy)
+            raise UsageError(f"{name} is there twice", where=where, remedy=remedy)
+        hosts[name] = f"ssh://{text}"
     if len(hosts) < nnodes:
         what = f"{nnodes} nodes need as many hosts, {len(hosts)} in the file"
         raise UsageError(what, where=str(site.hosts), remedy="add hosts, or use fewer --nnodes")
-    return list(hosts.values())[:nnodes]
+    return dict(islice(hosts.items(), nnodes))
 
 
-def words_to(host: Host, site: SshSite, script: str) -> list[str]:
-    """Return the arguments of ssh that run a script on a host.
+def words_to(host: str, site: SshSite, script: str) -> list[str]:
+    """Return the arguments of ssh that run a script on a host, given as an URL.
 
     Of an option given twice, ssh takes the first.
     """
-    own = (("User", host.user), ("Port", host.port), *site.options.items())
     keys = ("StrictHostKeyChecking=yes",) if site.check_host_keys else _UNCHECKED
-    given = [f"{name}={value}" for name, value in own if value]
+    given = [f"{name}={value}" for name, value in site.options.items()]
     options = [f"-o{option}" for option in (*_FIXED, *keys, *given, *_ALIVE)]
-    return [*options, host.name, shlex.join(["sh", "-c", script])]
+    return [*options, host, shlex.join(["sh", "-c", script])]
 
 
 def folder_of_hosts(plan: Plan, site: Site) -> Path:
@@ -109,16 +99,15 @@ def connection_fault(printed: str) -> str:
     return f"ssh: {('; '.join(lines[-3:]) or 'it said nothing').removeprefix('ssh: ')}"
 
 
-def _on_all(hosts: Iterable[Host], fault: Callable[[Host], str | None]) -> None:
+def _on_all(hosts: dict[str, str], fault: Callable[[str], str | None]) -> None:
     """Ask all hosts at once, and raise all faults as one error.
 
     Raises:
         EnvironmentFault: there are any.
     """
     with ThreadPoolExecutor(64) as pool:
-        asked = list(hosts)
-        found = zip(asked, pool.map(fault, asked), strict=True)
-        said = [f"{host.name}: {what}" for host, what in found if what]
+        found = zip(hosts, pool.map(fault, hosts.values()), strict=True)
+        said = [f"{name}: {what}" for name, what in found if what]
     if said:
         remedy = "let `ssh HOST` work without questions; name `python` and `setup` in the site file"
         raise EnvironmentFault("\n".join(said), remedy=remedy)
@@ -149,26 +138,26 @@ class Ssh:
             words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
             bring = "mkdir -p {0}\nprintf '%s\\n' {1} > {0}/{2}\n".format(*words, PLAN_FILE)
         nodes = [
-            words_to(host, site.ssh, bring + node_script(
-                plan, site, node_rank=str(number), master=hosts[0].name, folder=folder,
+            words_to(url, site.ssh, bring + node_script(
+                plan, site, node_rank=str(number), master=next(iter(hosts)), folder=folder,
                 options=("--heartbeat",),
             ))
-            for number, host in enumerate(hosts)
+            for number, url in enumerate(hosts.values())
         ]  # fmt: skip
         script = template("ssh.sh.j2", plan=plan, nodes=nodes)
         return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 
     def start(self, command: Command, plan: Plan, site: Site) -> SshJob:
         """Run ``command``, which ends all nodes when this process ends."""
-        process = child(command, plan, "log.ssh.txt")
-        return SshJob(str(process.pid), Path(plan.run_dir) / "log.ssh.txt", process, plan, site)
+        log = Path(plan.run_dir) / LOG_FILE
+        return SshJob(child(command, log), log, plan, site)
 
     def attach(self, plan: Plan, site: Site) -> SshJob:
         """Return the job of a run directory, which ended with the process that started it."""
-        return SshJob("", Path(plan.run_dir) / "log.ssh.txt", None, plan, site)
+        return SshJob(None, Path(plan.run_dir) / LOG_FILE, plan, site)
 
 
-def _unfit(host: Host, *, site: Site, script: str) -> str | None:
+def _unfit(host: str, *, site: Site, script: str) -> str | None:
     """Return why a host cannot run this program; None if it can."""
     try:
         done = run(
@@ -218,7 +207,7 @@ class SshJob(ChildJob):
             hosts = read_hosts(self.site.ssh, nnodes=self.plan.nnodes)
             _on_all(hosts, lambda host: self._copied(host, script))
 
-    def _copied(self, host: Host, script: str) -> str | None:
+    def _copied(self, host: str, script: str) -> str | None:
         with TemporaryFile() as packed:
             argv = ["ssh", *words_to(host, self.site.ssh, script)]
             done = run(argv, stdin=DEVNULL, stdout=packed, stderr=PIPE, check=False)
