@@ -76,6 +76,6 @@ def row(line: int, rate: float | None = 200.0, **changes: Any) -> Row:
         "file": "page.md", "line": line, "form": "flagperf", "raw": "", "configuration": "1x2",
         "case": "distilbert_sst2", "nnodes": 1, "nproc": 2, "precision": "tf32", "evidence": "C",
         "device": "A100", "changes": {"bs": "96", "lr": "1.5e-4"},
-        "figures": {"p_core": Reading(value=rate, unit="samples/s", raw="", how="number")},
+        "figures": {"p_core": Reading(value=rate, unit="samples/s", raw="")},
     }  # fmt: skip
     return Row(**given | changes)

@@ -33,7 +33,7 @@ def golden(name: str, **changed: Any) -> subject.Subject:
 
 
 def row(figures: dict[str, float], **given: Any) -> subject.Subject:
-    read = {n: Reading(value=x, unit="", raw=repr(x), how="number") for n, x in figures.items()}
+    read = {n: Reading(value=x, unit="", raw=repr(x)) for n, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
     return subject.of_row(Row(**common | given, figures=read))
 
@@ -87,7 +87,7 @@ def test_figures_that_follow_from_times_are_in_order_however_they_are_rounded(
     times["p_whole"] = times["p_train"] + evaluates_s
     printed = {name: f"{samples / time_s:.{digits}f}" for name, time_s in times.items()}
     figures = {
-        name: Reading(value=float(text), unit="samples/s", raw=text, how="number")
+        name: Reading(value=float(text), unit="samples/s", raw=text)
         for name, text in printed.items()
     }
     view = subject.of_row(

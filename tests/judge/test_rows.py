@@ -101,10 +101,7 @@ def test_rows_of_a_model_that_is_no_case_of_ours_are_of_other_work() -> None:
 
 def result(value: float, unit: str, **more: str) -> dict[str, Reading]:
     told = {"final_result": (value, unit)} | {name: (100.0, of) for name, of in more.items()}
-    return {
-        name: Reading(value=number, unit=of, raw="", how="number")
-        for name, (number, of) in told.items()
-    }
+    return {name: Reading(value=number, unit=of, raw="") for name, (number, of) in told.items()}
 
 
 def test_a_figure_in_another_unit_is_as_not_told() -> None:

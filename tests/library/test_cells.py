@@ -94,26 +94,6 @@ def test_what_is_no_figure_is_refused_with_a_reason(header, cell, code):
 
 
 @pytest.mark.parametrize(
-    ("header", "cell", "how"),
-    [
-        ("e2e_time", "361", "number"),
-        ("e2e_time", "", "empty"),
-        ("e2e_time", "/", "not given"),
-        ("mem", "OOM", "out of memory"),
-        ("MFU", "36.1%", "percent"),
-        ("MFU", "0.035", "fraction"),
-        ("auc", "0.8026/0.802", "number / target"),
-        ("memory", "59.23*8G", "product 59.23*8G"),
-        ("throughput", "17.23 * 2048 / 8 = 4410 tokens/s", "result of 17.23 * 2048 / 8"),
-    ],
-)
-def test_a_reading_says_how_it_was_read_and_keeps_its_text(header, cell, how):
-    for found in cells.read(cell, column(header)).values():
-        assert found.how == how
-        assert found.raw == cell
-
-
-@pytest.mark.parametrize(
     ("cells_", "values_"),
     [
         (["0,125", "12,5", "1,234"], [0.125, 12.5, 1.234]),

@@ -50,7 +50,7 @@ def test_the_nine_column_table():
     assert [name for name, found in second.figures.items() if found.value is not None] == [
         "p_whole", "p_core",
     ]  # fmt: skip
-    assert second.figures["mem"].how == "out of memory"
+    assert second.figures["mem"].raw == "OOM"
 
 
 def test_a_page_of_large_models():

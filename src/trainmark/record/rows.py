@@ -26,13 +26,11 @@ class Reading(Frozen):
         value: in ``unit``, which is the unit of the record's figure of that name; None: the text
             says that there is none, such as ``OOM`` or ``/``.
         raw: the text it was read from, unchanged.
-        how: what was done to it, for people: ``number``, ``percent``, ``GiB``, ``product 59.23*8``.
     """
 
     value: Number | None
     unit: str
     raw: str
-    how: str
 
 
 class Row(Frozen):

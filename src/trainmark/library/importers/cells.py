@@ -1,8 +1,8 @@
 """Read one cell: a number, a percentage, a memory, a quality with its target, a formula.
 
 Owns the vocabulary of other people's tables, ``columns.toml``, and the grammar of their cells.
-Every figure keeps its text and how it was read; what does not follow the grammar is refused with
-a reason, never guessed.
+Every figure keeps its text; what does not follow the grammar is refused with a reason, never
+guessed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.library.log import DIGITS
+from trainmark.library.store.columns import column_name
 from trainmark.record.figures import FIGURES
 from trainmark.record.rows import Reading
 from trainmark.spec import message
@@ -34,18 +35,18 @@ _KNOWN = {
     for name, headers in names.items()
     for header in headers
 }
+_EXPORTED = {column_name(x.name, x.unit, x).casefold(): x for x in FIGURES.values()}  # in our CSV
 _READS = {"mem": "memory", "MFU": "percent"}
 _NUMBER = re.compile(rf"[+-]?(?:{DIGITS}|\.[0-9]+)")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.])")
 _UNCLEAR_COMMA = re.compile(r"[+-]?0+,")  # thousands do not begin with 0
 _MOST_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
-_TERM = re.compile(rf"(-?{DIGITS})\s*(\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
+_TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
 _EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
-_ABSENT = {"empty": [""], "not given": WORDS["nothing"], "out of memory": WORDS["out_of_memory"]}
+_NOTHING = {*WORDS["nothing"], *WORDS["out_of_memory"]}
 _PLAIN = {"": 1.0}
 _SHARE, _POINTS = _PLAIN | {"%": 0.01}, _PLAIN | {"%": 1.0}
-_Found = dict[str, tuple[float | None, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ def folded(text: str) -> str:
     return word.strip("*") or word[:1]
 
 
+def nothing(text: str) -> bool:
+    """Tell whether a cell says that there is no figure."""
+    return folded(text) in _NOTHING
+
+
 def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
     """Return what each header says.
 
@@ -105,28 +111,33 @@ def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
             case has its own, else ``ignored``; ``final_…`` is a quality everywhere, and one with a
             unit a figure of that unit.
     """
-    found = []
-    for header in headers:
-        own = re.sub(r"\s+", " ", plain(header).strip("*` "))
-        word, printed = folded(header), ""
-        base, _, unit = word.removesuffix(")").partition("(")
-        if word not in _KNOWN and _KNOWN.get(base, ("",))[0] == "figure":
-            word, printed = base, unit
-        other = "quality" if own.startswith("final_") else unknown if own else "ignored"
-        role, name = _KNOWN.get(word, (other, own))
-        if word not in _KNOWN and (unit in WORDS["other_units"] or unit.endswith("/s")):
-            unit = own.rstrip(")").rpartition("(")[2].strip()
-            found.append(Column(header.strip(), "figure", own.partition("(")[0].strip(), unit=unit))
-            continue
-        reads = "quality" if role in {"quality", "target"} else _READS.get(name, "number")
-        spec = FIGURES.get(name) if role == "figure" else None
-        unit = spec.unit if spec else name if name in {"steps", "epochs"} else ""
-        role = name if role == "other" else role
-        found.append(Column(header.strip(), role, name, reads, unit, printed))
+    found = [_column(header.strip(), unknown) for header in headers]
     qualities = [column.name for column in found if column.role == "quality"]
     if len(qualities) == 1:  # a table's only target is that of its only quality
         found = [replace(c, name=qualities[0]) if c.role == "target" else c for c in found]
     return found
+
+
+def _column(header: str, unknown: str) -> Column:
+    own = re.sub(r"\s+", " ", plain(header).strip("*` "))
+    word, printed = folded(header), ""
+    base, _, unit = word.removesuffix(")").partition("(")
+    if word in _EXPORTED:
+        return Column(header, "figure", _EXPORTED[word].name, unit=_EXPORTED[word].unit)
+    if word not in _KNOWN and _KNOWN.get(base, ("",))[0] == "figure":
+        word, printed = base, unit
+    if word not in _KNOWN and (unit in WORDS["other_units"] or unit.endswith("/s")):
+        name, _, unit = own.rstrip(")").rpartition("(")
+        return Column(header, "figure", name.strip(), unit=unit.strip())
+    other = "quality" if own.startswith("final_") else unknown if own else "ignored"
+    role, name = _KNOWN.get(word, (other, own))
+    if role == "figure":
+        unit = (
+            FIGURES[name].unit if name in FIGURES else name if name in ("steps", "epochs") else ""
+        )
+        return Column(header, role, name, _READS.get(name, "number"), unit, printed)
+    reads = "quality" if role in {"quality", "target"} else "number"
+    return Column(header, name if role == "other" else role, name, reads)
 
 
 def with_commas(known: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
@@ -136,18 +147,10 @@ def with_commas(known: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[
     """
     found = []
     for place, column in enumerate(known):
-        printed = [plain(row[place]) for row in rows if place < len(row)]
-        numbers = [cell for cell in printed if re.search("[0-9]", cell)]
-        commas = any(_DECIMAL_COMMA.match(cell) for cell in numbers)
-        points = any("." in cell for cell in numbers)
-        found.append(replace(column, decimal_comma=commas and not points and len(numbers) > 1))
+        numbers = [x for row in rows if re.search("[0-9]", x := plain(row[place]))]
+        commas = len(numbers) > 1 and any(map(_DECIMAL_COMMA.match, numbers))
+        found.append(replace(column, decimal_comma=commas and "." not in "".join(numbers)))
     return found
-
-
-def nothing(text: str) -> str | None:
-    """Return how a cell says that there is no figure; None: it does not say so."""
-    word = folded(text)
-    return next((how for how, words in _ABSENT.items() if word in words), None)
 
 
 def read(text: str, column: Column) -> dict[str, Reading]:
@@ -156,31 +159,22 @@ def read(text: str, column: Column) -> dict[str, Reading]:
     Raises:
         CellError: the cell has something else than what its column holds.
     """
-    cell, how = f"{plain(text)} {column.printed_unit}".strip(), nothing(text)
+    cell = f"{plain(text)} {column.printed_unit}".strip()
     cell = cell.replace(",", ".") if column.decimal_comma else cell
-    found: _Found
-    if how is not None:
-        found = dict.fromkeys(_names(column), (None, how))
+    found: dict[str, float | None]
+    if nothing(text):
+        found = dict.fromkeys(_names(column))
     elif column.reads == "memory":
-        found = _memory(cell)
+        found = {**_memory(cell)}
     elif column.reads == "quality":
-        found = _qualities(cell, _names(column))
+        found = {**_qualities(cell, _names(column))}
     elif column.reads == "percent":
         value, word = _number(cell, _POINTS)
-        share = not word and abs(value) <= 1
-        how = "fraction" if share else "percent" if word else "number"
-        found = {column.name: (100 * value if share else value, how)}
+        found = {column.name: 100 * value if not word and abs(value) <= 1 else value}
     else:  # of `17.23 * 2048 / 8 = 4410 tokens/s` the result
-        formula, equals, result = cell.rpartition("=")
         units = WORDS["units"].get(column.unit, _PLAIN | {column.unit.casefold(): 1.0})
-        value, word = _number(result, units)
-        found = {
-            column.name: (value, f"result of {formula.strip()}" if equals else word or "number")
-        }
-    return {
-        name: Reading(value=value, unit=column.unit, raw=text, how=how)
-        for name, (value, how) in found.items()
-    }
+        found = {column.name: _number(cell.rpartition("=")[2], units)[0]}
+    return {name: Reading(value=x, unit=column.unit, raw=text) for name, x in found.items()}
 
 
 def _names(column: Column) -> list[str]:
@@ -191,45 +185,45 @@ def _names(column: Column) -> list[str]:
 
 def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
     """Return a number in the wanted unit, and the unit that is printed behind it."""
-    found = _NUMBER.match(text.strip())
-    word = text.strip()[found.end() :].strip().casefold() if found else ""
+    text = text.strip()
+    found = _NUMBER.match(text)
+    word = text[found.end() :].strip().casefold() if found else ""
     value = float(found[0].replace(",", "")) * units.get(word, math.nan) if found else math.nan
-    if not math.isfinite(value) or _UNCLEAR_COMMA.match(text.strip()):
+    if not math.isfinite(value) or _UNCLEAR_COMMA.match(text):
         known = ", ".join(filter(None, units)) or None
         raise CellError(message("cell_is_no_number", text=text[:60], units=known))
     return value, word
 
 
-def _qualities(cell: str, names: list[str]) -> _Found:
+def _qualities(cell: str, names: list[str]) -> dict[str, float]:
     parts = cell.split("&&")
     # A header of one name over cells of two: `0.382 && 0.343`.
     names += [f"{names[0]}.{n}" for n in range(2, len(parts) + 1)] if len(names) == 1 else []
     if len(parts) != len(names):
         raise CellError(message("cell_has_other_count", found=len(parts), wanted=len(names)))
-    found: _Found = {}
+    found = {}
     for name, part in zip(names, parts, strict=True):
         texts = part.split("/", 1)
         signs = _SHARE if len({"%" in text for text in texts}) == 1 else _PLAIN  # of both, or not
         for key, text in zip((name, f"{name}_target"), texts, strict=False):
-            value, word = _number(text, signs)
-            found[key] = value, ("percent" if word else "number") + " / target" * (len(texts) > 1)
+            found[key] = _number(text, signs)[0]
     return found
 
 
-def _memory(cell: str) -> _Found:
+def _memory(cell: str) -> dict[str, float]:
     """Read ``13.9/40.0``, ``59.2 GB``, ``59.23*8G`` and sums of such products, in GiB.
 
     A product is one device's memory times the devices; of a sum the largest device counts.
     """
-    units = WORDS["units"]["memory"]
-    terms = [_TERM.fullmatch(part.strip()) for part in re.split("[+/]", cell.replace("×", "*"))]
-    known = [term for term in terms if term]
-    unit = known[-1][3] if known else ""  # also that of those before it which have none
-    values = [_number(f"{term[1]}{term[3] or unit}", units)[0] for term in known]
-    wrong = len(known) < len(terms) or ("/" in cell and len(terms) != len(("used", "total")))
+    units, parts = WORDS["units"]["memory"], re.split("[+/]", cell.replace("×", "*"))
+    terms = [found.groups() for part in parts if (found := _TERM.fullmatch(part.strip()))]
+    unit = terms[-1][1] if terms else ""  # also that of those before it which have none
+    values = [_number(f"{number}{own or unit}", units)[0] for number, own in terms]
+    wrong = len(terms) < len(parts) or ("/" in cell and len(parts) != len(("used", "total")))
     if wrong or (not unit and max(values) > _MOST_BYTES):
         raise CellError(message("cell_is_no_number", text=cell[:60], units=", ".join(units)))
-    if "/" in cell:
-        return {"mem": (values[0], unit or "GiB"), "mem_total": (values[1], unit or "GiB")}
-    product = f"product {cell}" if known[0][2] else unit or "GiB"
-    return {"mem": (max(values), f"largest of {cell}" if len(known) > 1 else product)}
+    return (
+        dict(zip(("mem", "mem_total"), values, strict=True))
+        if "/" in cell
+        else {"mem": max(values)}
+    )

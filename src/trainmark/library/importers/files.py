@@ -11,23 +11,21 @@ import io
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
-from trainmark.library.importers import logs, pages
-from trainmark.library.importers.cells import Column, columns, with_commas
-from trainmark.library.importers.table import Page, no_results, row
-from trainmark.library.store.columns import column_name
-from trainmark.record.figures import FIGURES
+from trainmark.library.importers import logs, pages, table
+from trainmark.library.importers.cells import columns, with_commas
+from trainmark.library.importers.table import Line, Page
 from trainmark.record.index_record import INDEXES, IndexRecord
-from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.rows import Row, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from trainmark.spec import Message
@@ -49,21 +47,11 @@ class Imported:
     unread: list[Unread] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """Return it as ``import --json`` prints it; a reason is its sentence and its code."""
+        """Return it as ``import --json`` prints it, and as it is read again."""
         return {
-            "rows": [
-                one.model_dump(mode="json")
-                | {"notes": [_worded(note, "note") for note in one.notes]}
-                for one in self.rows
-            ],
-            "unread": [
-                one.model_dump(mode="json") | _worded(one.reason, "reason") for one in self.unread
-            ],
+            "rows": [one.model_dump(mode="json") for one in self.rows],
+            "unread": [one.model_dump(mode="json") for one in self.unread],
         }
-
-
-def _worded(found: Message, name: str) -> dict[str, Any]:
-    return {name: render(found, "en"), "code": found.code, "args": dict(found.args)}
 
 
 def read(places: Sequence[Path]) -> Imported:
@@ -101,29 +89,27 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
         return
     try:
         if not path.is_file():  # a pipe would be waited for
-            raise ValueError("not a regular file")
+            raise OSError("not a regular file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        why = error.strerror or str(error)
         yield page.unread(0, "file", message("file_unreadable", why=why))
         return
     suffix, text = path.suffix.lower(), _decoded(content)
-    is_page = suffix in {".md", ".markdown"}
-    quotes = is_page or suffix in {".csv", ".tsv", ".json", ".jsonl"}  # perhaps lines of a log
-    if suffix == ".log" or (not quotes and _LOG_MARK.search(content)):
+    reader = _READERS.get(suffix)  # what it reads may quote lines of a log
+    if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
         yield from logs.read(path, page)
     elif len(content) > MAX_BYTES:
         yield page.unread(0, "file", message("file_too_large", megabytes=MAX_BYTES >> 20))
     elif text is None:
         yield page.unread(0, "file", message("file_is_no_text"))
-    elif suffix in {".csv", ".tsv"}:
-        yield from _csv(text, page)
-    elif suffix in {".json", ".jsonl"} or (not is_page and text.lstrip()[:1] in {"{", "["}):
+    elif reader is not None:
+        yield from reader(text, pages.placed(page, path))
+    elif text.lstrip()[:1] in {"{", "["}:
         yield from _json(text, page)
-    elif is_page or _TABLE.search(text):
-        printed = replace(page, form="flagperf", evidence="C")
-        yield from pages.read(text, pages.placed(printed, path))
+    elif _TABLE.search(text):
+        yield from _markdown(text, page)
     else:
         yield page.unread(0, "file", message("file_of_unknown_form"))
 
@@ -131,12 +117,14 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
 def _decoded(content: bytes) -> str | None:
     """Return a text, in UTF-8 or GB 18030; None: it is no text."""
     for encoding in ("utf-8-sig", "gb18030"):
-        try:
+        with suppress(UnicodeDecodeError):
             text = content.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        return None if "\0" in text else text
+            return None if "\0" in text else text
     return None
+
+
+def _markdown(text: str, page: Page) -> Iterator[Row | Unread]:
+    return pages.read(text, replace(page, form="flagperf", evidence="C"))
 
 
 def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
@@ -144,30 +132,26 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
     page, lines = replace(page, form="csv"), re.split(r"\r\n?|\n", text)
     delimiter = max(",;\t", key=lines[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    ours = {column_name(name, spec.unit, spec): spec for name, spec in FIGURES.items()}
+    rows, start = [], 0
     try:
-        headers, rows, start = next(reader, []), [], reader.line_num
         for printed in reader:
-            rows += [(start, reader.line_num, printed)] if any(printed) else []
+            if any(printed):
+                raw = "\n".join(lines[start : reader.line_num])
+                rows.append(Line(start + 1, printed, raw))
             start = reader.line_num
     except csv.Error as error:
         yield page.unread(reader.line_num, "row", message("csv_malformed", why=str(error)))
         return
-    known = [
-        Column(name, "figure", ours[name].name, unit=ours[name].unit) if name in ours else other
-        for name, other in zip(headers, columns(headers, unknown="ignored"), strict=True)
-    ]
-    known = with_commas(known, [printed for *_, printed in rows])
-    why = no_results(known)
+    head, *body = rows or [Line(1, [], "")]
+    known = columns(head.cells, unknown="ignored")
+    whole = [line.cells for line in body if len(line.cells) >= len(known)]
+    decimal = any(column.decimal_comma for column in with_commas(known, whole))
     # `1.234,5` is German for what is `1,234.5` here, and `12,345` would be read as either.
-    decimal = any(column.decimal_comma for column in known)
-    if why is None and delimiter != "," and not decimal and re.search("[0-9],[0-9]", text):
+    if delimiter != "," and not decimal and re.search("[0-9],[0-9]", text):
         why = message("csv_with_decimal_commas", delimiter=delimiter)
-    if why is not None:
-        yield page.unread(1, "table", why, lines[0])
-        return
-    for start, end, printed in rows:
-        yield from row(printed, known, page, start + 1, table=1, raw="\n".join(lines[start:end]))
+        yield page.unread(1, "table", why, head.raw)
+    else:
+        yield from table.read(head, body, page)
 
 
 def _json(text: str, page: Page) -> Iterator[Row | Unread]:
@@ -187,12 +171,8 @@ def _json(text: str, page: Page) -> Iterator[Row | Unread]:
 def _of_document(document: Any, page: Page, line: int, raw: str) -> Iterator[Row | Unread]:
     keys = document.keys() if isinstance(document, dict) else set()
     if {"rows", "unread"} <= keys:  # as `Imported.document` has it
-        for item in document["rows"]:
-            notes = [{key: note[key] for key in ("code", "args")} for note in item["notes"]]
-            yield Row.model_validate(item | {"notes": notes})
-        for item in document["unread"]:
-            reason = {key: item.pop(key) for key in ("code", "args")}
-            yield Unread.model_validate(item | {"reason": reason})
+        yield from map(Row.model_validate, document["rows"])
+        yield from map(Unread.model_validate, document["unread"])
     elif "FINAL_RESULT" in keys:
         yield from _of_index(IndexRecord(**document), page, line, raw)
     elif {"run_id", "plan", "figures"} <= keys:
@@ -203,23 +183,26 @@ def _of_document(document: Any, page: Page, line: int, raw: str) -> Iterator[Row
 
 def _of_index(record: IndexRecord, page: Page, line: int, raw: str) -> Iterator[Row | Unread]:
     """Yield a record of one case as a row; a failed job has no figure."""
-    values = {key: str(value) for key, value in asdict(record).items() if value is not None}
+    told = {key: str(value) for key, value in asdict(record).items() if value is not None}
     if name := _NAME.fullmatch(record.model_name):
-        values |= {"fix_hp": f"bs={name['bs']}", "model": name["model"].partition("_")[2]}
-        values["precision"] = name["precision"]
+        told |= {"fix_hp": f"bs={name['bs']}", "model": name["model"].partition("_")[2]}
+        told["precision"] = name["precision"]
     if record.gpu_num == 1:  # of more it does not say on how many machines
-        values |= {"nnodes": "1", "nproc": "1"}
-    kind = INDEXES[record.index]
-    result = Column("FINAL_RESULT", "figure", kind, unit=record.UNIT)
-    if kind == "speed":
-        result = replace(result, name="final_result")
-    elif kind == "mem":
-        result = replace(result, reads="memory", unit="bytes")
-        values["FINAL_RESULT"] += f" {record.UNIT}"
-    known = columns(list(values), unknown="ignored")
-    page = replace(page, form="index", model=record.model_name)
+        told |= {"nnodes": "1", "nproc": "1"}
+    kind, result = INDEXES[record.index], told.pop("FINAL_RESULT")
+    if kind == "mem":
+        told["mem"] = f"{result} {record.UNIT}"
+    elif kind == "speed":
+        told |= {"final_result": result, "final_result_unit": record.UNIT}
+    notes: tuple[Message, ...] = ()
     if record.JOB_FAIL_FLAG:
-        page = replace(page, notes=(message("run_not_successful"),))
-    else:
-        known[list(values).index("FINAL_RESULT")] = result
-    yield from row(list(values.values()), known, page, line, table=0, raw=raw)
+        told |= dict.fromkeys(told.keys() & {"mem", "final_result"}, "/")
+        notes = (message("run_not_successful"),)
+    page = replace(page, form="index", model=record.model_name, notes=notes)
+    yield from table.read(Line(0, [*told], ""), [Line(line, [*told.values()], raw)], page)
+
+
+_READERS: dict[str, Callable[[str, Page], Iterator[Row | Unread]]] = {
+    ".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv,
+    ".json": _json, ".jsonl": _json,
+}  # fmt: skip

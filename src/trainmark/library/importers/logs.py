@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import DataError
 from trainmark.library.events import MARKS, EventValues
 from trainmark.library.importers.cells import WORDS, columns
-from trainmark.library.importers.table import row
+from trainmark.library.importers.table import Line
+from trainmark.library.importers.table import read as read_table
 from trainmark.library.log import lines
 from trainmark.spec import message
 
@@ -107,8 +108,9 @@ def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
     notes = [message("run_not_converged")] if told.get("converged") == "False" else []
     notes += [message("run_not_successful")] if steps.failed else []
     if any(column.is_figure for column in known):
-        page, printed = replace(page, notes=tuple(notes)), [configuration, *told.values()]
-        yield from row(printed, known, page, run.line, table=0, raw=run.raw)
+        head, printed = ["configuration", *told], [configuration, *told.values()]
+        line = Line(run.line, printed, run.raw)
+        yield from read_table(Line(0, head, ""), [line], replace(page, notes=tuple(notes)))
     else:
         yield page.unread(0, "file", message("log_without_figures", events=steps.events))
 

@@ -1,8 +1,9 @@
-"""Turn the cells of one row into a ``Row``, whatever table they stand in.
+"""Turn a table of others into rows, whatever file it stands in.
 
-Owns what the columns of a row say together: labels such as ``A100单机8卡（1x8）``, names of
-configuration files such as ``config_A100x1x8``, changed hyper-parameters, contradictions; and the
-published rows that cases ship. Must not know Markdown, CSV or files of others.
+Owns which tables hold results and which of their lines are rows; what the columns of a row say
+together: labels such as ``A100单机8卡（1x8）``, names of configuration files such as
+``config_A100x1x8``, changed hyper-parameters, contradictions; and the published rows that cases
+ship. Must not know Markdown, CSV or files of others.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark import cases
-from trainmark.library.importers.cells import WORDS, CellError, folded, nothing, plain, read
-from trainmark.library.importers.cells import columns as read_columns
+from trainmark.library.importers import cells
+from trainmark.library.importers.cells import WORDS, CellError, columns, folded, nothing, plain
 from trainmark.plan import reference
 from trainmark.record.figures import FIGURES
 from trainmark.record.rows import Row, Unread
@@ -44,9 +45,10 @@ _PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP
 _MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
 _STATUSES = {word: code for code, words in WORDS["status"].items() for word in words}
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
-LABELS = ("configuration", "device")  # one of them says what a row is of
+_LABELS = ("configuration", "device")  # one of them says what a row is of
 _FIGURES = FIGURES.keys() | WORDS["columns"]["figure"].keys()
 _OF_MACHINE = 8  # cards; more than that are those of all machines
+_RULE = re.compile(r"-{2,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,14 @@ class Page:
         return Unread(file=self.file, line=line, kind=kind, reason=why, raw=raw)
 
 
+class Line(NamedTuple):
+    """A line of a table: its number in the file, its cells, its text."""
+
+    number: int
+    cells: Sequence[str]
+    raw: str
+
+
 class Label(NamedTuple):
     """What a label says; None where it does not."""
 
@@ -79,70 +89,98 @@ class Label(NamedTuple):
     notes: list[Message]
 
 
-@cache
-def case_names() -> dict[str, str]:
-    """Return the case of each name and alias, in lower case."""
-    known, _ = cases.load_all()
-    return {word.casefold(): case.name for case in known for word in (case.name, *case.aliases)}
+def read(
+    head: Line, body: Sequence[Line], page: Page, *, unknown: str = "ignored"
+) -> Iterator[Row | Unread]:
+    """Yield the rows of a table, and what cannot be read of it.
+
+    Args:
+        head: the headers; its number is that of the table, 0: each line is a row.
+        unknown: role of headers that nobody knows, as of ``columns``.
+    """
+    known = columns(head.cells, unknown=unknown)
+    if why := _no_results(known):
+        yield page.unread(head.number, "table", why, head.raw)
+        return
+    whole = [line.cells for line in body if len(line.cells) >= len(known)]
+    known = cells.with_commas(known, whole)
+    for line in body:
+        if head.number and (why := _no_row(line.cells, known)):
+            if why.code == "row_is_heading":
+                page = replace(page, model=plain(str(why.args["text"])))
+            yield page.unread(line.number, "row", why, line.raw)
+        else:
+            yield from _row(line, known, page, head.number)
 
 
-def no_results(known: Sequence[Column]) -> Message | None:
+def _no_results(known: Sequence[Column]) -> Message | None:
     """Return why a table has no results: which column is missing; None: it has."""
     roles, shown = {column.role for column in known}, ", ".join(c.header for c in known)[:120]
     # One with figures of units alone may be of machines.
     if "target" not in roles and not any(c.name in _FIGURES for c in known):
         return message("table_without_results", columns=shown)
-    if not roles & {*LABELS, "nnodes", "nproc", "model"}:
+    if not roles & {*_LABELS, "nnodes", "nproc", "model"}:
         return message("table_without_configuration", columns=shown)
     return None
 
 
-def row(
-    printed: Sequence[str],
-    columns: Sequence[Column],
-    page: Page,
-    line: int,
-    *,
-    table: int,
-    raw: str,
-) -> list[Row | Unread]:
+def _no_row(printed: Sequence[str], known: Sequence[Column]) -> Message | None:
+    """Return why a line is no row: a heading between rows, a sentence, other cells than headers."""
+    pairs = list(zip(known, printed, strict=False))
+    labels = [cell for column, cell in pairs if column.role in _LABELS]
+    others = [cell.strip() for column, cell in pairs if column.role not in _LABELS]
+    ruled = any(map(_RULE.fullmatch, others))
+    told = any(not nothing(cell) and not _RULE.fullmatch(cell) for cell in others)
+    if labels and not told and not any(read_label(cell).nnodes for cell in labels):
+        text = " ".join(labels).strip()[:120]
+        return message("row_is_heading" if ruled else "row_is_text", text=text)
+    if len(printed) < len(known) or any(cell.strip() for cell in printed[len(known) :]):
+        return message("row_has_other_cells", cells=len(printed), columns=len(known))
+    return None
+
+
+def _row(line: Line, known: Sequence[Column], page: Page, table: int) -> list[Row | Unread]:
     """Return a row, then those of its cells that cannot be read."""
-    if len(printed) < len(columns) or any(cell.strip() for cell in printed[len(columns) :]):
-        why = message("row_has_other_cells", cells=len(printed), columns=len(columns))
-        return [page.unread(line, "row", why, raw)]  # which cell is under which header is unknown
-    pairs = list(zip(columns, printed, strict=False))
+    pairs = list(zip(known, line.cells, strict=False))
     facts: dict[str, str] = {}
     for column, cell in pairs:
-        if not column.is_figure and nothing(cell) is None:
+        if not column.is_figure and not nothing(cell):
             facts[column.role] = ", ".join(filter(None, (facts.get(column.role), cell.strip())))
-    figures, unread = _figures(pairs, facts, page, line)
-    metric = facts.get("metric") or next((c.name for c in columns if c.role == "quality"), None)
+    figures, unread = _figures(pairs, facts, page, line.number)
+    metric = facts.get("metric") or next((c.name for c in known if c.role == "quality"), None)
     counts = [_ZEROS.sub("", facts[name]) for name in ("nnodes", "nproc") if name in facts]
     world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
-    printed_label = facts.get("configuration") or facts.get("device", "")
-    label = read_label(printed_label, facts.get("config_file", ""), world)
-    changed, device = changes(facts.get("changes", "")), facts.get("device")
+    device, model = facts.get("device"), facts.get("model") or page.model
+    configuration = facts.get("configuration") or device or ""
+    label = read_label(configuration, facts.get("config_file", ""), world)
     device = device if device and "configuration" in facts else label.device or device
-    notes = [*page.notes, *label.notes, *_failures(facts)]
+    if "configuration" not in facts and world:
+        configuration = f"{device or model} {world}"
+    changed = changes(facts.get("changes", ""))
     changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
     precision = facts.get("precision") or named or page.precision
-    model = facts.get("model") or page.model
-    if "configuration" not in facts and world:
-        printed_label = f"{device or model} {world}"
     entry = Row(
-        file=page.file, line=line, table=table, form=page.form, raw=raw,
+        file=page.file, line=line.number, table=table, form=page.form, raw=line.raw,
         cells={column.header: cell for column, cell in pairs},
-        configuration=printed_label,
-        case=case_names().get(model.casefold()),
+        configuration=configuration,
+        case=_case_names().get(model.casefold()),
         model=model, framework=facts.get("framework") or page.framework,
         vendor=facts.get("vendor") or page.vendor, device=device or page.device,
         nnodes=label.nnodes, nproc=label.nproc,
         precision=precision and plain(precision).split(",")[0].strip().lower(),
-        data_origin=facts.get("data_origin"), changes=changed, figures=figures, notes=notes,
+        data_origin=facts.get("data_origin"), changes=changed, figures=figures,
+        notes=[*page.notes, *label.notes, *_failures(facts)],
         evidence=page.evidence, metric=metric and metric.partition("&&")[0].strip(),
     )  # fmt: skip
     return [entry, *unread]
+
+
+@cache
+def _case_names() -> dict[str, str]:
+    """Return the case of each name and alias, in lower case."""
+    known, _ = cases.load_all()
+    return {word.casefold(): case.name for case in known for word in (case.name, *case.aliases)}
 
 
 def _failures(facts: dict[str, str]) -> list[Message]:
@@ -159,13 +197,15 @@ def _figures(
     figures: dict[str, Reading] = {}
     unread = []
     for column, cell in pairs:
+        if not column.is_figure:
+            continue
         own = column
         if column.reads == "quality" and "metric" in facts:
             own = replace(column, name=facts["metric"])
         elif column.unit == "{work}/s":  # of our CSV, where a column of its own tells
             own = replace(column, unit=facts.get("unit", ""))
         try:
-            found = read(cell, own) if column.is_figure else {}
+            found = cells.read(cell, own)
             # A target may stand in the cell of its quality and in a column of its own.
             if twice := [n for n in found if n in figures and figures[n].value != found[n].value]:
                 raise CellError(message("figure_given_twice", name=twice[0]))
@@ -189,7 +229,7 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
     exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
     words = exact or _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
-    counted = None
+    counted, nodes, cards = (0, 0), 0, 0
     if words:
         cards = _NUMERALS.get(words[2]) or int(words[2])
         nodes = _NUMERALS.get(words[1]) or int(words[1] or max(1, cards // _OF_MACHINE))
@@ -198,19 +238,18 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     if printed:
         world = int(printed[1]), int(printed[2])
     else:
-        world = (int(named[2]), int(named[3])) if named else counted or (0, 0)
+        world = (int(named[2]), int(named[3])) if named else counted
     device = (head[: words.start()] if words else head).strip(" -/*\\,") if words or printed else ""
     if not device and named and _PRODUCT.fullmatch(named[1]):
         device = named[1]
+    if 0 in world:
+        return Label(device or None, None, None, [])
     notes = []
-    if words and 0 not in world and counted not in {None, world}:
-        same_nodes = not words[1] or nodes == world[0]
-        all_ = same_nodes and cards == world[0] * world[1]
+    all_ = cards == world[0] * world[1] and (nodes == world[0] or not (words and words[1]))
+    if words and counted != world and not all_:
         shown = f"{world[0]}x{world[1]}"
-        contradiction = message("label_contradicts_itself", words=words[0].strip(), world=shown)
-        notes += [] if all_ else [contradiction]
-    nnodes, nproc = world if 0 not in world else (None, None)
-    return Label(device or None, nnodes, nproc, notes)
+        notes = [message("label_contradicts_itself", words=words[0].strip(), world=shown)]
+    return Label(device or None, *world, notes)
 
 
 def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
@@ -235,18 +274,18 @@ def references(case: str) -> Iterator[Row | Unread]:
     """
     name = cases.load(case).name
     found = reference.of_case(name)
-    known = read_columns(["configuration", *found.columns], unknown="quality")
+    head = Line(0, ["configuration", *found.columns], "")
     path = cases.folder(name) / reference.REFERENCE_FILE
     lines = path.read_text(encoding="utf-8").splitlines() if found.rows else []
     starts = [number for number, line in enumerate(lines, 1) if line.strip() == "[[reference]]"]
-    for entry, line in zip(found.rows, starts, strict=True):
+    for entry, number in zip(found.rows, starts, strict=True):
         page = Page(
             file=f"{reference.REFERENCE}{name}", form="reference", model=name,
             framework=cases.load(name).framework, device=entry.device, precision=entry.precision,
             evidence=entry.source.evidence,
         )  # fmt: skip
         printed = [entry.configuration, *entry.cells.values()]
-        yield from row(printed, known, page, line, table=0, raw=" | ".join(printed))
+        yield from read(head, [Line(number, printed, " | ".join(printed))], page, unknown="quality")
 
 
 def published(names: Iterable[str]) -> Iterator[Row]:
