@@ -66,9 +66,9 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
         return cards[index]
 
     told.nvmlDeviceGetHandleByIndex = by_index
-    told.nvmlSystemGetNVMLVersion = lambda: b"11.515.65" if old else "13.580.65.06"
-    told.nvmlDeviceGetName = lambda card: card.name.encode() if old else card.name
-    told.nvmlDeviceGetUUID = lambda card: card.uuid.encode() if old else card.uuid
+    told.nvmlSystemGetNVMLVersion = lambda: "11.515.65" if old else "13.580.65.06"
+    told.nvmlDeviceGetName = lambda card: card.name
+    told.nvmlDeviceGetUUID = lambda card: card.uuid
 
     def memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
         free = card.total - card.used - card.reserved
@@ -147,10 +147,11 @@ def _put_state(told: Any, *, old: bool) -> None:
     told.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
         gpu=card.busy_percent, memory=5
     )
-    # The library of an older driver has the older name alone.
+    # An older driver has the older name alone.
     told.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
-    if not old:
-        told.nvmlDeviceGetCurrentClocksEventReasons = lambda card: card.events
+    told.nvmlDeviceGetCurrentClocksEventReasons = lambda card: supported(
+        None if old else card.events
+    )
     told.nvmlDeviceGetApplicationsClock = lambda card, kind: card.set_mhz
     told.nvmlDeviceGetDefaultApplicationsClock = lambda card, kind: 1980
     told.nvmlDeviceGetEccMode = lambda card: [int(supported(card.ecc))] * 2

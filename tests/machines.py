@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from fakes import FakeVendor
 from trainmark.check import doctor, host
+from trainmark.check.doctor import worded
 from trainmark.check.host import Subject
 from trainmark.launch.processes import CpuUse
 from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
@@ -72,7 +73,7 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
         "cpu_use": cpu_use(0.5),
         "free": 100 * GIB,
         "runs": {},
-        "tool": lambda *_, **__: '["torch 2.13 opened it", "", {}]\n',
+        "tool": lambda *_, **__: "{}\n",
         **memory(32),
     }
     readings |= {name: changes.pop(name) for name in readings.keys() & changes}
@@ -87,9 +88,17 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     return Subject(**(sound | changes))
 
 
+def said(found: Condition) -> Condition:
+    """Return a condition in English; its Chinese must be there, with the same values."""
+    texts = [worded(text, "en") for text in (found.what, found.remedy)]
+    assert found.remedy == "" or worded(found.remedy, "zh") != texts[1]
+    assert isinstance(found.what, str) or worded(found.what, "zh") != texts[0]
+    return replace(found, what=texts[0], remedy=texts[1])
+
+
 def only(found: Iterator[Condition]) -> Condition:
     (one,) = found
-    return one
+    return said(one)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_nvml import FakeCard, put_cards
-from machines import Card, Reader, machine, only
+from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.check import doctor
 from trainmark.check.doctor import CHECKS, SLOW, examine, subject_of
@@ -21,7 +21,7 @@ from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "governor", "shared_memory", "device", "threads", "strays", "load",
+    "memory", "cores", "governor", "shared_memory", "device", "threads", "other_runs", "load",
     "out_folder", "occupants", "device_state", "monitor", "driver", "data", "torch",
 ]  # fmt: skip
 
@@ -64,8 +64,7 @@ def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
     found = examine(machine(tmp_path), [check, of("fine")])
     assert [one.severity for one in found.checks] == ["spoils", "unknown", "fine"]
     assert all(one.remedy for one in found.checks if one.severity != "fine")
-    said = found.checks[1].what
-    assert str(error).splitlines()[0] in said
+    assert str(error).splitlines()[0] in found.checks[1].what
 
 
 @pytest.fixture
@@ -116,21 +115,28 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 
     def tool(argv, *, timeout_s):
         started.append((argv[-2:], timeout_s))
-        return 'a warning\n["torch 2.13 opened two", "", {}]\n'
+        return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
     found = only(doctor.torch(machine(tmp_path, tool=tool)))
-    assert (found.severity, found.what) == ("fine", "torch 2.13 opened two")
+    assert found.severity == "fine"
+    assert found.what.endswith("opens the device of each rank in fp32, bf16, fp16")
     assert started == [(["fake", "2"], doctor._OPENING_S)]
 
 
+def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(here):
+    subject = here("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
+    fine, found = map(said, doctor.torch(subject))
+    assert (fine.severity, found.severity, found.what) == ("fine", "stops", "fp32: no units")
+
+
 def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
-    said = "python: exit code -11"
+    crash = "python: exit code -11"
 
     def tool(*_, **__):
-        raise MonitorFault("failed", said)
+        raise MonitorFault("failed", crash)
 
     found = only(doctor.torch(machine(tmp_path, tool=tool)))
-    assert (found.severity, said in found.what) == ("stops", True)
+    assert (found.severity, crash in found.what) == ("stops", True)
 
 
 def test_processes_on_the_devices_are_named(tmp_path, vendors):
@@ -138,7 +144,7 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
              Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
     card = Card(users=users)
     vendors(card)
-    found = list(doctor.occupants(machine(tmp_path, vendor=card)))
+    found = list(map(said, doctor.occupants(machine(tmp_path, vendor=card))))
     assert [one.severity for one in found] == ["spoils", "fine"]
     assert "python (process 7), 2.0 GiB" in found[0].what
     vendors(Card())
@@ -156,18 +162,18 @@ def test_the_vendor_s_own_conditions_keep_their_codes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reads", "severity", "said"),
+    ("reads", "severity", "text"),
     [
         (2, "fine", "card-smi 1.0 reads 2 device(s)"),
         (None, "unknown", "no power"),
         ("hung", "unknown", "hung: no answer"),
     ],
 )
-def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, said):
+def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text):
     closed = []
     monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
     found = only(doctor.monitor(machine(tmp_path, vendor=Card(reads=reads))))
-    assert (found.severity, said in found.what) == (severity, True)
+    assert (found.severity, text in found.what) == (severity, True)
     assert len(closed) == (reads is not None)
 
 
@@ -176,7 +182,7 @@ def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, b
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
-    conditions = list(doctor.monitor(machine(tmp_path)))
+    conditions = list(map(said, doctor.monitor(machine(tmp_path))))
     assert len(conditions) == found
     assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
     assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
@@ -223,7 +229,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_generated_data_is_sound(here):
-    recipe, data = doctor.data(here("toy"))
+    recipe, data = map(said, doctor.data(here("toy")))
     assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank(s)")
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
     assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")

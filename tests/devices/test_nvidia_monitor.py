@@ -11,8 +11,10 @@ from fake_nvml import GIB, H100, FakeCard, put_cards
 from trainmark.devices.torch_build import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
-from trainmark.devices.vendors.nvidia.monitor import NvmlMonitor, throttling
+from trainmark.devices.vendors.nvidia.nvml import NvmlMonitor
 from trainmark.protocols import Located, MonitorFault
+from trainmark.record.messages import render
+from trainmark.spec import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +40,11 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
         (0x1001, ("other",)),
     ],
 )
-def test_reasons_are_words_and_idle_is_none(mask: int, words: tuple[str, ...]) -> None:
-    assert throttling(mask) == words
+def test_reasons_are_words_and_idle_is_none(
+    monkeypatch: pytest.MonkeyPatch, mask: int, words: tuple[str, ...]
+) -> None:
+    put_cards(monkeypatch, FakeCard(events=mask))
+    assert NvmlMonitor().read()[0].throttle_reasons == words
 
 
 def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +100,11 @@ def test_a_cards_numa_node_is_that_of_its_bus(
     assert [vendor.numa_node(rank) for rank in range(4)] == [0, 1, None, None]
 
 
+def said(vendor: nvidia.Nvidia, found: str | Message, lang: str = "en") -> str:
+    assert isinstance(found, Message)
+    return render(found, lang, vendor.messages)
+
+
 def states(vendor: nvidia.Nvidia, nproc: int = 1) -> dict[str, str]:
     return {one.code: one.severity for one in vendor.conditions(nproc)}
 
@@ -127,8 +137,10 @@ def test_each_state_that_spoils_figures_is_found(
     put_cards(monkeypatch, FakeCard(**changed))
     assert states(vendor) == FINE | {code: "spoils"}
     (found,) = (one for one in vendor.conditions(1) if one.code == code)
-    assert found.remedy
-    assert found.what.startswith("card 0: ")
+    assert said(vendor, found.what).startswith("card 0: ")
+    for text in (found.what, found.remedy):  # has a sentence, and all of its values
+        assert "nvidia." not in said(vendor, text)
+        assert said(vendor, text, "zh") != said(vendor, text)
 
 
 def test_the_same_state_of_several_cards_is_one_condition(
@@ -138,12 +150,12 @@ def test_the_same_state_of_several_cards_is_one_condition(
               FakeCard(uuid="GPU-3", limit_mw=500_000, ecc=None))  # fmt: skip
     found = {(one.code, one.severity): one for one in vendor.conditions(3)}
     assert len(found) == len(FINE) + 2
-    assert found["power_limit", "fine"].what.startswith("card 0, 1: ")
-    assert (
-        found["power_limit", "spoils"].what == "card 2: power limit 500 W below the default 700 W"
-    )
-    assert found["power_limit", "spoils"].remedy == "`nvidia-smi --power-limit=700`"
-    assert found["ecc", "unknown"].what.startswith("card 2: ")
+    limited = found["power_limit", "spoils"]
+    assert said(vendor, found["power_limit", "fine"].what).startswith("card 0, 1: ")
+    what = said(vendor, limited.what)
+    assert what == "card 2: power limit 500 W below the default 700 W"
+    assert said(vendor, limited.remedy) == "`nvidia-smi --power-limit=700`"
+    assert said(vendor, found["ecc", "unknown"].what).startswith("card 2: ")
 
 
 def test_a_card_that_does_not_answer_stops_a_run(

@@ -1,7 +1,7 @@
 """Examine a machine before a run: what stops it or spoils its figures, with a remedy for each.
 
 Owns the table of checks, and those of devices and case, of which vendors and planning are asked.
-Must not import torch.
+Their sentences stand in ``messages.toml`` beside this file. Must not import torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import json
 import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
@@ -25,11 +27,12 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.recipe import Precision, Recipe
+from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
+from trainmark.spec import MESSAGES_FILE, Message, Text, read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from trainmark.protocols import Condition
 
@@ -39,15 +42,15 @@ _OPEN = """
 import json, sys
 from trainmark.rank.worker import die_with_parent
 die_with_parent()
-from trainmark.check.doctor import opened
-print(json.dumps(opened(sys.argv[1], int(sys.argv[2]))))
+from trainmark.check.doctor import refusals
+print(json.dumps(refusals(sys.argv[1], int(sys.argv[2]))))
 """
 _OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All conditions of a machine: the document of ``--json``.
+    """All conditions of a machine, in words: the document of ``--json``.
 
     Args:
         device: the vendor's name; without a vendor as the user named it.
@@ -64,6 +67,15 @@ class Examination:
     schema_version: int = 1
 
 
+_sentences = cache(read_messages)
+
+
+def worded(said: Message | str, lang: str, own: dict[str, Text] | None = None) -> str:
+    """Return a sentence of the doctor or, by ``own``, of a vendor."""
+    known = _sentences(Path(__file__).with_name(MESSAGES_FILE)) | (own or {})
+    return said if isinstance(said, str) else render(said, lang, known)
+
+
 def subject_of(
     case_word: str | None, *, out: Path, quick: bool, recipe: str | None = None,
     device: str | None = None, nproc: int | None = None, data: Path | None = None,
@@ -74,12 +86,12 @@ def subject_of(
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
     choice, vendor, fault = None, None, None
-    if case_word is None and recipe is not None:
-        raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     if case_word is not None:
         choice = choose_work(RunRequest.of(case=case_word, recipe=recipe, data=data, nproc=nproc))
         nproc = choice.nproc
         device = device or case_key.vendor_of(choice.hardware)
+    elif recipe is not None:
+        raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     try:
         vendor = devices.choose(device)
     except EnvironmentFault as error:
@@ -100,20 +112,20 @@ def device(subject: Subject) -> Conditions:
             raise subject.fault or EnvironmentFault("no device")
         refuse_ranks(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
-        yield judged(fault.what, fault.remedy or "see `trainmark list devices`", stops=True)
+        yield judged("text", fault.remedy, text=fault.what, stops=True)
         return
     names = ", ".join(sorted(set(vendor.product_names())))
-    yield judged(f"{vendor.count()} {'core(s)' if vendor.counts_cores else vendor.name}: {names}")
+    yield judged("device", count=vendor.count(), vendor=vendor.name, names=names)
 
 
 def driver(subject: Subject) -> Conditions:
     """Find devices that are here and cannot be used, and packages of vendors that do not work."""
     faults = [*devices.load_all()[1], *devices.unusable()]
     for fault in faults:  # one of the device that is asked for stops a run, as `device` says
-        remedy = fault.remedy or "see the vendor's documentation"
-        yield judged(f"{fault.where}: {fault.what}", remedy, spoils=True)
+        yield judged("text", fault.remedy, text=f"{fault.where}: {fault.what}", spoils=True)
     if not faults:
-        yield judged((subject.vendor and subject.vendor.driver_version()) or "no fault found")
+        version_of = subject.vendor and subject.vendor.driver_version()
+        yield judged("text", text=version_of) if version_of else judged("no_fault")
 
 
 def torch(subject: Subject) -> Conditions:
@@ -124,34 +136,32 @@ def torch(subject: Subject) -> Conditions:
     try:
         output = run(words, timeout_s=_OPENING_S)
     except MonitorFault as fault:
-        remedy = "see `python -c 'import torch'`, then the driver with the vendor's tool"
-        yield judged(f"torch cannot be used: {fault.said}", remedy, stops=True)
+        yield judged("no_torch", text=fault.said, stops=True)
         return
-    what, remedy, refused = json.loads(output.splitlines()[-1])
-    what += "".join(f"; not {precision}: {why}" for precision, why in refused.items())
-    wanted = subject.choice is not None and subject.choice.recipe.precision in refused
-    yield judged(what, remedy or "another precision", stops=bool(remedy) or wanted)
+    refused: dict[str, str] = json.loads(output.splitlines()[-1])
+    precisions = [name for name in get_args(Precision) if name not in refused]
+    yield judged("torch", version=version("torch"), precisions=", ".join(precisions))
+    wanted = subject.choice and subject.choice.recipe.precision
+    if wanted in refused:
+        yield judged("no_precision", precision=wanted, text=refused[wanted], stops=True)
 
 
-def opened(name: str, ranks: int) -> tuple[str, str, dict[str, str]]:
-    """Open the device of each rank.
+def refusals(name: str, ranks: int) -> dict[str, str]:
+    """Open the device of each rank; return why one refuses a precision, by the precision.
 
-    Returns:
-        What was found, the remedy if one does not open, and why an open one refuses a precision.
+    Raises:
+        TrainmarkError: one does not open.
     """
     from trainmark.check.ceilings_rank import refusal
 
-    refused = {}
-    try:
-        vendor = devices.choose(name)
-        for rank in range(1 if vendor.counts_cores else ranks):
-            device = vendor.open(rank, ranks)
-            for precision in get_args(Precision):
-                if why := refusal(vendor, device, precision):
-                    refused[precision] = why
-    except TrainmarkError as fault:
-        return fault.what, fault.remedy or "see the vendor's tool", {}
-    return f"torch {version('torch')} opens the device of each rank", "", refused
+    vendor = devices.choose(name)
+    opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]
+    return {
+        precision: why
+        for device in opened
+        for precision in get_args(Precision)
+        if (why := refusal(vendor, device, precision))
+    }
 
 
 def occupants(subject: Subject) -> Conditions:
@@ -160,10 +170,9 @@ def occupants(subject: Subject) -> Conditions:
         return
     found = devices.occupants(subject.vendor.name, subject.nproc)
     for one in found:
-        remedy = "end it, or hide the device with the vendor's variable"
-        yield judged(one.description(), remedy, spoils=one.computes)
+        yield judged("occupant", text=one.description(), spoils=one.computes)
     if not found:
-        yield judged("none that the vendor tells")
+        yield judged("no_occupant")
 
 
 def device_state(subject: Subject) -> Conditions:
@@ -172,8 +181,7 @@ def device_state(subject: Subject) -> Conditions:
     if vendor is not None and hasattr(vendor, "conditions"):
         yield from vendor.conditions(subject.nproc)
     elif vendor is not None and not vendor.counts_cores:
-        what = f"clocks, power limits and ECC of {vendor.name} devices are not examined"
-        yield judged(what, "look at them with the vendor's tool", unknown=True)
+        yield judged("no_state", vendor=vendor.name, unknown=True)
 
 
 def monitor(subject: Subject) -> Conditions:
@@ -181,21 +189,21 @@ def monitor(subject: Subject) -> Conditions:
     vendor = subject.vendor
     if vendor is None or vendor.counts_cores:
         return
-    what, samples = "no power or temperature is known of these devices", list[DeviceSample]()
+    text, samples = vendor.name, list[DeviceSample]()
     try:
         if reader := vendor.monitor():
             with closing(reader):
-                samples = list(reader.read())
-                what = f"{reader.name} reads {len(samples)} device(s)"
+                text, samples = reader.name, list(reader.read())
     except MonitorFault as fault:
-        what = str(fault)
-    remedy = "install the vendor's management library or tool, or see why it does not answer"
-    yield judged(what, remedy, unknown=not samples)
-    for index in vendor.monitored(subject.nproc) if samples else ():
-        busy = next((one.utilization_percent for one in samples if one.index == index), None) or 0
-        if busy > 100 * BUSY_SHARE:
-            what, remedy = f"device {index} is busy {busy:.0f}% of the time", "end what works there"
-            yield judged(what, remedy, spoils=True, code="occupants")
+        text = str(fault)
+    if not samples:
+        yield judged("monitor_silent", text=text, unknown=True)
+        return
+    yield judged("monitor", name=text, count=len(samples))
+    busy = {sample.index: (sample.utilization_percent or 0) / 100 for sample in samples}
+    for index in vendor.monitored(subject.nproc):
+        if (share := busy.get(index, 0)) > BUSY_SHARE:
+            yield judged("busy", index=index, share=share, spoils=True, code="occupants")
 
 
 def data(subject: Subject) -> Conditions:
@@ -213,30 +221,30 @@ def data(subject: Subject) -> Conditions:
         )  # fmt: skip
         plan = resolve(request)
     except TrainmarkError as fault:
-        what = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
-        remedy = fault.remedy or "see `trainmark prepare --help`"
+        text = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
         code = "data" if isinstance(fault, DataError) else "recipe"
-        yield judged(what, remedy, stops=True, code=code)
+        yield judged("text", fault.remedy, text=text, stops=True, code=code)
         return
-    yield judged(f"{plan.recipe_name} fits {plan.nproc} rank(s)", code="recipe")
+    yield judged("recipe", recipe=plan.recipe_name, nproc=plan.nproc, code="recipe")
     found = plan.data
     yield judged(
-        f"{found.train_samples:,} training, {found.eval_samples:,} evaluation samples, "
-        f"{found.origin}; comparable quality: {found.quality_comparable}",
-        "start from the published weights; from others only the speed compares",
+        "data" if found.quality_comparable else "data_apart", train=found.train_samples,
+        eval=found.eval_samples, origin=found.origin,
         spoils=found.origin == "real" and not found.quality_comparable,
-    )
+    )  # fmt: skip
 
 
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
     host.memory, host.cores, host.governor, host.shared_memory, device, host.threads,
-    host.strays, host.load, host.out_folder, occupants, device_state, monitor, driver, data,
+    host.other_runs, host.load, host.out_folder, occupants, device_state, monitor, driver, data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (torch,)
 
 
-def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Examination:
+def examine(
+    subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW), *, lang: str = "en"
+) -> Examination:
     """Make each check in turn; one that fails gives ``unknown``."""
     found: list[Condition] = []
     left_out = [check for check in checks if subject.quick and check in SLOW]
@@ -244,17 +252,20 @@ def examine(subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW)) -> Exa
         if check in left_out:
             continue
         try:
-            made = check(subject)
-            found += (replace(one, code=one.code or check.__name__) for one in made)
+            found += (replace(one, code=one.code or check.__name__) for one in check(subject))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
-            what = error.what if isinstance(error, TrainmarkError) else repr(error)
-            remedy = getattr(error, "remedy", None) or "see why it cannot be read here"
-            found.append(judged(what, remedy, unknown=True, code=check.__name__))
+            remedy = getattr(error, "remedy", None)
+            text = error.what if isinstance(error, TrainmarkError) else repr(error)
+            found.append(judged("text", remedy, text=text, unknown=True, code=check.__name__))
+    own = getattr(subject.vendor, "messages", {})
     severities = {one.severity for one in found}
     return Examination(
         device=subject.device if subject.vendor is None else subject.vendor.name,
         nproc=subject.nproc,
         exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
-        checks=found,
+        checks=[
+            replace(one, what=worded(one.what, lang, own), remedy=worded(one.remedy, lang, own))
+            for one in found
+        ],
         left_out=[check.__name__ for check in left_out],
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -23,11 +23,13 @@ from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs, orphaned
 from trainmark.protocols import Condition
 from trainmark.record.run.findings import BUSY_SHARE
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from trainmark.errors import EnvironmentFault
     from trainmark.plan.choosing import Choice
     from trainmark.protocols import Vendor
+    from trainmark.protocols.monitor import Severity
 
 Conditions = Iterator[Condition]
 _GIB = 2**30
@@ -66,22 +68,28 @@ class Subject:
 
 
 def judged(
-    what: str,
-    remedy: str = "",
+    key: str,
+    remedy: str | None = None,
     *,
     stops: bool = False,
     spoils: bool = False,
     unknown: bool = False,
     code: str = "",
+    **values: Any,
 ) -> Condition:
     """Return a condition with the first severity that holds, else ``fine`` without a remedy.
 
     Args:
+        key: of its sentence in ``messages.toml``, whose places ``values`` fill.
+        remedy: that of an error; None: the sentence ``remedy.`` with that key.
         code: empty: that of the check, which is its function's name.
     """
+    what = Message(key, values)
     if not (stops or spoils or unknown):
         return Condition(code, "fine", what)
-    return Condition(code, "stops" if stops else "spoils" if spoils else "unknown", what, remedy)
+    severity: Severity = "stops" if stops else "spoils" if spoils else "unknown"
+    way_out = message("own_way_out", text=remedy) if remedy else Message(f"remedy.{key}", values)
+    return Condition(code, severity, what, way_out)
 
 
 def memory(subject: Subject) -> Conditions:
@@ -92,11 +100,9 @@ def memory(subject: Subject) -> Conditions:
         total = min(total, limit)
         free = min(free, limit - host_cores.used_bytes(folder))
     yield judged(
-        f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are available",
-        "end other programs, or ask the scheduler for more memory: 1 GiB a rank at least",
-        stops=free < _LEAST_BYTES * subject.nproc,
-        spoils=free < _LOW_SHARE * total,
-    )
+        "memory", free=free / _GIB, total=total / _GIB,
+        stops=free < _LEAST_BYTES * subject.nproc, spoils=free < _LOW_SHARE * total,
+    )  # fmt: skip
 
 
 def load(subject: Subject) -> Conditions:
@@ -107,25 +113,17 @@ def load(subject: Subject) -> Conditions:
     share = before.others_share(CpuUse.now())
     if share is None:
         raise ValueError("the kernel's counters of processor time did not move")
-    yield judged(
-        f"others use {share:.0%} of the cores in {seconds:g} s",
-        f"end other programs (`top` names them) until they use {BUSY_SHARE:.0%} at most",
-        spoils=share > BUSY_SHARE,
-    )
+    yield judged("load", share=share, seconds=seconds, most=BUSY_SHARE, spoils=share > BUSY_SHARE)
 
 
-def strays(_: Subject) -> Conditions:
-    """Find living processes of other runs."""
+def other_runs(_: Subject) -> Conditions:
+    """Find living processes of other runs; only those that lost their launcher are to be ended."""
     found = alive_runs()
     for run_id, processes in sorted(found.items()):
-        numbers = " ".join(map(str, processes))
-        what, remedy = f"another run, {run_id}, uses the processes {numbers}", "wait for its end"
-        if orphaned(processes):
-            what = f"run {run_id} lost its launcher and left the processes {numbers}"
-            remedy = f"`kill {numbers}`"
-        yield judged(what, remedy, spoils=True)
+        key = "orphans" if orphaned(processes) else "other_run"
+        yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
     if not found:
-        yield judged("no process of another run of this user")
+        yield judged("no_other_run")
 
 
 def cores(subject: Subject) -> Conditions:
@@ -133,10 +131,9 @@ def cores(subject: Subject) -> Conditions:
     allowed, quota = len(os.sched_getaffinity(0)), host_cores.core_quota(subject.root)
     usable = allowed if quota is None else min(allowed, quota)
     yield judged(
-        f"{subject.nproc} rank(s), {allowed} cores by affinity, cgroup quota {quota or 'none'}",
-        f"ask the scheduler for more cores, or use --nproc {max(1, int(usable))}",
-        spoils=usable < subject.nproc,
-    )
+        "cores", nproc=subject.nproc, allowed=allowed, quota=quota or "–",
+        most=max(1, int(usable)), spoils=usable < subject.nproc,
+    )  # fmt: skip
 
 
 def threads(subject: Subject) -> Conditions:
@@ -146,13 +143,9 @@ def threads(subject: Subject) -> Conditions:
         each = chosen_threads(os.environ) or fitting
         host_cores.is_pinned(os.environ)
     except UsageError as error:
-        yield judged(f"{error.what}; {error.rule}", error.remedy or "", stops=True)
+        yield judged("text", error.remedy, text=f"{error.what}; {error.rule}", stops=True)
         return
-    yield judged(
-        f"{each} thread(s) for each rank, {fitting} core(s) to run them",
-        f"unset OMP_NUM_THREADS, or set it to {fitting} at most",
-        spoils=each > fitting,
-    )
+    yield judged("threads", each=each, fitting=fitting, spoils=each > fitting)
 
 
 def governor(subject: Subject) -> Conditions:
@@ -160,13 +153,11 @@ def governor(subject: Subject) -> Conditions:
     folder = subject.root / "sys/devices/system/cpu"
     files = [folder / f"cpu{core}/cpufreq/scaling_governor" for core in os.sched_getaffinity(0)]
     found = Counter(file.read_text().strip() for file in files if file.exists())
-    yield judged(
-        ", ".join(f"{name} on {number} cores" for name, number in sorted(found.items()))
-        or "the kernel sets no clocks here, as in a virtual machine",
-        "`cpupower frequency-set -g performance`, on the host of a virtual machine",
-        spoils=not set(found) <= {"performance"},
-        unknown=not found,
-    )
+    if not found:
+        yield judged("governor_unknown", unknown=True)
+        return
+    rules = ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
+    yield judged("governor", rules=rules, spoils=set(found) != {"performance"})
 
 
 def shared_memory(subject: Subject) -> Conditions:
@@ -174,11 +165,7 @@ def shared_memory(subject: Subject) -> Conditions:
     free = shutil.disk_usage(subject.root / "dev/shm").free
     through_sockets = subject.vendor is None or subject.vendor.counts_cores
     needed = 0 if subject.nproc == 1 or through_sockets else _SHM_BYTES_PER_RANK * subject.nproc
-    yield judged(
-        f"{free >> 20} MiB free in /dev/shm, {needed >> 20} MiB needed",
-        "start the container with `--shm-size=1g` or more, or remove files from /dev/shm",
-        stops=free < needed,
-    )
+    yield judged("shared_memory", free=free >> 20, needed=needed >> 20, stops=free < needed)
 
 
 def out_folder(subject: Subject) -> Conditions:
@@ -188,13 +175,10 @@ def out_folder(subject: Subject) -> Conditions:
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
-        remedy = "choose an --out with write permission and space"
-        yield judged(f"{place}: {error.strerror}", remedy, stops=True)
+        yield judged("out_folder_closed", folder=str(place), text=error.strerror, stops=True)
         return
     free = shutil.disk_usage(place).free
     yield judged(
-        f"{place}: {free / _GIB:.1f} GiB free",
-        "free some space, or choose --out on another disk, before it fills up during a run",
-        stops=free < _LEAST_DISK_BYTES,
+        "out_folder", folder=str(place), free=free / _GIB, stops=free < _LEAST_DISK_BYTES,
         spoils=free < _LOW_DISK_BYTES,
-    )
+    )  # fmt: skip

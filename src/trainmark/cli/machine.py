@@ -13,6 +13,7 @@ from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from trainmark.check.doctor import Examination
@@ -35,9 +36,6 @@ EXAMPLES = {
   trainmark check my_case --json
 """,
 }
-_HEADINGS = {
-    "stops": "STOPS A RUN", "spoils": "SPOILS FIGURES", "unknown": "UNKNOWN", "fine": "FINE",
-}  # fmt: skip
 _QUICK_S, _FULL_S = 3.0, 15.0  # of one measurement
 _STARTING_S = 120.0  # of ranks that import torch on a busy machine
 _MOST_KINDS = 12
@@ -50,6 +48,7 @@ def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    lang: Lang = "en",
     **fields: Any,
 ) -> None:
     """Find what stops a run here or spoils its figures; --quiet prints nothing else.
@@ -59,28 +58,33 @@ def doctor(
     from trainmark.check.doctor import examine, subject_of
 
     with others_to_stderr():
-        found = examine(subject_of(case, out=out, quick=quick, **fields))
+        found = examine(subject_of(case, out=out, quick=quick, **fields), lang=lang)
     if as_json:
         say_json(asdict(found), indent=2)
     else:
-        _print_table(found, quiet=quiet)
+        _print_table(found, lang, quiet=quiet)
     raise typer.Exit(found.exit_code)
 
 
-def _print_table(found: Examination, *, quiet: bool) -> None:
+def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
     """Print what needs attention first, each with its remedy."""
+    from trainmark.check.doctor import worded
+
+    def show(key: str, **values: Any) -> str:
+        return worded(message(f"heading.{key}", **values), lang)
+
     width = max((len(one.code) for one in found.checks), default=0)
-    for severity, heading in list(_HEADINGS.items())[: 2 if quiet else None]:
+    for severity in ("stops", "spoils", *(() if quiet else ("unknown", "fine"))):
         rows = [one for one in found.checks if one.severity == severity]
         if rows:
-            say(heading)
+            say(show(severity))
         for one in rows:
             say(f"  {one.code:<{width}}  {one.what}")
             if one.remedy:
-                say(f"  {'':<{width}}  way out: {one.remedy}")
+                say(f"  {'':<{width}}  {show('way_out', text=one.remedy)}")
     if not quiet:
-        left_out = ", ".join(found.left_out) or "nothing"
-        say(f"device {found.device}, {found.nproc} rank(s); left out: {left_out}")
+        left_out = ", ".join(found.left_out) or "–"
+        say(show("examined", device=found.device, nproc=found.nproc, left_out=left_out))
 
 
 @takes(RunRequest, "device", "nproc")
@@ -145,8 +149,8 @@ def check(
         say_json([one.as_dict() for one in found.checks])
     for one in () if as_json else found.checks:
         sign, said = ("FAULT", one.faults) if one.faults else ("-    ", filter(None, [one.skipped]))
-        for message in said:
-            say(f"{sign} {one.name}: {render(message, lang, found.messages)}")
+        for reason in said:
+            say(f"{sign} {one.name}: {render(reason, lang, found.messages)}")
         if not one.faults and one.skipped is None:
             say(f"ok    {one.name}")
     if stop.signal_name is not None:

@@ -17,6 +17,8 @@ from typing import (
 
 from annotated_types import Interval, Len
 
+from trainmark.spec import Message  # noqa: TC001 - pydantic reads it where vendors are checked
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -130,14 +132,15 @@ class Condition:
     Args:
         code: what was examined, ``ecc`` for example: the same on every machine.
         severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
-        what: what was found, with its numbers.
+        what: what was found, with its numbers: a text, or a message whose sentences are in the
+            vendor's ``messages``, a mapping from code to ``Text``.
         remedy: what to do, in a few words; empty if ``fine``.
     """
 
     code: str
     severity: Severity
-    what: str
-    remedy: str = ""
+    what: str | Message
+    remedy: str | Message = ""
 
 
 @runtime_checkable

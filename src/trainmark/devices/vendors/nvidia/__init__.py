@@ -7,15 +7,16 @@ management library, which is there with the extra ``nvidia``.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import torch_vendor
 from trainmark.devices.accelerator import CudaDevice
 from trainmark.devices.torch_build import torch_build
-from trainmark.devices.vendors.nvidia import driver, monitor, nvml
+from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ContainerNeeds, Refusal
-from trainmark.spec import RankMemory
+from trainmark.spec import MESSAGES_FILE, RankMemory, Text, read_messages
 
 if TYPE_CHECKING:
     from trainmark.devices.vendors.nvidia.driver import Card
@@ -144,7 +145,7 @@ class Nvidia:
 
     def monitor(self) -> Monitor | None:
         """Return the management library's monitor."""
-        return monitor.NvmlMonitor() if driver.loaded() else None
+        return nvml.NvmlMonitor() if driver.loaded() else None
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the places of the ranks' cards among all; of a slice its card's."""
@@ -154,7 +155,12 @@ class Nvidia:
 
     def conditions(self, nproc: int) -> list[Condition]:
         """Return the state of the ranks' cards; see ``protocols.Vendor``."""
-        return monitor.conditions(self.monitored(nproc))
+        return nvml.conditions(self.monitored(nproc))
+
+    @property
+    def messages(self) -> dict[str, Text]:
+        """The sentences of its conditions."""
+        return read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
     def numa_node(self, local_rank: int) -> int | None:
         """Return the NUMA node of a rank's card; see ``protocols.Located``."""

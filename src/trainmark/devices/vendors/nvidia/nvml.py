@@ -1,7 +1,8 @@
 """Ask NVIDIA's management library, which is there with the extra ``nvidia``. No torch.
 
-Owns how it is opened and what its answers mean; each may be missing on some card or driver. Cards
-are found by UUID or bus, because the library's order is not that of the visible devices.
+Owns how it is opened and what its answers mean: readings, processes, and the cards' state before a
+run. Each answer may be missing on some card or driver. Cards are found by UUID or bus, because the
+library's order is not that of the visible devices.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import MonitorFault, Occupant
+from trainmark.protocols import SET_LIMITS, Condition, DeviceSample, MonitorFault, Occupant
+from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainmark.devices.vendors.nvidia.driver import Card
+    from trainmark.protocols.monitor import Severity
 
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
 # Less is what the driver itself leaves in use; a process that computes takes more for its context.
@@ -41,6 +44,13 @@ _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
     ),
 }
 CLOCKS = tuple(_NUMBERS)[:7]
+# 1 says idle, which lowers clocks too and costs nothing:
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, 2026-11-22
+_IDLE = 0x1
+_REASONS = {
+    0x2: "set_clocks", 0x4: "power_cap", 0x8: "hardware_slowdown", 0x10: "sync_boost",
+    0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake", 0x100: "display_clocks",
+}  # fmt: skip
 
 
 def library() -> Any:
@@ -78,8 +88,7 @@ def errors(nvml: Any) -> tuple[type[Exception], ...]:
 
     Its call of an unversioned function then lacks the version that the driver has.
     """
-    older = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
-    return (nvml.NVMLError, older, OSError, UnicodeDecodeError)
+    return (nvml.NVMLError, nvml.NVMLLibraryMismatchError, OSError, UnicodeDecodeError)
 
 
 def numbers(nvml: Any, handle: Any, names: Iterable[str]) -> dict[str, float | None]:
@@ -87,15 +96,10 @@ def numbers(nvml: Any, handle: Any, names: Iterable[str]) -> dict[str, float | N
     found = {}
     for name in names:
         question, words, unit = _NUMBERS[name]
-        ask = getattr(nvml, question, None)  # an older library lacks newer ones
-        value = ask and answer(nvml, ask, handle, *(getattr(nvml, word) for word in words))
+        args = (getattr(nvml, word) for word in words)
+        value = answer(nvml, getattr(nvml, question), handle, *args)
         found[name] = None if value is None else value * unit
     return found
-
-
-def text(value: str | bytes | None) -> str | None:
-    """Return a text; a library before version 11.5 answers in bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def size(value: Any, most: int = _NO_SIZE) -> int | None:
@@ -106,14 +110,11 @@ def size(value: Any, most: int = _NO_SIZE) -> int | None:
 def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None, bool]:
     """Return a card's memory, the free and the used part, and if that is without the reserve."""
     # The second version tells apart what the driver reserves; it came with driver 510.
-    newer = getattr(nvml, "nvmlMemory_v2", None)
-    found = newer and answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, newer)
+    found = answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     without_reserve = found is not None
     found = found or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    if found is None:
-        return None, None, None, False
-    total = size(found.total)
-    if total is None:
+    total = found and size(found.total)
+    if not total:
         return None, None, None, False
     return total, size(found.free, total), size(found.used, total), without_reserve
 
@@ -144,13 +145,13 @@ def occupants(card: Card) -> list[Occupant]:
         (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
     ):
         for one in answer(nvml, ask, handle) or ():
-            name = text(answer(nvml, nvml.nvmlSystemGetProcessName, one.pid)) or "a process"
+            name = answer(nvml, nvml.nvmlSystemGetProcessName, one.pid) or "a process"
             short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {one.pid})"
             # One that computes and draws is in both lists.
             found.setdefault(one.pid, Occupant(card.name, short, size(one.usedGpuMemory), computes))
     _, _, used, without_reserve = memory(nvml, handle)
+    # A container shows no processes of others, but their memory.
     if not found and without_reserve and (used or 0) >= _UNSEEN_BYTES:
-        # A container shows no processes of others, but their memory.
         return [Occupant(card.name, "a process that cannot be seen", used, True)]
     return list(found.values())
 
@@ -167,10 +168,130 @@ def place(card: Card) -> int | None:
 
 
 def clocks(uuid: str) -> dict[str, float | None]:
-    """Return clocks, power and temperature of a card by name; None for what is not told.
-
-    Args:
-        uuid: of a whole card, ``GPU-...``: a slice has no clocks of its own.
-    """
+    """Return clocks, power and temperature of a whole card by name; None for what is not told."""
     nvml, handle = _opened(uuid)
     return dict.fromkeys(CLOCKS) if handle is None else numbers(nvml, handle, CLOCKS)
+
+
+def reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
+    """Return why a card's clocks are lowered now, ``other`` for a newer one; None: not told."""
+    for name in ("EventReasons", "ThrottleReasons"):  # renamed with driver 535
+        ask = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}")
+        if (mask := answer(nvml, ask, handle)) is not None:
+            other = ["other"] if mask & ~(sum(_REASONS) | _IDLE) else []
+            return (*(word for bit, word in _REASONS.items() if mask & bit), *other)
+    return None
+
+
+class NvmlMonitor:
+    """Read all cards with the management library; see ``Monitor``.
+
+    Raises:
+        MonitorFault: it or its driver is missing.
+    """
+
+    def __init__(self) -> None:
+        self._nvml = nvml = library()
+        version = answer(nvml, nvml.nvmlSystemGetNVMLVersion)
+        self.name = f"nvml {version}" if version else "nvml"
+
+    def read(self) -> list[DeviceSample]:
+        """Return each card; one that does not answer tells nothing; see ``Monitor.read``."""
+        nvml = self._nvml
+        count = answer(nvml, nvml.nvmlDeviceGetCount) or 0
+        ask = nvml.nvmlDeviceGetHandleByIndex
+        handles = [answer(nvml, ask, index) for index in range(count)]
+        if handles.count(None) == count:
+            raise MonitorFault("failed", f"nvml: none of {count} cards answers")
+        return [
+            DeviceSample(index=index) if handle is None else _sample(nvml, handle, index)
+            for index, handle in enumerate(handles)
+        ]
+
+    def close(self) -> None:
+        """Do nothing: the library stays open as long as the process."""
+
+
+def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
+    found = numbers(nvml, handle, _NUMBERS)
+    total, _, used, _ = memory(nvml, handle)
+    rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    return DeviceSample(
+        index=index,
+        name=answer(nvml, nvml.nvmlDeviceGetName, handle),
+        uuid=answer(nvml, nvml.nvmlDeviceGetUUID, handle),
+        temperature_c=found["temperature_c"],
+        power_w=found["power_w"],
+        memory_used_bytes=used,
+        memory_total_bytes=total,
+        utilization_percent=None if rates is None else float(rates.gpu),
+        clock_mhz=found["sm_clock_mhz"],
+        memory_clock_mhz=found["memory_clock_mhz"],
+        throttle_reasons=reasons(nvml, handle),
+        energy_j=found["energy_j"],
+    )
+
+
+def conditions(places: Sequence[int]) -> list[Condition]:
+    """Return the state of cards by their places among all; the same of several is one.
+
+    Of all cards, where none is given: it is not known which are the ranks'.
+    """
+    try:
+        nvml = library()
+    except MonitorFault:
+        return [_condition("device_state", "unknown", {}, key="no_library")]
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for place in places or range(answer(nvml, nvml.nvmlDeviceGetCount) or 0):
+        for code, severity, values in _of_card(nvml, place):
+            alike.setdefault((code, severity, *values.items()), []).append(str(place))
+    return [
+        _condition(code, severity, {"cards": ", ".join(cards)} | dict(values))
+        for (code, severity, *values), cards in alike.items()
+    ]
+
+
+def _condition(code: str, severity: Severity, values: Any, key: str = "") -> Condition:
+    key = key or (code if severity in ("stops", "spoils") else severity)
+    remedy = "" if severity == "fine" else Message(f"remedy.nvidia.{key}", values)
+    return Condition(code, severity, Message(f"nvidia.{key}", values), remedy)
+
+
+def _of_card(nvml: Any, place: int) -> Iterator[tuple[str, Severity, dict[str, Any]]]:
+    """Yield code and severity of each thing examined, and the values of what is wrong."""
+    handle = answer(nvml, nvml.nvmlDeviceGetHandleByIndex, place)
+    if handle is None:
+        yield "device_state", "stops", {}
+        return
+    found = numbers(nvml, handle, _NUMBERS)
+    clock, usual = found["sm_clock_set_mhz"], found["sm_clock_set_default_mhz"]
+    limit, default = found["power_limit_w"], found["power_limit_default_w"]
+    errors, words = found["uncorrected_errors"], reasons(nvml, handle)
+    lowered = _below(clock, usual)
+    throttled = sorted(set(words or ()) - SET_LIMITS)
+    ecc = answer(nvml, nvml.nvmlDeviceGetEccMode, handle)  # current and pending
+    kept = answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle)
+    mig = answer(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
+    # None: the card does not tell, as one without the feature does not.
+    wrong: dict[str, tuple[bool | None, dict[str, Any]]] = {
+        "clocks": (
+            lowered if words is None else bool(lowered) or "set_clocks" in words, {"set": clock}
+        ),
+        "power_limit": (_below(limit, default), {"limit": limit, "default": default}),
+        "throttling": (
+            None if words is None else bool(throttled), {"reasons": ", ".join(throttled)}
+        ),
+        "ecc": (ecc and not ecc[0], {}),
+        "uncorrected_errors": (_below(0, errors), {"errors": errors}),
+        "persistence": (None if kept is None else not kept, {}),
+        "mig": (bool(mig and mig[0]), {}),
+    }  # fmt: skip
+    for code, (is_wrong, values) in wrong.items():
+        if is_wrong:
+            yield code, "spoils", values
+        else:
+            yield code, "unknown" if is_wrong is None else "fine", {}
+
+
+def _below(value: float | None, bound: float | None) -> bool | None:
+    return None if value is None or bound is None else value < bound
