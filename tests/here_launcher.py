@@ -23,12 +23,8 @@ class Here:
     options: tuple[str, ...] = ()
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     run_dir: str = ""
-    name: str = "here"
     id: str = "1"
-    detaches: bool = False
-
-    def absent(self, site: Any) -> str | None:
-        return None
+    programs: tuple[str, ...] = ()
 
     def check(self, plan: Any, site: Any) -> None:
         """Nothing to look for."""
@@ -41,18 +37,15 @@ class Here:
             )
             for number in range(plan.nnodes)
         }
-        return Command(argv=("true",), files=files)
+        return Command(argv=("true",), files=files, submits=True)
 
-    def start(self, command: Command, plan: Any, site: Any) -> Here:
+    def job(self, plan: Any, site: Any, process: Any) -> Here:
         self.run_dir = plan.run_dir
-        for name in command.files:
+        for name in (f"node{number}.sh" for number in range(plan.nnodes)):
             with open(f"{plan.run_dir}/{name}.out", "wb") as out:  # noqa: PTH123
                 self.nodes.append(
                     subprocess.Popen(["sh", name], cwd=plan.run_dir, stdout=out, stderr=out)
                 )
-        return self
-
-    def attach(self, plan: Any, site: Any) -> Here:
         return self
 
     def state(self) -> JobState:

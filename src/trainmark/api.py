@@ -18,7 +18,7 @@ from trainmark.judge.audit.subject import of_record, of_row
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
-from trainmark.launch import launchers, series, submission
+from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest, stop_signals_noted
 from trainmark.launch.progress import Progress, end_line, job_line, launch_shown
 from trainmark.launch.run_dir import refuse_used
@@ -219,7 +219,7 @@ def submitted(plan: Plan, site: Site) -> str:
     Raises:
         UsageError: the launcher does not go on alone, or several launches.
     """
-    can = plan.node_processes > 0 and launchers.load(plan.launcher).detaches
+    can = plan.node_processes > 0 and submission.command(plan, site).submits
     if not can or plan.repeat_count > 1:
         raise UsageError(
             "several launches cannot be detached"

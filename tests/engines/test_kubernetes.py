@@ -46,7 +46,7 @@ def run(cluster, started, tmp_path):
         site = {
             "interface": "lo", "master_port": port,
             "container": {"image": "trainmark:1", "python": sys.executable},
-            "kubernetes": {"volumes": [{"path": str(tmp_path), "claim": "runs"}]},
+            "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }  # fmt: skip
         (tmp_path / "site.yaml").write_text(json.dumps(site))
         return started(*words, *TWO, "--site", str(tmp_path / "site.yaml"), case=case)

@@ -45,7 +45,7 @@ def site_file(folder, **keys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    slurm = {"partition": "main", "exclusive": False} | keys
+    slurm = {"exclusive": False, "options": {"partition": "main"} | keys}
     path = folder / "site.yaml"
     text = {"launcher": "slurm", "interface": "lo", "master_port": port, "slurm": slurm}
     path.write_text(json.dumps(text))

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.launchers import Command, JobState, load
+from trainmark.launch.launchers import Command, JobState, absent, start
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.site import Site
 from trainmark.plan.choosing import Elsewhere
@@ -41,7 +41,7 @@ def test_a_local_run_of_a_site_with_a_runtime_is_in_its_container(runtime: str) 
 @pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
     assert site(container=container).elsewhere("local") is None
-    assert "docker" in (Container().absent(site(container=container)) or "")
+    assert "docker" in (absent("container", site(container=container)) or "")
 
 
 def test_an_image_that_is_not_here_is_told_before_a_run(
@@ -57,14 +57,6 @@ def test_an_image_that_is_not_here_is_told_before_a_run(
         Container().check(plan, site(container=DOCKER | {"image": "other:2"}))
 
 
-def test_its_command_is_a_script(plan: Plan) -> None:
-    command = load("container").command(plan, site(container=DOCKER))
-    assert command.argv == ("sh", "node.sh")
-    (script,) = command.files.values()
-    assert '--node-rank "0" --master "127.0.0.1"' in script
-    assert "exec docker run" in script
-
-
 @pytest.mark.parametrize(
     ("script", "state"),
     [
@@ -76,8 +68,8 @@ def test_its_command_is_a_script(plan: Plan) -> None:
 def test_its_end_is_told_in_the_words_of_the_runtime(
     script: str, state: JobState, plan: Plan
 ) -> None:
-    job = Container().start(Command(argv=("sh", "-c", script)), plan, site(container=DOCKER))
-    assert job.process is not None
+    command = Command(argv=("sh", "-c", script), files={})
+    job = start(command, plan.model_copy(update={"launcher": "container"}), site(container=DOCKER))
     job.process.wait()
     assert job.state() == state
-    assert load("container").attach(plan, site()).state().exit_code is None
+    assert Container().job(plan, site(), None).state().exit_code is None

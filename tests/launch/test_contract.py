@@ -20,17 +20,14 @@ from trainmark.plan.resolving import resolve
 
 def test_a_pasted_script_does_what_the_command_says(tmp_path: Path) -> None:
     folder, text = tmp_path / "a b" / "it's", "a 'b' $HOME \"c\""
-    show = "import os, sys; print(repr((sys.argv[1:], os.environ['X'], open('f').read())))"
-    command = Command(
-        argv=(sys.executable, "-c", show, text), env={"X": text}, files={"f": text},
-        prints_job=True,
-    )  # fmt: skip
+    show = "import sys; print(repr((sys.argv[1:], open('f').read())))"
+    command = Command(argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True)
     subprocess.run(["sh"], input=command.script(folder), text=True, check=True)
-    assert (folder / "job.id").read_text() == repr(([text], text, f"{text}\n")) + "\n"
+    assert (folder / "job.id").read_text() == repr(([text], f"{text}\n")) + "\n"
 
 
 def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
-    command = Command(argv=("true",), files={"f": "new"}, prints_job=True)
+    command = Command(argv=("true",), files={"f": "new"}, submits=True)
     used, file = tmp_path / "used", tmp_path / "file"
     used.mkdir()
     for path in (used / "f", file):
@@ -49,13 +46,12 @@ def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
     file = tmp_path / "site.yaml"
     file.write_text(
         "launcher: slurm\nnodes: 16\nssh: {run_root: /scratch}\n"
-        "slurm: {time: 12:30:00, exclusive: no, options: {mem: 0}}\nsetup: [module load x]\n"
+        "slurm: {exclusive: no, options: {time: 12:30:00, mem: 0}}\nsetup: [module load x]\n"
     )
     site = read_site(file)
     assert (site.launcher, site.nodes, site.ssh.run_root) == ("slurm", 16, Path("/scratch"))
-    assert (site.slurm.time, site.slurm.exclusive, site.slurm.options) == (
-        "12:30:00", False, {"mem": "0"},
-    )  # fmt: skip
+    assert not site.slurm.exclusive
+    assert site.slurm.options == {"time": "12:30:00", "mem": "0"}
     assert site.setup == ("module load x",)
 
 
@@ -67,6 +63,8 @@ def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
         ("setup:\n  - a\n  - b: c\n", "setup.1"),
         ("master_port: 70000\n", "master_port"),
         ("environment:\n  A;touch x;B: y\n", "environment"),
+        ("container: {image: a, mounts: [/a]}\n", "container.mounts.0"),
+        ("container: {image: a, mounts: ['/a,b:/b']}\n", "container.mounts.0"),
     ],
 )
 def test_a_fault_in_a_site_file_is_told_with_its_key(tmp_path: Path, text: str, word: str) -> None:

@@ -16,7 +16,7 @@ import yaml
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.launchers import JOB_FILE, JobState, load
+from trainmark.launch.launchers import JOB_FILE, JobState, load, start
 from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, state_of
 from trainmark.launch.site import Site
 from trainmark.plan.plan import Plan
@@ -26,7 +26,7 @@ _STATES = json.loads((_HERE / "states.json").read_text())
 _NAME = "tm-20260102t030405z-toy-abc123"
 _SHARED: dict[str, Any] = {
     "container": {"image": "registry.example/trainer:1"},
-    "kubernetes": {"volumes": [{"path": "/runs", "claim": "runs"}]},
+    "kubernetes": {"volumes": {"/runs": {"persistentVolumeClaim": {"claimName": "runs"}}}},
 }
 _ALL_KEYS: dict[str, Any] = {
     "data": "/data/toy",
@@ -36,11 +36,12 @@ _ALL_KEYS: dict[str, Any] = {
         "pip_index": "https://pip.example/simple",
     },
     "kubernetes": {
-        "namespace": "bench", "context": "lab", "resource": "nvidia.com/gpu,rdma/hca=1",
-        "cpu": "8", "memory": "64Gi", "shared_memory": "8Gi",
-        "volumes": [
-            {"path": "/data", "claim": "data"}, {"path": "/scratch", "host_path": "/mnt/nvme"},
-        ],
+        "namespace": "bench", "context": "lab", "shared_memory": "8Gi",
+        "resources": {"nvidia.com/gpu": "2", "rdma/hca": "1", "cpu": "8", "memory": "64Gi"},
+        "volumes": {
+            "/data": {"persistentVolumeClaim": {"claimName": "data"}},
+            "/scratch": {"hostPath": {"path": "/mnt/nvme"}},
+        },
         "node_selector": {"gpu": "y", "rev": "1e3"},
         "tolerations": [{
             "key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": "60",
@@ -125,9 +126,6 @@ def test_each_accelerator_has_its_resource() -> None:
     }
     assert {key for key, value in found.items() if value is None} == _NO_RESOURCE
     assert len(set(found.values())) == len(found) - len(_NO_RESOURCE) + 1
-    for key, value in found.items():
-        told = Site.model_validate({"kubernetes": {"resource": value}})
-        assert told.kubernetes.resource == value, key
 
 
 # States
@@ -239,19 +237,16 @@ def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan,
     command = load("kubernetes").command(plan, site)
     (folder / MANIFEST).write_text(command.files[MANIFEST])
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
-    return plan, site, Kubernetes().start(command, plan, site)
+    return plan, site, start(command, plan, site)
 
 
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = _started(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
-    assert Kubernetes().attach(plan, site).id == job.id
-    (Path(plan.run_dir) / JOB_FILE).write_text("jobset.jobset.x-k8s.io/tm-another\n")
-    with pytest.raises(RecordError):
-        Kubernetes().attach(plan, site)
+    assert Kubernetes().job(plan, site, None).id == job.id
     (Path(plan.run_dir) / JOB_FILE).unlink()
     with pytest.raises(RecordError):
-        Kubernetes().attach(plan, site)
+        Kubernetes().job(plan, site, None)
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
@@ -282,10 +277,9 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
 @pytest.mark.parametrize(
     ("told", "vendor", "key"),
     [
-        (_SHARED | {"container": {"image": "a", "mounts": ["/a:/a"]}}, "cpu", "container"),
         (_SHARED | {"container": {"image": "a", "runtime": "docker"}}, "cpu", "container"),
         (_SHARED | {"kubernetes": {}}, "cpu", "kubernetes.volumes"),
-        (_SHARED, "apple", "kubernetes.resource"),
+        (_SHARED, "apple", "kubernetes.resources"),
     ],
 )
 def test_what_pods_cannot_have_is_told_before_the_cluster_is_asked(

@@ -136,7 +136,7 @@ def checked(
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(RunRequest(case=str(path), **choices))
-    return series.check(file, engines=engines, generated_root=folder / "cache")
+    return series.check(file, engines=engines)
 
 
 def states(outcomes: list[Outcome]) -> dict[str, str]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from fakes import GOLDEN, FakeClock, check_golden
+from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.launch.launchers import JobState
+from trainmark.launch.launchers import JobState, slurm, start
 from trainmark.launch.launchers.slurm import ENDED_FILE, Slurm, SlurmJob
 from trainmark.launch.site import ContainerSite, Site, SlurmSite
 from trainmark.plan.plan import Plan
 
 RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
-UNKNOWN = (1, "", RECORDED["unknown"]["stderr"].strip())
 
 
 @pytest.fixture
@@ -30,20 +28,19 @@ def site(**settings: object) -> Site:
     return Site(python="/opt/trainmark/bin/python", **settings)
 
 
-class Answers:
-    """Slurm's programs, which answer as recorded; asked words are kept."""
+def job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, *, fails: bool = False
+) -> SlurmJob:
+    """Return a job of which Slurm's programs say this."""
 
-    def __init__(self, **answers: tuple[int, str, str]) -> None:
-        self.answers, self.asked = answers, []
+    def ask(*_: str) -> str:
+        if fails:
+            raise EnvironmentFault(said)
+        return said
 
-    def __call__(self, program: str, *words: str) -> tuple[int, str, str]:
-        self.asked.append((program, *words))
-        return self.answers.get(program, (0, "", ""))
-
-
-def job(tmp_path: Path, clock: FakeClock | None = None, **answers: object) -> SlurmJob:
-    seconds = clock or FakeClock()
-    return SlurmJob("4711\n", tmp_path, Answers(**answers), lambda: seconds() / 1e9)
+    monkeypatch.setattr(slurm, "ask", ask)
+    monkeypatch.setattr(slurm, "_POLL_S", 0)
+    return SlurmJob("4711", tmp_path)
 
 
 # The command
@@ -55,11 +52,11 @@ def test_the_script_of_the_defaults_is_golden(plan: Plan) -> None:
 
 
 def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
-    keys = SlurmSite(
-        partition="gpu", account="physics", qos="high", time="1-02:30:00",
-        constraint="[rack1|rack2]&a100", reservation="maintenance test", gpus_option="gres",
-        options={"mem": "64G", "comment": "it's \"ours\" # $HOME", "contiguous": "true"},
-    )  # fmt: skip
+    keys = SlurmSite(options={
+        "partition": "gpu", "time": "1-02:30:00", "constraint": "[rack1|rack2]&a100",
+        "reservation": "maintenance test", "gres": "gpu:{nproc}", "mem": "64G",
+        "comment": "it's \"ours\" # $HOME", "contiguous": "true",
+    })  # fmt: skip
     told = site(
         slurm=keys, setup=("module load cuda/12.8",), environment={"NCCL_DEBUG": "WARN INFO"},
         interface="ib0", data=Path("/scratch/data"), master_port=31_000,
@@ -77,27 +74,11 @@ def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
     check_golden(f"slurm/{runtime}.sh", command.script(Path(plan.run_dir)))
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({}, ["--exclusive", "--mem=0"]),
-        ({"options": {"mem-per-gpu": "32G"}}, ["--exclusive", "--mem-per-gpu=32G"]),
-        ({"exclusive": False}, []),
-        ({"exclusive": False, "gpus_option": "gpus-per-node"}, ["--gpus-per-node=8"]),
-        ({"exclusive": False, "gpus_option": "gres"}, ["--gres=gpu:8"]),
-        ({"exclusive": False, "options": {"gres": "npu:8"}}, ["--gres=npu:8"]),
-        ({"exclusive": False, "options": {"overcommit": "true"}}, ["--overcommit"]),
-        ({"exclusive": False, "options": {"nodelist": "a[1-2]"}}, ["--nodelist=a[1-2]"]),
-    ],
-)
-def test_each_key_is_one_option(plan: Plan, keys: dict[str, object], words: list[str]) -> None:
-    argv = Slurm().command(plan, site(slurm=SlurmSite(**keys))).argv
-    assert argv[argv.index("--output=log.job.txt") + 1] == "--time=7"  # two minutes, and grace
-    assert list(argv[argv.index("--time=7") + 1 : -1]) == words
-    assert (argv[0], argv[-1]) == ("sbatch", "job.sh")
-
-
-def test_an_option_that_is_not_the_sites_is_refused(plan: Plan) -> None:
+def test_a_shared_node_is_asked_for_no_memory_and_the_launchers_options_are_its_own(
+    plan: Plan,
+) -> None:
+    argv = Slurm().command(plan, site(slurm=SlurmSite(exclusive=False))).argv
+    assert argv[-2:] == ("--time=7", "job.sh")  # two minutes, and grace
     with pytest.raises(UsageError) as refused:
         Slurm().command(plan, site(slurm=SlurmSite(options={"nodes": "1"})))
     assert refused.value.where == "site file, slurm.options.nodes"
@@ -106,19 +87,10 @@ def test_an_option_that_is_not_the_sites_is_refused(plan: Plan) -> None:
 # States
 
 
-@pytest.mark.parametrize(
-    ("recording", "expected"),
-    [
-        ("pending", JobState(phase="waiting", said="PENDING (Resources)")),
-        ("running", JobState(phase="running", said="RUNNING")),
-        ("completing", JobState(phase="running", said="COMPLETING")),
-    ],
-)
-def test_a_job_that_has_not_ended(tmp_path: Path, recording: str, expected: JobState) -> None:
-    assert job(tmp_path, scontrol=(0, RECORDED[recording]["scontrol"], "")).state() == expected
-
-
-ENDED = {
+STATES = {
+    "pending": ("waiting", None, "PENDING (Resources)"),
+    "running": ("running", None, "RUNNING"),
+    "completing": ("running", None, "COMPLETING"),
     "completed": ("ended", 0, "COMPLETED"),
     "failed": ("ended", 3, "FAILED (NonZeroExitCode)"),
     "cancelled": ("lost", 9, "CANCELLED"),
@@ -130,18 +102,21 @@ ENDED = {
 }
 
 
-@pytest.mark.parametrize("recording", ENDED)
-def test_endings_are_told_apart(tmp_path: Path, recording: str) -> None:
-    phase, exit_code, said = ENDED[recording]
-    found = job(tmp_path, scontrol=(0, RECORDED[recording]["scontrol"], "")).state()
+@pytest.mark.parametrize("recording", STATES)
+def test_states_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recording: str
+) -> None:
+    phase, exit_code, said = STATES[recording]
+    found = job(monkeypatch, tmp_path, RECORDED[recording]["scontrol"]).state()
     assert found == JobState(phase=phase, said=said, exit_code=exit_code)
 
 
-def test_a_job_that_slurm_forgot_is_told_by_its_own_file(tmp_path: Path) -> None:
-    found = job(tmp_path, scontrol=UNKNOWN).state()
-    assert (found.phase, found.exit_code) == ("ended", None)
+def test_a_job_that_slurm_forgot_is_told_by_its_own_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = job(monkeypatch, tmp_path, RECORDED["unknown"]["stderr"], fails=True)
     (tmp_path / ENDED_FILE).write_text("143\n")
-    assert job(tmp_path, scontrol=UNKNOWN).state().exit_code == 143
+    assert (one.state().phase, one.state().exit_code) == ("ended", 143)
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
@@ -154,31 +129,32 @@ CODES = {
 
 
 @pytest.mark.parametrize("phase", CODES)
-def test_every_state_of_slurm_has_a_meaning(tmp_path: Path, phase: str) -> None:
+def test_every_state_of_slurm_has_a_meaning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, phase: str
+) -> None:
     for code in CODES[phase].split():
-        found = job(tmp_path, scontrol=(0, f"JobId=1 JobState={code} Reason=None", "")).state()
+        found = job(monkeypatch, tmp_path, f"JobId=1 JobState={code} Reason=None").state()
         assert found.phase == phase, code
 
 
-def test_a_silent_controller_leaves_the_job_where_it_was(tmp_path: Path) -> None:
-    clock = FakeClock()
-    one = job(tmp_path, clock, scontrol=(0, RECORDED["running"]["scontrol"], ""))
+def test_a_silent_controller_leaves_the_job_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = job(monkeypatch, tmp_path, RECORDED["running"]["scontrol"])
     assert one.state().phase == "running"
-    one._ask.answers["scontrol"] = (1, "", "Unable to contact slurm controller (connect failure)")
-    clock.advance(10**10)
-    found = one.state()
-    assert found.phase == "running"
-    assert "Unable to contact" in found.said
+    job(monkeypatch, tmp_path, "Unable to contact slurm controller", fails=True)
+    assert one.state() == JobState(phase="running", said="Unable to contact slurm controller")
 
 
-def test_a_cancelled_job_is_killed_when_it_stays(tmp_path: Path) -> None:
-    one = job(tmp_path)
+def test_a_cancelled_job_is_killed_when_it_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(slurm, "ask", lambda *words: asked.append(words))
+    one = SlurmJob("4711", tmp_path)
     one.cancel()
     one.cancel()
-    assert one._ask.asked == [
-        ("scancel", "4711"),
-        ("scancel", "--full", "--signal=KILL", "4711"),
-    ]
+    assert asked == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
 
 # Programs
@@ -214,18 +190,12 @@ def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, progra
 
 def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Path) -> None:
     here = plan.model_copy(update={"run_dir": str(tmp_path)})
+    with pytest.raises(RecordError, match=r"job\.id"):
+        Slurm().job(here, site(), None)
     stand_in(programs, "sbatch", "pwd > where; echo 4711")
-    launcher = Slurm()
-    started = launcher.start(launcher.command(here, site()), here, site())
+    started = start(Slurm().command(here, site()), here, site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
-    assert launcher.attach(here, site()).id == "4711"
-
-
-def test_a_run_directory_without_a_job_is_refused(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "job.id").write_text("none")
-    with pytest.raises(RecordError) as refused:
-        Slurm().attach(plan.model_copy(update={"run_dir": str(tmp_path)}), site())
-    assert re.fullmatch(r".*/job\.id", refused.value.where)
+    assert Slurm().job(here, site(), None).id == "4711"
 
 
 # The script, with programs that stand in for Slurm's

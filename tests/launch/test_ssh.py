@@ -11,7 +11,7 @@ import pytest
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import Command, ssh, template
+from trainmark.launch.launchers import Command, ssh, start, template
 from trainmark.launch.site import Site, SshSite
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import node_file
@@ -120,7 +120,7 @@ def test_every_host_is_asked_and_named_with_its_fault(
         "changed: ssh: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!; "
         "Host key verification failed."
     )
-    assert lines[1].startswith("bare: /opt/env/bin/python does not run this program there: sh: ")
+    assert lines[1] == "bare: ssh: sh: /opt/env/bin/python: not found"
     assert len(lines) == 2
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
@@ -129,7 +129,8 @@ def _run(plan: Plan, site: Site, *starts: str) -> ssh.SshJob:
     """Start a job whose nodes run the given scripts."""
     nodes = [[f"n{node}", shlex.join(["sh", "-c", start])] for node, start in enumerate(starts)]
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(template("ssh.sh.j2", plan=plan, nodes=nodes))
-    return ssh.Ssh().start(Command(argv=("bash", ssh.SCRIPT)), plan, site)
+    command = Command(argv=("bash", ssh.SCRIPT), files={})
+    return start(command, plan.model_copy(update={"launcher": "ssh"}), site)
 
 
 def test_a_node_gets_input_until_it_succeeds(
@@ -173,7 +174,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
     assert job.state().exit_code == 1
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()
-    assert ssh.Ssh().attach(plan, make_site()).state().exit_code is None
+    assert ssh.Ssh().job(plan, make_site(), None).state().exit_code is None
 
 
 def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
@@ -185,11 +186,11 @@ def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
     for name in (node_file(0), "artifacts/adapter", "plan.json"):
         (there / name).write_text(f"{name} of a")
     one = plan.model_copy(update={"nnodes": 1})
-    ssh.Ssh().attach(one, site).collect()
+    ssh.Ssh().job(one, site, None).collect()
     run = Path(plan.run_dir)
     assert (run / node_file(0)).read_text() == f"{node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
     assert not (run / "plan.json").exists()
     (fakes / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
-        ssh.Ssh().attach(plan, make_site(run_root=tmp_path / "there")).collect()
+        ssh.Ssh().job(plan, make_site(run_root=tmp_path / "there"), None).collect()

@@ -18,7 +18,7 @@ from trainmark import devices
 from trainmark.check.case_rules import Check, description_faults, judge
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.local import launch
-from trainmark.launch.processes import StopRequest, import_variables
+from trainmark.launch.processes import IMPORT_VARIABLES, StopRequest
 from trainmark.plan.resolving import resolve
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.spec import Message, message
@@ -114,7 +114,7 @@ def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
         [sys.executable, "-m", "trainmark.check.probe", str(folder)],
-        env=os.environ | import_variables(), capture_output=True, text=True, check=False,
+        env=os.environ | IMPORT_VARIABLES, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode == 0:
         found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

@@ -20,7 +20,7 @@ import psutil
 from trainmark.devices import cores as host_cores
 from trainmark.devices.vendors.cpu import chosen_threads
 from trainmark.errors import UsageError
-from trainmark.launch.processes import CpuUse, alive_runs, orphaned
+from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Condition
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message, message
@@ -120,8 +120,8 @@ def other_runs(_: Subject) -> Conditions:
     """Find living processes of other runs; only those that lost their launcher are to be ended."""
     found = alive_runs()
     for run_id, processes in sorted(found.items()):
-        key = "orphans" if orphaned(processes) else "other_run"
-        yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
+        numbers = " ".join(map(str, processes))
+        yield judged("other_run", run=run_id, numbers=numbers, spoils=True)
     if not found:
         yield judged("no_other_run")
 

@@ -147,7 +147,7 @@ def _launchers(chosen: Path | None) -> Rows:
             "site": "-" if file is None else str(file),
         }
         for name in NAMES
-        for why in [None if name == LOCAL else launchers.load(name).absent(site)]
+        for why in [None if name == LOCAL else launchers.absent(name, site)]
     ]
 
 

@@ -84,9 +84,8 @@ def run(
 
 def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     """Print the plan, or the text that submits it; start nothing."""
-    from trainmark.launch import launchers
     from trainmark.launch.local import rank_command
-    from trainmark.launch.submission import whole
+    from trainmark.launch.submission import command
     from trainmark.plan.resolving import launches
 
     if plan.node_processes == 0:
@@ -96,9 +95,9 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     if plan.repeat_count > 1:
         say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)
         plan = launches(plan)[0]
-    submit = whole(launchers.load(plan.launcher).command(plan, site), plan, site)
+    submit = command(plan, site)
     if as_json:
-        document = {"argv": submit.argv, "env": submit.env, "files": submit.files}
+        document = {"argv": submit.argv, "files": submit.files}
         say_json({"plan": plan.model_dump(mode="json"), "command": document}, indent=2)
         return
     say(submit.script(Path(plan.run_dir)))

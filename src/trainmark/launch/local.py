@@ -66,7 +66,7 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
     """
     placed = cores.placements(vendor, nproc, os.environ)
     threads = min(placement.threads for placement in placed)
-    variables = os.environ | processes.import_variables()
+    variables = os.environ | processes.IMPORT_VARIABLES
     variables |= {
         processes.RUN_VARIABLE: mark,
         "OMP_NUM_THREADS": str(chosen_threads(os.environ) or threads),
@@ -80,20 +80,6 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
     users = devices.occupants(vendor.name, nproc)
     described["device_users"] = [user._asdict() for user in users]
     return Setup(placed, variables, described)
-
-
-def world_variables(
-    local_rank: int, *, nproc: int, node: int = 0, nnodes: int = 1, master: tuple[str, int]
-) -> dict[str, str]:
-    """Return the variables that tell a process its rank, as torch.distributed reads them."""
-    return {
-        "RANK": str(node * nproc + local_rank),
-        "WORLD_SIZE": str(nnodes * nproc),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(nproc),
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": str(master[1]),
-    }
 
 
 @contextmanager
@@ -119,13 +105,17 @@ def started(
     try:
         with ExitStack() as stack:
             meet = master or ("127.0.0.1", stack.enter_context(held_port()))
-            for local_rank in range(len(setup.placed)):
-                world = world_variables(
-                    local_rank, nproc=len(setup.placed), node=node, nnodes=nnodes, master=meet
-                )
+            nproc = len(setup.placed)
+            for local_rank in range(nproc):
+                world = {  # as torch.distributed reads them
+                    "RANK": node * nproc + local_rank, "WORLD_SIZE": nnodes * nproc,
+                    "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": nproc,
+                    "MASTER_ADDR": meet[0], "MASTER_PORT": meet[1],
+                }  # fmt: skip
+                own = {name: str(value) for name, value in world.items()}
                 ranks.append(
                     subprocess.Popen(
-                        argv, env=setup.variables | placement | world, stdin=subprocess.DEVNULL,
+                        argv, env=setup.variables | placement | own, stdin=subprocess.DEVNULL,
                         stdout=output, stderr=errors, start_new_session=True,
                     )
                 )  # fmt: skip
@@ -165,7 +155,7 @@ def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) ->
     words = [str(folder), telemetry_file(node)]
     with subprocess.Popen(
         [sys.executable, "-m", "trainmark.rank.telemetry.sampler", *words],
-        env=os.environ | processes.import_variables() | {processes.RUN_VARIABLE: mark},
+        env=os.environ | processes.IMPORT_VARIABLES | {processes.RUN_VARIABLE: mark},
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
     ) as sampler:  # fmt: skip
         try:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RUN_VARIABLE = "TRAINMARK_RUN"
+# A child does not import from the working directory, where a user may have a json.py.
+IMPORT_VARIABLES = {"PYTHONSAFEPATH": "1"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
@@ -50,23 +52,6 @@ def alive_runs() -> dict[str, list[int]]:
         if value != os.environ.get(RUN_VARIABLE):
             found.setdefault(value, []).append(process.pid)
     return found
-
-
-def orphaned(pids: Sequence[int]) -> bool:
-    """Tell whether nothing that could have started these processes of a run lives any more."""
-    try:
-        parents = [psutil.Process(pid).parent() for pid in pids]
-        return all(
-            parent is None or parent.pid in pids or _takes_orphans(parent) for parent in parents
-        )
-    except psutil.Error:  # ended meanwhile, or hidden
-        return False
-
-
-def _takes_orphans(process: psutil.Process) -> bool:
-    """Tell whether it is one that adopts processes, not a launcher that is a container's first."""
-    first = process.pid == 1 or process.name() == "systemd"
-    return first and "trainmark" not in " ".join(process.cmdline())
 
 
 def _processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
@@ -157,19 +142,6 @@ def oom_kills() -> int:
         return 0
     lines = counters.read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-
-
-def import_variables() -> dict[str, str]:
-    """Return the variables that prevent a child from importing from the working directory.
-
-    A user's file named json.py there must not be imported. An empty entry of ``PYTHONPATH``,
-    as ``PYTHONPATH=$PYTHONPATH:/more`` leaves one, means that directory too.
-    """
-    variables = {"PYTHONSAFEPATH": "1"}
-    paths = os.environ.get("PYTHONPATH")
-    if paths is not None:
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths.split(os.pathsep)))
-    return variables
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ Reads new events from the first rank's event file; does not communicate with the
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 import time
@@ -59,13 +58,11 @@ class Progress:
     text: str = "starting ranks"
     beyond_limit: str = ""
     _started_ns: int = 0
-    _steps_per_epoch: int = 0
     _total_steps: int = 0
     _offset: int = 0
     _rest: bytes = b""
     _quality: str = ""
     _steps: int = 0
-    _samples: int = 0
     _train_ns: int = 0
     _train_steps: int = 0
 
@@ -96,19 +93,11 @@ class Progress:
             case Span():
                 self.text = _AFTER_SPAN.get(event.name, self.text)
             case Facts():
-                recipe, self._steps_per_epoch = self.plan.recipe, event.steps_per_epoch
+                recipe = self.plan.recipe
                 of_epochs = event.steps_per_epoch * recipe["max_epochs"]
                 self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
                 limit = _shown(float(recipe["timeout_s"]))
                 self.text = f"first of {self._total_steps} steps, limit {limit}"
-                steps_s = self._total_steps * (event.step_flops or 0.0)
-                steps_s /= event.matmul_flops_per_second or math.inf
-                if steps_s > recipe["timeout_s"]:
-                    self.beyond_limit = (
-                        f"at the matmul rate measured here all steps take about "
-                        f"{_shown(steps_s)}, and the limit is {limit}: raise --timeout, or lower "
-                        "max_steps"
-                    )
             case Evaluate():
                 if event.value is not None:
                     self._quality = f"  quality {event.value:.4f}"
@@ -119,14 +108,13 @@ class Progress:
         steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
         samples = sum(event.samples) * self.plan.world_size
         self._steps += steps
-        self._samples += samples
         if event.phase == "train":
             self._train_ns += spent_ns
             self._train_steps += steps
         loss = event.loss[-1]
         parts = [
             f"step {self._steps}/{self._total_steps}",
-            *self._times(event.end_ns),
+            *self._left(event.end_ns),
             f"epoch {event.epoch + 1}",
             "loss nan" if loss is None else f"loss {loss:.4f}",
             f"{samples * 1e9 / max(spent_ns, 1):,.1f} samples/s",
@@ -135,16 +123,12 @@ class Progress:
             parts.append(f"{event.used_bytes / 2**30:.1f} GiB")
         self.text = "  ".join(parts) + self._quality
 
-    def _times(self, now_ns: int) -> Iterator[str]:
-        """Yield how long it is to the next evaluation, to the end, and to a limit before it."""
+    def _left(self, now_ns: int) -> Iterator[str]:
+        """Yield how long it is to the end, and to a limit before it."""
         if not self._train_steps or not self._total_steps:
             return
-        step_s = self._train_ns / self._train_steps / 1e9
-        left_s = (self._total_steps - self._steps) * step_s
+        left_s = (self._total_steps - self._steps) * self._train_ns / self._train_steps / 1e9
         limit_s = float(self.plan.recipe["timeout_s"]) - (now_ns - self._started_ns) / 1e9
-        to_evaluation = self._next_evaluation() - self._steps
-        if to_evaluation < self._total_steps - self._steps:
-            yield f"evaluation in {_shown(to_evaluation * step_s)}"
         if left_s <= limit_s:
             yield f"at most {_shown(left_s)} left"
             return
@@ -155,19 +139,6 @@ class Progress:
             f"{_shown(left_s)} more at this speed; the next run needs a larger --timeout or a "
             "smaller max_steps"
         )
-
-    def _next_evaluation(self) -> int:
-        """Return after which step the next evaluation is due, at the latest the last one."""
-        recipe, due = self.plan.recipe, self._total_steps
-        if every := recipe["eval_every_epochs"]:
-            epochs = self._steps // max(1, self._steps_per_epoch * every) + 1
-            due = min(due, epochs * self._steps_per_epoch * every)
-        if every := recipe["eval_every_samples"]:
-            first = recipe["eval_from_sample"] or every
-            later = self._samples + every - (self._samples - first) % every
-            samples = first if self._samples < first else later
-            due = min(due, round(samples * self._steps / self._samples))
-        return due
 
 
 def _shown(seconds: float) -> str:
@@ -192,17 +163,16 @@ def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
 
 def job_line(progress: Progress, label: str) -> Callable[[str], None]:
     """Return what shows an engine's words of a job, and the progress of its first rank."""
-    words = ""
+    words = [""]
 
     def text() -> str:
         steps = progress.poll()
-        return words if progress.unstarted else f"{words}  {steps}"
+        return words[0] if progress.unstarted else f"{words[0]}  {steps}"
 
     line = progress_line(label, text)
 
     def show(said: str) -> None:
-        nonlocal words
-        words = said
+        words[0] = said
         line()
 
     return show
@@ -229,15 +199,15 @@ def launch_shown(single: Plan, site: Site, label: str, stop: StopRequest, *, qui
     progress, count = Progress(single), single.repeat_count
     label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
     if single.launcher == LOCAL:
-        line = progress_line(label, progress.poll)
+        line, told = progress_line(label, progress.poll), False
 
         def show() -> None:
+            nonlocal told
             line()
             if progress.beyond_limit and not told:
-                told.append(progress.beyond_limit)
+                told = True
                 end_line(f"{label}: {progress.beyond_limit}")
 
-        told: list[str] = []
         record = local.launch(single, stop, (lambda: None) if quiet else show)
     else:
         said = (lambda _: None) if quiet else job_line(progress, label)

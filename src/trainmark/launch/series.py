@@ -63,17 +63,13 @@ class CheckedEntry:
     fallen: list[Path] = field(default_factory=list)
 
     def look(self) -> None:
-        """Find what the folders of its attempts hold, and what is missing.
-
-        Raises:
-            EnvironmentFault: the folder of the runs cannot be used.
-        """
+        """Find what the folders of its attempts hold, and what is missing."""
         assert self.plan is not None, "a skipped entry has no folders"
         base, wanted = Path(self.plan.run_dir).parent, _work(self.plan)
         attempts = _attempts(base, self.name)
         self.run_dir = base / attempt_name(self.name, max(attempts, default=0) + 1)
         self.ended, self.missing, self.fallen = {}, [], []
-        newest = 0
+        used = [0]
         for single in launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
             within = Path(single.run_dir).relative_to(self.run_dir)  # r2, or nothing
             for number in sorted(attempts, reverse=True):
@@ -85,11 +81,11 @@ class CheckedEntry:
                     self.fallen.append(folder)
                 elif single.repeat_index not in self.ended:
                     self.ended[single.repeat_index] = folder, record
-                    newest = max(newest, number)
+                    used.append(number)
             if single.repeat_index not in self.ended:
                 self.missing.append(single)
         if not self.missing:
-            self.run_dir = attempts[newest]
+            self.run_dir = attempts[max(used)]
 
     def outcome(self, *, over: bool = False, fault: str | None = None) -> Outcome:
         """Return its outcome.
@@ -112,10 +108,9 @@ class CheckedEntry:
             state = "failed"
         elif done < wanted:
             state, fault = "left", f"stopped after {done} of {wanted} launches"
-        anew = any(plan.repeat_index in self.ended for plan in self.missing)
         return Outcome(
             name=self.name, state=state, reason=fault, planned=wanted,
-            run_dir=self.run_dir if anew or state != "left" else None,
+            run_dir=self.run_dir if state != "left" or self.run_dir.exists() else None,
             records=tuple(record for _, record in ended),
             folders=tuple(folder for folder, _ in ended), fallen=tuple(self.fallen),
         )  # fmt: skip
@@ -123,17 +118,8 @@ class CheckedEntry:
 
 def _attempts(base: Path, name: str) -> dict[int, Path]:
     """Return the folders of earlier attempts by number, without empty folders."""
-    try:
-        there = base.iterdir() if base.exists() else ()
-        found = {attempt_number(name, path.name): path for path in there}
-        return {n: x for n, x in found.items() if n and not (x.is_dir() and not any(x.iterdir()))}
-    except OSError as error:
-        raise _unusable(base, error) from error
-
-
-def _unusable(base: Path, error: OSError) -> EnvironmentFault:
-    what, rule = f"cannot be used as a folder: {error.strerror}", "each run gets a folder in it"
-    return EnvironmentFault(what, where=str(base), rule=rule, remedy="choose another --out")
+    found = {attempt_number(name, path.name): path for path in base.glob("*")}
+    return {n: x for n, x in found.items() if n and x.is_dir() and any(x.iterdir())}
 
 
 def _work(plan: Plan) -> dict[str, Any]:
@@ -157,14 +143,11 @@ def _why(record: Record) -> str:
     return record.status + (cause or "")
 
 
-def check(
-    file: PlanFile, *, engines: bool = False, generated_root: Path | None = None
-) -> list[CheckedEntry]:
+def check(file: PlanFile, *, engines: bool = False) -> list[CheckedEntry]:
     """Resolve every entry; nothing is started.
 
     Args:
         engines: whether launchers look for what would stop the runs at their site.
-        generated_root: the cache of generated data; None: the user's.
 
     Raises:
         TrainmarkError: the first fault, with the file and name of its entry.
@@ -174,26 +157,26 @@ def check(
         raise EnvironmentFault("the folder is that of a single run", where=str(file.out),
                                rule="the runs of a plan file need their own folder",
                                remedy="choose another --out")  # fmt: skip
-    read_once, seen, entries = cache(read_site), set[tuple[Any, ...]](), []
+    read_once, asked, entries = cache(read_site), set[tuple[Any, ...]](), []
     for entry in file.entries:
         try:
-            site = read_once(entry.site).with_hosts(entry.hosts)
-            checked = _checked(entry, site, generated_root)
-            plan = checked.plan
+            checked = _checked(entry, read_once(entry.site).with_hosts(entry.hosts))
+            plan, site = checked.plan, checked.site
             if engines and plan and plan.node_processes and checked.missing:
-                asked = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(site)
-                if asked not in seen:
+                key = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(site)
+                if key not in asked:
                     submission.launcher_of(site, plan.launcher).check(plan, site)
-                seen.add(asked)
+                asked.add(key)
         except TrainmarkError as fault:
             where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
-            told = {"where": where, "rule": fault.rule, "remedy": fault.remedy}
-            raise type(fault)(fault.what, **told) from fault
+            raise type(fault)(
+                fault.what, where=where, rule=fault.rule, remedy=fault.remedy
+            ) from fault
         entries.append(checked)
     return entries
 
 
-def _checked(entry: Entry, site: Site, generated_root: Path | None) -> CheckedEntry:
+def _checked(entry: Entry, site: Site) -> CheckedEntry:
     elsewhere = site.elsewhere(entry.launcher)
     try:
         vendor = capable_vendor(
@@ -202,8 +185,7 @@ def _checked(entry: Entry, site: Site, generated_root: Path | None) -> CheckedEn
     except EnvironmentFault as fault:
         return CheckedEntry(name=entry.name, site=site, skipped=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
-    plan = resolve(request, elsewhere=elsewhere, generated_root=generated_root)
-    checked = CheckedEntry(name=entry.name, plan=plan, site=site)
+    checked = CheckedEntry(name=entry.name, plan=resolve(request, elsewhere=elsewhere), site=site)
     checked.look()
     return checked
 
@@ -311,10 +293,10 @@ def _alone(entries: Sequence[CheckedEntry]) -> Iterator[None]:
         try:
             base.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(base))
-        except BlockingIOError:
-            what = "another `trainmark run` of this plan is running there"
-            remedy = "wait for it, or choose another --out"
-            raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
         except OSError as error:
-            raise _unusable(base, error) from error
+            what, remedy = f"cannot be used: {error.strerror}", "choose another --out"
+            if isinstance(error, BlockingIOError):
+                what = "another `trainmark run` of this plan is running there"
+                remedy = f"wait for it, or {remedy}"
+            raise EnvironmentFault(what, where=str(base), remedy=remedy) from error
         yield

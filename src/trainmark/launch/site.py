@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
@@ -22,19 +22,13 @@ from trainmark.plan.choosing import Elsewhere
 # The names of the launchers: site files and verbs name engines that they never load.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
 CONTAINER = "container"  # this machine, in the site's container
-CLASSES = {
-    CONTAINER: "Container",
-    "slurm": "Slurm",
-    "ssh": "Ssh",
-    "kubernetes": "Kubernetes",
-    "ray": "Ray",
-}
-NAMES = (LOCAL, *CLASSES)
+NAMES = (LOCAL, CONTAINER, "slurm", "ssh", "kubernetes", "ray")
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+MountText = Annotated[str, Field(pattern=r"^/[^:,]*:/[^:,]*(:r[ow])?$")]
 
 
 class ContainerSite(Frozen):
@@ -42,7 +36,7 @@ class ContainerSite(Frozen):
 
     Args:
         runtime: None: the engine's own (pyxis for Slurm, the pod for Kubernetes).
-        mounts: ``HOST:CONTAINER[:ro]`` each.
+        mounts: ``HOST:CONTAINER[:ro]`` each, paths from the root without comma.
         shared_memory: size of ``/dev/shm``, for example ``16g``; None: the host's.
         arguments: further ones of the runtime, before the image.
         python: interpreter in the image.
@@ -51,7 +45,7 @@ class ContainerSite(Frozen):
 
     image: str
     runtime: Literal["docker", "podman", "apptainer", "pyxis"] | None = None
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[MountText, ...] = ()
     shared_memory: str | None = None
     arguments: tuple[str, ...] = ()
     python: str = "python"
@@ -64,16 +58,15 @@ class ContainerSite(Frozen):
 
 
 class SlurmSite(Frozen):
-    """What ``sbatch`` is told; ``options`` are further ones, without their dashes."""
+    """What ``sbatch`` is told.
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    time: str | None = None
-    constraint: str | None = None
-    reservation: str | None = None
+    Args:
+        exclusive: whether to ask for whole nodes, with all their memory.
+        options: further ones of sbatch, without their dashes, for example ``partition``; those
+            without a value are ``true``, and ``{nproc}`` is the number of ranks on a node.
+    """
+
     exclusive: bool = True
-    gpus_option: Literal["gpus-per-node", "gres", "none"] = "none"
     options: dict[str, str] = Field(default_factory=dict)
 
 
@@ -87,35 +80,20 @@ class Toleration(Frozen):
     tolerationSeconds: int | None = None  # noqa: N815 - Kubernetes' name
 
 
-class VolumeSite(Frozen):
-    """A folder of the pods: a claim, or a folder of the nodes."""
-
-    path: str
-    claim: str | None = None
-    host_path: str | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> VolumeSite:
-        if (self.claim is None) == (self.host_path is None):
-            raise ValueError("must have claim or host_path")
-        return self
-
-
 class KubernetesSite(Frozen):
     """What the manifest says.
 
     Args:
-        resource: ``KEY`` of a pod's devices, as many as ranks, or ``KEY=COUNT``; several with
-            commas. None: the key of the vendor's own device plugin.
+        resources: limits of a pod by name (``cpu``, ``memory``, …), beside as many of the vendor's
+            own devices as ranks, or in place of these, which ``0`` leaves out.
+        volumes: source by folder of the pods, as Kubernetes describes it.
     """
 
     namespace: str = "default"
     context: str | None = None
-    resource: str | None = None
-    cpu: str | None = None
-    memory: str | None = None
+    resources: dict[str, str] = Field(default_factory=dict)
     shared_memory: str = "16Gi"
-    volumes: tuple[VolumeSite, ...] = ()
+    volumes: dict[str, dict[str, dict[str, str]]] = Field(default_factory=dict)
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     image_pull_secrets: tuple[str, ...] = ()

@@ -38,18 +38,16 @@ def launcher_of(site: Site, name: str) -> Launcher:
     """Return a launcher that can be used here.
 
     Raises:
-        UsageError: no launcher is called so.
         EnvironmentFault: what it needs is not here.
     """
-    found = launchers.load(name)
-    why = found.absent(site)
+    why = launchers.absent(name, site)
     if why is not None:
         raise EnvironmentFault(
             f"launcher {name} cannot be used here: {why}",
             where="--launcher",
             remedy="see `trainmark list launchers`, and docs/launchers.md for what each needs",
         )
-    return found
+    return launchers.load(name)
 
 
 def prepare(plan: Plan, site: Site) -> Callable[[], Job]:
@@ -58,22 +56,21 @@ def prepare(plan: Plan, site: Site) -> Callable[[], Job]:
     Raises:
         TrainmarkError: there is no run.
     """
-    launcher = launcher_of(site, plan.launcher)
-    launcher.check(plan, site)
-    command = launcher.command(plan, site)
-    folder = Path(plan.run_dir)
+    launcher_of(site, plan.launcher).check(plan, site)
+    asked, folder = command(plan, site), Path(plan.run_dir)
     with run_dir.created(folder):
         run_dir.begin(plan, folder, {}).close()
-        for name, content in whole(command, plan, site).files.items():
+        for name, content in asked.files.items():
             (folder / name).write_text(content, encoding="utf-8")
-    return lambda: launcher.start(command, plan, site)
+    return lambda: launchers.start(asked, plan, site)
 
 
-def whole(command: Command, plan: Plan, site: Site) -> Command:
-    """Return ``command`` with plan and site among its files, as its pasted text needs them."""
+def command(plan: Plan, site: Site) -> Command:
+    """Return what starts ``plan``, with plan and site among its files, as its pasted text needs."""
+    found = launchers.load(plan.launcher).command(plan, site)
     settings = site.model_dump_json(indent=2, exclude_defaults=True) + "\n"
     own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: settings}
-    return replace(command, files=own | dict(command.files))
+    return replace(found, files=own | dict(found.files))
 
 
 def attach(folder: Path) -> tuple[Plan, Job]:
@@ -98,7 +95,7 @@ def attach(folder: Path) -> tuple[Plan, Job]:
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # a pasted script
         run_dir.begin(plan, folder, {}).close()
-    return plan, launcher_of(site, plan.launcher).attach(plan, site)
+    return plan, launcher_of(site, plan.launcher).job(plan, site, None)
 
 
 def follow(

@@ -116,7 +116,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
 
         from trainmark import cases, devices
         from trainmark.plan.plan import Plan
-        from trainmark.protocols import Counts, JobContext
+        from trainmark.protocols import JobContext
         from trainmark.rank.agreement import refuse_other_packages
         from trainmark.rank.fit import memory_that_fits
         from trainmark.rank.loop import MeasuredLoop, Schedule
@@ -153,8 +153,6 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         data = job_module.load_data(context)
     with rank.span("model_build"):
         job = job_module.build(context, data)
-    rows = recipe.micro_batch_size * recipe.grad_accum_steps
-    tokens = rows * getattr(recipe, "seq_length", 0)
     rank.events.emit(
         "facts",
         device=device.describe(),
@@ -165,7 +163,6 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
-        step_flops=job.model_flops(Counts(rows, rows, tokens, tokens)),
         samples_per_epoch=getattr(job, "samples_per_epoch", None),
         collective=vendor.collective_library() if distributed else None,
     )

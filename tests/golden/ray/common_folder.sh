@@ -12,5 +12,5 @@ cat > ray.json <<'TRAINMARK_FILE'
   "script": "unset OMP_NUM_THREADS\nset -e\nexec /opt/trainmark/bin/python -m trainmark.launch.node /somewhere/run --port 29500 --port @PORT@ --heartbeat --node-rank \"@RANK@\" --master \"@MASTER@\"\n"
 }
 TRAINMARK_FILE
-RAY_API_SERVER_ADDRESS=http://head:8265 ray job submit --no-wait --submission-id=20260102T030405Z-toy-abc123 '--runtime-env-json={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray /somewhere/run
+ray job submit --no-wait --address=http://head:8265 --submission-id=20260102T030405Z-toy-abc123 '--runtime-env-json={"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' -- /opt/trainmark/bin/python -m trainmark.launch.launchers.ray /somewhere/run > job.id
 )

@@ -9,18 +9,16 @@ ends jobs; a launcher of ours only speaks with it. On every node the command sta
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Literal, Protocol
+from shutil import which
+from typing import IO, TYPE_CHECKING, Literal, Protocol
 
-from trainmark.errors import EnvironmentFault, RecordError, UsageError, nearest
-from trainmark.launch.site import CLASSES, NAMES
+from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.launch.site import CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +27,11 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 Phase = Literal["waiting", "running", "ended", "lost"]
+Process = subprocess.Popen[bytes]
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
+LOG_FILE = "log.job.txt"  # there too: what a job prints that is no node
+NO_RUNTIME = "the site's file names no docker, podman or apptainer"
+_PATIENCE_S = 60.0  # with a program of an engine under load
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 
 
@@ -39,15 +41,14 @@ class Command:
 
     Args:
         argv: program and arguments.
-        env: variables beside those of the caller.
         files: content by path, relative to the run directory.
-        prints_job: whether its standard output is the job's id, to be kept in ``JOB_FILE``.
+        submits: whether it returns at once and prints the job's id, which ``JOB_FILE`` keeps; the
+            job then goes on without the process that started it.
     """
 
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    prints_job: bool = False
+    files: Mapping[str, str]
+    submits: bool = False
 
     def script(self, run_dir: Path) -> str:
         """Return the text for a shell that does what ``start`` does, as it can be pasted."""
@@ -92,14 +93,10 @@ class Launcher(Protocol):
     """One way to start a run on the machines of a site.
 
     Args:
-        detaches: whether its jobs go on without the process that started them.
+        programs: what must be on the path here.
     """
 
-    name: str
-    detaches: bool
-
-    def absent(self, site: Site) -> str | None:
-        """Return why it cannot be used here, None if it can."""
+    programs: tuple[str, ...]
 
     def check(self, plan: Plan, site: Site) -> None:
         """Look for what would stop the run, before anything is submitted.
@@ -112,15 +109,11 @@ class Launcher(Protocol):
     def command(self, plan: Plan, site: Site) -> Command:
         """Return what starts the run; a pure function."""
 
-    def start(self, command: Command, plan: Plan, site: Site) -> Job:
-        """Run ``command`` in the run directory, in which its files are.
-
-        Raises:
-            EnvironmentFault: the engine refused the job, in its own words.
-        """
-
-    def attach(self, plan: Plan, site: Site) -> Job:
+    def job(self, plan: Plan, site: Site, process: Process | None) -> Job:
         """Return the job that was started for ``plan``, also by a pasted script.
+
+        Args:
+            process: that of the command, if this process started it and it does not submit.
 
         Raises:
             RecordError: the run directory does not tell which.
@@ -128,17 +121,20 @@ class Launcher(Protocol):
 
 
 def load(name: str) -> Launcher:
-    """Return the launcher called ``name``; not the local one, which is no engine.
-
-    Raises:
-        UsageError: no launcher is called so.
-    """
-    if name not in CLASSES:
-        raise UsageError(
-            f"unknown launcher {name!r}", where="--launcher", remedy=nearest(name, NAMES)
-        )
-    launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), CLASSES[name])()
+    """Return the launcher called ``name``; not the local one, which is no engine."""
+    launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), name.capitalize())()
     return launcher
+
+
+def absent(name: str, site: Site) -> str | None:
+    """Return why a launcher cannot be used here, None if it can."""
+    programs: tuple[str, ...] = load(name).programs
+    if name == CONTAINER:
+        if site.container is None or not site.container.of_node:
+            return NO_RUNTIME
+        programs = (str(site.container.runtime),)
+    missing = ", ".join(program for program in programs if which(program) is None)
+    return f"{missing}: not on PATH" if missing else None
 
 
 def template(file: str, **values: object) -> str:
@@ -158,37 +154,60 @@ def limit_s(plan: Plan) -> float:
     return float(plan.recipe["timeout_s"]) + _GRACE_S
 
 
-def submit(command: Command, folder: Path) -> str:
-    """Run ``command`` in the run directory; return what it printed, kept if it is the job's id.
+def ask(
+    *argv: str,
+    given: str = "",
+    output: IO[bytes] | int = subprocess.PIPE,
+    folder: Path | None = None,
+) -> str:
+    """Run a program of an engine; return what it printed, unless ``output`` takes it.
 
     Raises:
         EnvironmentFault: it failed, with what it said.
     """
     try:
-        with (folder / JOB_FILE).open("w+b") if command.prints_job else TemporaryFile() as out:
-            ended = subprocess.run(
-                command.argv, cwd=folder, env=os.environ | dict(command.env), stdout=out,
-                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
-            out.seek(0)
-            printed, errors = (text.decode(errors="replace") for text in (out.read(), ended.stderr))
-    except OSError as error:
-        raise EnvironmentFault(f"{command.argv[0]}: {error.strerror}") from None
+        ended = subprocess.run(
+            argv, cwd=folder, input=given, stdout=output, stderr=subprocess.PIPE, text=True,
+            errors="replace", check=False, timeout=_PATIENCE_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFault(str(error), where=argv[0]) from None
     if ended.returncode:
-        said = (errors or printed).strip()[-2000:] or f"exit code {ended.returncode}"
-        raise EnvironmentFault(f"the engine refused the job: {said}", where=command.argv[0])
-    return printed
+        said = (ended.stderr or ended.stdout or "").strip()[-2000:]
+        raise EnvironmentFault(said or f"exit code {ended.returncode}", where=argv[0])
+    return ended.stdout or ""
 
 
-def job_id(plan: Plan, pattern: str) -> str:
+def start(command: Command, plan: Plan, site: Site) -> Job:
+    """Run ``command`` in the run directory, in which its files are.
+
+    What does not submit becomes a process that ends with this one.
+
+    Raises:
+        EnvironmentFault: the engine refused the job, in its own words.
+    """
+    folder, process = Path(plan.run_dir), None
+    if command.submits:
+        with (folder / JOB_FILE).open("wb") as file:
+            ask(*command.argv, output=file, folder=folder)
+    else:
+        with (folder / LOG_FILE).open("wb") as file:
+            process = subprocess.Popen(
+                ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=folder,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+    return load(plan.launcher).job(plan, site, process)
+
+
+def job_id(plan: Plan) -> str:
     """Return the last word of what the command of ``plan`` printed.
 
     Raises:
-        RecordError: there is none that matches ``pattern``.
+        RecordError: it printed nothing.
     """
     file = Path(plan.run_dir) / JOB_FILE
     words = file.read_text(errors="replace").split() if file.exists() else []
-    if not words or not re.fullmatch(pattern, words[-1], re.ASCII):
+    if not words:
         raise RecordError("does not name a job of this run", where=str(file))
     return words[-1]
 
@@ -199,26 +218,30 @@ class ChildJob:
 
     Args:
         process: None after the process ended that started it.
-        log: what it prints.
     """
 
-    process: subprocess.Popen[bytes] | None
-    log: Path
+    plan: Plan
+    site: Site
+    process: Process | None
 
     @property
     def id(self) -> str:
         """Return the id of the process."""
         return str(self.process.pid) if self.process else ""
 
+    @property
+    def folder(self) -> Path:
+        """Return the run directory."""
+        return Path(self.plan.run_dir)
+
     def state(self) -> JobState:
         """Return whether it runs, or its last words."""
         code = self.process.poll() if self.process else None
         if self.process and code is None:
             return JobState(phase="running", said="running")
-        words = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        words = (self.folder / LOG_FILE).read_text(errors="replace").splitlines() if code else []
         # The last of docker's words is about its help.
-        said = "; ".join(filter(None, words[-3:])) if code else ""
-        return JobState(phase="ended", said=said, exit_code=code)
+        return JobState(phase="ended", said="; ".join(filter(None, words[-3:])), exit_code=code)
 
     def cancel(self) -> None:
         """End it."""
@@ -227,17 +250,3 @@ class ChildJob:
 
     def collect(self) -> None:
         """Do nothing: it wrote into the run directory."""
-
-
-def child(command: Command, log: Path) -> subprocess.Popen[bytes]:
-    """Start ``command`` in the run directory as a process that ends with this one.
-
-    Args:
-        log: file of the run directory that gets what it prints.
-    """
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=log.parent,
-            env=os.environ | dict(command.env), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, start_new_session=True,
-        )  # fmt: skip

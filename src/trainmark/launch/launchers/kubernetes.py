@@ -9,15 +9,22 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
-from shutil import which
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import Command, JobState, job_id, limit_s, submit, template
+from trainmark.launch.launchers import (
+    Command,
+    JobState,
+    Phase,
+    Process,
+    ask,
+    job_id,
+    limit_s,
+    template,
+)
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
@@ -45,12 +52,11 @@ def name(run_id: str) -> str:
     return found if len(found) <= 44 else re.sub("-+", "-", f"{found[:19]}-{found[-24:]}")
 
 
-def accelerators(plan: Plan, site: Site) -> dict[str, int]:
-    """Return how many of what a pod asks for; empty for processors, and where no key is known."""
-    vendor = devices.all_vendors().get(plan.device.vendor)
-    words = site.kubernetes.resource or getattr(vendor, "kubernetes_resource", None) or ""
-    pairs = (word.partition("=") for word in words.split(",") if word)
-    return {key: int(count or plan.nproc) for key, _, count in pairs}
+def limits(plan: Plan, site: Site) -> dict[str, str]:
+    """Return how much of what a pod asks for."""
+    own = getattr(devices.all_vendors()[plan.device.vendor], "kubernetes_resource", None)
+    asked = ({own: str(plan.nproc)} if own else {}) | site.kubernetes.resources
+    return {name: amount for name, amount in asked.items() if amount != "0"}
 
 
 def manifest(plan: Plan, site: Site) -> str:
@@ -64,15 +70,13 @@ def manifest(plan: Plan, site: Site) -> str:
         remedy = "set image, and mounts as kubernetes.volumes"
         raise UsageError("pods take an image alone", where="site key container", remedy=remedy)
     own, called = site.kubernetes, name(plan.run_id)
-    amounts = {"cpu": own.cpu, "memory": own.memory}
     master = f"{called}-node-0-0.{called}"
     script = node_script(plan, site, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return template(
         "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
         tolerations=[one.model_dump(exclude_none=True) for one in own.tolerations],
-        limits=accelerators(plan, site) | {key: one for key, one in amounts.items() if one},
-        limit_s=round(limit_s(plan)),
+        limits=limits(plan, site), limit_s=round(limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
         script=script.replace("$", "$$"),
     )  # fmt: skip
@@ -81,27 +85,22 @@ def manifest(plan: Plan, site: Site) -> str:
 class Kubernetes:
     """Runs as a JobSet; see ``Launcher``."""
 
-    name = "kubernetes"
-    detaches = True
-
-    def absent(self, site: Site) -> str | None:  # noqa: ARG002
-        """Return why it cannot be used here, None if it can."""
-        return None if which("kubectl") else "no program `kubectl`"
+    programs = ("kubectl",)
 
     def check(self, plan: Plan, site: Site) -> None:
         """Refuse what no cluster could run, then let the cluster check the manifest."""
-        if not any(Path(plan.run_dir).is_relative_to(one.path) for one in site.kubernetes.volumes):
+        if not any(map(Path(plan.run_dir).is_relative_to, site.kubernetes.volumes)):
             raise UsageError(
                 f"no volume of the pods holds {plan.run_dir}",
                 where="site key kubernetes.volumes",
                 remedy="name one that this machine shares, by its path here",
             )
         vendor = devices.all_vendors()[plan.device.vendor]
-        if not vendor.counts_cores and not accelerators(plan, site):
+        if not vendor.counts_cores and limits(plan, site).keys() <= {"cpu", "memory"}:
             raise UsageError(
                 f"the resource that stands for {vendor.name} devices is unknown",
-                where="site key kubernetes.resource",
-                remedy="set it, for example vendor.com/gpu",
+                where="site key kubernetes.resources",
+                remedy='set it, for example {vendor.com/gpu: "8"}',
             )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST
@@ -111,16 +110,11 @@ class Kubernetes:
     def command(self, plan: Plan, site: Site) -> Command:
         """Return what starts the run; a pure function."""
         argv = (*_words(site), "create", "-f", MANIFEST, "-o", "name")
-        return Command(argv=argv, files={MANIFEST: manifest(plan, site)}, prints_job=True)
+        return Command(argv=argv, files={MANIFEST: manifest(plan, site)}, submits=True)
 
-    def start(self, command: Command, plan: Plan, site: Site) -> KubernetesJob:
-        """Create what the manifest says."""
-        submit(command, Path(plan.run_dir))
-        return self.attach(plan, site)
-
-    def attach(self, plan: Plan, site: Site) -> KubernetesJob:
+    def job(self, plan: Plan, site: Site, process: Process | None) -> KubernetesJob:  # noqa: ARG002
         """Return the job that was started for ``plan``, also by a pasted script."""
-        return KubernetesJob(job_id(plan, rf"[a-z][a-z0-9.-]*/{name(plan.run_id)}"), plan, site)
+        return KubernetesJob(job_id(plan), plan, site)
 
 
 class KubernetesJob:
@@ -159,45 +153,49 @@ def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:
     Args:
         found: the job and its pods, as ``kubectl get -o json`` lists them.
     """
-    pods = sorted((_pod(one) for one in found if one["kind"] == "Pod"), key=itemgetter(0))
-    states = [pod for _, pod in pods]
+    pods = [_pod(one) for one in sorted((x for x in found if x["kind"] == "Pod"), key=_node)]
     job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
-    words = [pod.said for pod in states if pod.said][:3]
+    words = [pod.said for pod in pods if pod.said][:3]
     if job is None:
         gone = "its pods are being deleted" if pods else "it was deleted"
         return JobState(phase="running" if pods else "lost", said=gone)
     if "Completed=True" in job:
         return JobState(phase="ended", said="Completed", exit_code=0)
-    if "Failed=True" in job and not any(pod.phase == "running" for pod in states):
+    if "Failed=True" in job and not any(pod.phase == "running" for pod in pods):
         why = job["Failed=True"]
-        taken = why["reason"] in _TAKEN or any(pod.phase == "lost" for pod in states)
-        code = next((pod.exit_code for pod in states if pod.exit_code), None)
-        text = "; ".join([_said(why), *words])
-        return JobState(phase="lost" if taken else "ended", said=text, exit_code=code)
-    waits = sum(pod.phase == "waiting" for pod in states)
+        taken = why["reason"] in _TAKEN or any(pod.phase == "lost" for pod in pods)
+        code = next((pod.exit_code for pod in pods if pod.exit_code), None)
+        said = "; ".join([_said(why), *words])
+        return JobState(phase="lost" if taken else "ended", said=said, exit_code=code)
+    waits = sum(pod.phase == "waiting" for pod in pods)
     suspended = [_said(job["Suspended=True"])] if "Suspended=True" in job else []
-    text = "; ".join([f"{len(pods) - waits} of {nnodes} pods run", *suspended, *words])
+    said = "; ".join([f"{len(pods) - waits} of {nnodes} pods run", *suspended, *words])
     runs = not waits and len(pods) >= nnodes
-    return JobState(phase="running" if runs else "waiting", said=text)
+    return JobState(phase="running" if runs else "waiting", said=said)
 
 
-def _pod(found: dict[str, Any]) -> tuple[int, JobState]:
-    """Return the number of a pod's node, and its state with why it waits or ended."""
-    node, status = int(found["metadata"]["annotations"][_INDEX]), found["status"]
-    told, boxes = _conditions(found), status.get("containerStatuses", [])
-    now = boxes[0].get("state", {}) if boxes else {}
+def _node(pod: dict[str, Any]) -> int:
+    return int(pod["metadata"]["annotations"][_INDEX])
+
+
+def _pod(found: dict[str, Any]) -> JobState:
+    """Return the state of a pod, with why it waits or ended."""
+    status, told = found["status"], _conditions(found)
+    now = (status.get("containerStatuses") or [{}])[0].get("state", {})
     over = now.get("terminated") or {}
     sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
                told.get("PodScheduled=False"), {"reason": status["phase"]})  # fmt: skip
     reasons = [one for one in sources if one and "reason" in one]
-    said, code = f"node {node}: {_said(reasons[0])}", over.get("exitCode")
+    code = over.get("exitCode")
     if any(one["reason"] in _TAKEN for one in reasons):
-        return node, JobState(phase="lost", said=said, exit_code=code)
-    if status["phase"] == "Failed" or code:
-        return node, JobState(phase="ended", said=said, exit_code=code or 1)
-    if over or "running" in now:
-        return node, JobState(phase="ended" if over else "running")
-    return node, JobState(phase="waiting", said=said)
+        phase: Phase = "lost"
+    elif status["phase"] == "Failed" or code:
+        phase, code = "ended", code or 1
+    elif over or "running" in now:
+        return JobState(phase="ended" if over else "running")
+    else:
+        phase = "waiting"
+    return JobState(phase=phase, said=f"node {_node(found)}: {_said(reasons[0])}", exit_code=code)
 
 
 def _conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -219,4 +217,4 @@ def _words(site: Site) -> list[str]:
 
 def _kubectl(site: Site, *words: str) -> str:
     """Return what ``kubectl`` prints."""
-    return submit(Command(argv=(*_words(site), "--request-timeout=10s", *words)), Path())
+    return ask(*_words(site), "--request-timeout=10s", *words)

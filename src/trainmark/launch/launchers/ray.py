@@ -18,13 +18,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import JOB_FILE, Command, JobState, Phase, submit
+from trainmark.launch.launchers import Command, JobState, Phase, Process
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ _END_PATIENCE_S = 50.0
 # Of the process that starts a node. Ray lowers the priority of what it runs, and kills the children
 # of a process that it ends; a node ends its ranks before itself.
 _WORKER_VARIABLES = {"RAY_worker_niceness": "0", "RAY_kill_child_processes_on_worker_exit": "0"}
-_MOST_SILENCES = 60  # answers missed one after another, after which the cluster counts as gone
 _RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # the driver's own wait is shorter
 
 
@@ -51,7 +49,6 @@ class RayJob:
     site: Site
     id: str
     phase: Phase = "waiting"
-    silences: int = 0
 
     def state(self) -> JobState:
         """Return what the cluster says, and what the driver says in the job's log."""
@@ -59,11 +56,8 @@ class RayJob:
             job = _asked(self.site, self.id)
             log = _asked(self.site, f"{self.id}/logs")["logs"]
         except EnvironmentFault as fault:
-            self.silences += 1
-            if self.silences > _MOST_SILENCES:
-                return JobState(phase="lost", said=str(fault))
             return JobState(phase=self.phase, said=str(fault))
-        self.silences, status = 0, job["status"]
+        status = job["status"]
         lines = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
         told: dict[str, Any] = json.loads(lines[-1]) if lines else {"phase": self.phase}
         # Of what our program printed the last line, of what Ray has to say the first.
@@ -87,11 +81,7 @@ class RayJob:
 class Ray:
     """Runs as jobs of a Ray cluster."""
 
-    name, detaches = "ray", True
-
-    def absent(self, site: Site) -> str | None:  # noqa: ARG002
-        """Return why it cannot be used here, None if it can."""
-        return None if which("ray") else "no program `ray`: pip install 'ray[default]'"
+    programs = ("ray",)
 
     def check(self, plan: Plan, site: Site) -> None:  # noqa: ARG002
         """Ask whether the cluster is there; what it has, the driver finds out.
@@ -119,20 +109,13 @@ class Ray:
             "script": f"unset OMP_NUM_THREADS\n{script}",
         }  # fmt: skip
         argv = (
-            "ray", "job", "submit", "--no-wait", f"--submission-id={plan.run_id}",
-            f"--runtime-env-json={json.dumps(_RUNTIME)}",
+            "ray", "job", "submit", "--no-wait", f"--address={site.ray.address or LOCAL_URL}",
+            f"--submission-id={plan.run_id}", f"--runtime-env-json={json.dumps(_RUNTIME)}",
             "--", site.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir,
         )  # fmt: skip
-        address = {"RAY_API_SERVER_ADDRESS": site.ray.address or LOCAL_URL}
-        return Command(argv=argv, env=address, files={ASKED_FILE: json.dumps(asked, indent=2)})
+        return Command(argv=argv, files={ASKED_FILE: json.dumps(asked, indent=2)}, submits=True)
 
-    def start(self, command: Command, plan: Plan, site: Site) -> RayJob:
-        """Submit the job."""
-        submit(command, Path(plan.run_dir))
-        (Path(plan.run_dir) / JOB_FILE).write_text(plan.run_id, encoding="utf-8")
-        return self.attach(plan, site)
-
-    def attach(self, plan: Plan, site: Site) -> RayJob:
+    def job(self, plan: Plan, site: Site, process: Process | None) -> RayJob:  # noqa: ARG002
         """Return the job that was submitted for ``plan``, by the run's id."""
         return RayJob(site, plan.run_id)
 

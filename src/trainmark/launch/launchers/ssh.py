@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, TimeoutExpired, run
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import ChildJob, Command, JobState, child, template
+from trainmark.launch.launchers import ChildJob, Command, JobState, Process, ask, template
 from trainmark.launch.node import MODULE, node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
 
@@ -31,9 +28,8 @@ if TYPE_CHECKING:
     from trainmark.launch.site import Site, SshSite
     from trainmark.plan.plan import Plan
 
-SCRIPT, LOG_FILE = "ssh.sh", "log.ssh.txt"
+SCRIPT = "ssh.sh"
 _LOST = 255  # ssh's own exit code
-_PATIENCE_S = 60.0
 _HOST = re.compile(r"(?:\w[\w.-]*@)?(?P<name>\w[\w.-]*|\[[\w:.]+\])(?::\d{1,5})?", re.ASCII)
 _FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
 _UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
@@ -99,12 +95,20 @@ def connection_fault(printed: str) -> str:
     return f"ssh: {('; '.join(lines[-3:]) or 'it said nothing').removeprefix('ssh: ')}"
 
 
-def _on_all(hosts: dict[str, str], fault: Callable[[str], str | None]) -> None:
-    """Ask all hosts at once, and raise all faults as one error.
+def _on_all(hosts: dict[str, str], act: Callable[[str], object]) -> None:
+    """Act on all hosts at once, and raise all faults as one error.
 
     Raises:
         EnvironmentFault: there are any.
     """
+
+    def fault(url: str) -> str | None:
+        try:
+            act(url)
+        except EnvironmentFault as error:
+            return connection_fault(error.what)
+        return None
+
     with ThreadPoolExecutor(64) as pool:
         found = zip(hosts, pool.map(fault, hosts.values()), strict=True)
         said = [f"{name}: {what}" for name, what in found if what]
@@ -116,19 +120,14 @@ def _on_all(hosts: dict[str, str], fault: Callable[[str], str | None]) -> None:
 class Ssh:
     """Bare hosts, named in a file."""
 
-    name = "ssh"
-    detaches = False
-
-    def absent(self, site: Site) -> str | None:  # noqa: ARG002 - the Protocol's
-        """Return why it cannot be used here, None if it can."""
-        return None if shutil.which("ssh") else "no ssh installed"
+    programs = ("ssh",)
 
     def check(self, plan: Plan, site: Site) -> None:
         """Let every host say whether it has this program."""
         folder = str(site.ssh.run_root or Path(plan.run_dir).parent)
         script = python_script(plan, site, ["-m", "trainmark", "--version"], folder=folder)
         hosts = read_hosts(site.ssh, nnodes=plan.nnodes)
-        _on_all(hosts, partial(_unfit, site=site, script=script))
+        _on_all(hosts, lambda url: ask("ssh", *words_to(url, site.ssh, script)))
 
     def command(self, plan: Plan, site: Site) -> Command:
         """Return the script that holds a connection to each node; it follows from the hosts too."""
@@ -147,41 +146,18 @@ class Ssh:
         script = template("ssh.sh.j2", plan=plan, nodes=nodes)
         return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 
-    def start(self, command: Command, plan: Plan, site: Site) -> SshJob:
-        """Run ``command``, which ends all nodes when this process ends."""
-        log = Path(plan.run_dir) / LOG_FILE
-        return SshJob(child(command, log), log, plan, site)
-
-    def attach(self, plan: Plan, site: Site) -> SshJob:
-        """Return the job of a run directory, which ended with the process that started it."""
-        return SshJob(None, Path(plan.run_dir) / LOG_FILE, plan, site)
-
-
-def _unfit(host: str, *, site: Site, script: str) -> str | None:
-    """Return why a host cannot run this program; None if it can."""
-    try:
-        done = run(
-            ["ssh", *words_to(host, site.ssh, script)], stdin=DEVNULL, capture_output=True,
-            text=True, check=False, timeout=_PATIENCE_S,
-        )  # fmt: skip
-    except TimeoutExpired:
-        return f"no answer in {_PATIENCE_S:g} s"
-    if done.returncode == _LOST:
-        return connection_fault(done.stderr)
-    said = (done.stderr.splitlines() or ["no answer"])[-1]
-    return f"{site.python} does not run this program there: {said}" if done.returncode else None
+    def job(self, plan: Plan, site: Site, process: Process | None) -> SshJob:
+        """Return the job of a run directory, which ends with the process that started it."""
+        return SshJob(plan, site, process)
 
 
 @dataclass
 class SshJob(ChildJob):
     """The script that holds the connections, and the nodes at their other ends."""
 
-    plan: Plan
-    site: Site
-
     def state(self) -> JobState:
         """Return whether it runs, or which nodes failed and which were lost."""
-        state, folder = super().state(), self.log.parent
+        state, folder = super().state(), self.folder
         if state.phase == "running":
             return replace(state, said=f"{self.plan.nnodes} nodes")
         codes = {path.suffix[5:]: path.read_text().strip() for path in folder.glob("ssh.exit*")}
@@ -205,15 +181,11 @@ class SshJob(ChildJob):
                 mark=shlex.quote(mark), folder=shlex.quote(folder), plan=PLAN_FILE
             )
             hosts = read_hosts(self.site.ssh, nnodes=self.plan.nnodes)
-            _on_all(hosts, lambda host: self._copied(host, script))
+            _on_all(hosts, lambda url: self._copied(url, script))
 
-    def _copied(self, host: str, script: str) -> str | None:
+    def _copied(self, url: str, script: str) -> None:
         with TemporaryFile() as packed:
-            argv = ["ssh", *words_to(host, self.site.ssh, script)]
-            done = run(argv, stdin=DEVNULL, stdout=packed, stderr=PIPE, check=False)
-            if done.returncode:
-                return connection_fault(done.stderr.decode(errors="replace"))
+            ask("ssh", *words_to(url, self.site.ssh, script), output=packed)
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(self.log.parent, filter="data")
-        return None
+                archive.extractall(self.folder, filter="data")
