@@ -163,12 +163,11 @@ class Hosts:
             "IdentitiesOnly": "yes",
             "IdentityAgent": "none",
         }
-        own = {"OMP_NUM_THREADS": "1"}
+        own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
         if "PYTHONPATH" in os.environ:
             own["PYTHONPATH"] = os.environ["PYTHONPATH"]
         return {
             "python": sys.executable,
-            "interface": "eth0",
             "environment": own,
             "ssh": {"options": options, "run_root": str(self.folder / "root"), **more},
         }

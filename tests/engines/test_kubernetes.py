@@ -44,7 +44,7 @@ def run(cluster, started, tmp_path):
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         site = {
-            "interface": "lo", "master_port": port,
+            "environment": {"GLOO_SOCKET_IFNAME": "lo"}, "master_port": port,
             "container": {"image": "trainmark:1", "python": sys.executable},
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }  # fmt: skip

@@ -47,7 +47,12 @@ def site_file(folder, **keys):
         port = free.getsockname()[1]
     slurm = {"exclusive": False, "options": {"partition": "main"} | keys}
     path = folder / "site.yaml"
-    text = {"launcher": "slurm", "interface": "lo", "master_port": port, "slurm": slurm}
+    text = {
+        "launcher": "slurm",
+        "environment": {"GLOO_SOCKET_IFNAME": "lo"},
+        "master_port": port,
+        "slurm": slurm,
+    }
     path.write_text(json.dumps(text))
     return path
 

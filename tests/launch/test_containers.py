@@ -87,7 +87,6 @@ def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
         mounts=["/opt/site:/opt/site:ro", "/scratch:/tmp"],
         shared_memory=None if vendor == "cpu" else "16g",
         arguments=["--memory=64g"] if vendor == "amd" else [],
-        pip_index="https://pypi.example/simple" if vendor == "amd" else None,
     ).model_copy(update={"environment": {"NCCL_DEBUG": "WARN"}, "setup": ("module load x",)})
     device = plan.device.model_copy(update={"vendor": vendor})
     planned = plan.model_copy(update={"run_dir": "/runs/a", "device": device})

@@ -98,7 +98,7 @@ def plan(tmp_path: Path) -> Any:
 
 def test_the_script_of_a_node(plan: Any) -> None:
     site = Site(
-        python="/opt/py", setup=("module load x",), environment={"A": "b c"}, interface="eth0",
+        python="/opt/py", setup=("module load x",), environment={"A": "b c"},
         data=Path("/data"), master_port=1234,
     )  # fmt: skip
     text = node_script(
@@ -109,7 +109,6 @@ def test_the_script_of_a_node(plan: Any) -> None:
         "set -e",
         "module load x",
         "export A='b c'",
-        "export GLOO_SOCKET_IFNAME=eth0",
         "exec /opt/py -m trainmark.launch.node /scratch/a --data /data --port 1234 "
         '--heartbeat --node-rank "$RANK" --master "$HOST"',
     ]

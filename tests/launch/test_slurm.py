@@ -59,7 +59,7 @@ def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
     })  # fmt: skip
     told = site(
         slurm=keys, setup=("module load cuda/12.8",), environment={"NCCL_DEBUG": "WARN INFO"},
-        interface="ib0", data=Path("/scratch/data"), master_port=31_000,
+        data=Path("/scratch/data"), master_port=31_000,
     )  # fmt: skip
     check_golden("slurm/all_keys.sh", Slurm().command(plan, told).script(Path(plan.run_dir)))
 

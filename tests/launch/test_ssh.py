@@ -82,19 +82,13 @@ def test_a_hosts_file_that_cannot_be_used_is_refused(
     assert caught.value.what == what
 
 
-def test_no_option_weakens_trust() -> None:
-    words = ssh.words_to("ssh://a", SshSite(options={"StrictHostKeyChecking": "no"}), "true")
+def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:
+    own = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
     first: dict[str, str] = {}
-    for name, _, value in (word.removeprefix("-o").partition("=") for word in words):
+    for word in ssh.words_to("ssh://a", SshSite(options=own), "true"):
+        name, _, value = word.removeprefix("-o").partition("=")
         first.setdefault(name, value)  # as ssh takes them
-    assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("yes", "yes")
-    unchecked = ssh.words_to("ssh://a", SshSite(check_host_keys=False), "true")
-    assert {"-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null"} <= set(unchecked)
-
-
-def test_unchecked_keys_of_hosts_are_a_label_of_the_run() -> None:
-    elsewhere = Site(ssh=SshSite(check_host_keys=False)).elsewhere
-    assert [elsewhere(name).labels for name in ("ssh", "slurm")] == [("host-keys-unchecked",), ()]
+    assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("accept-new", "yes")
 
 
 def test_what_would_be_submitted_is_golden(plan: Plan, make_site: Callable[..., Site]) -> None:

@@ -21,14 +21,13 @@ import select
 import shlex
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
 from trainmark.data.generated import default_root
 from trainmark.errors import DataError, TrainmarkError, UsageError, escaped
-from trainmark.launch import processes
+from trainmark.launch import processes, run_dir
 from trainmark.launch.launchers import template
 from trainmark.launch.local import run_ranks, set_up
 from trainmark.launch.processes import stop_signals_noted
@@ -89,14 +88,9 @@ def python_script(
     """
     variables, python = dict(site.environment), site.python
     more: dict[str, object] = {"in_container": False}
-    if site.interface is not None:
-        # torch's own connections are gloo's; collective libraries of devices follow the same form.
-        backends = ("gloo", plan.device.collective_backend)
-        variables |= {f"{name.upper()}_SOCKET_IFNAME": site.interface for name in backends}
     if site.container is not None:  # it is told of itself, whoever starts it
-        python, index = site.container.python, site.container.pip_index
-        own = {environment.IMAGE_VARIABLE: site.container.image, environment.PIP_VARIABLE: index}
-        variables = {name: value for name, value in own.items() if value is not None} | variables
+        python = site.container.python
+        variables = {environment.IMAGE_VARIABLE: site.container.image} | variables
         if site.container.of_node:
             more = _in_container(plan, site, folder, variables)
     command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
@@ -220,26 +214,19 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     Raises:
         TrainmarkError: this node cannot run its part; nothing was started.
     """
-    run_dir, number = asked.run_dir.absolute(), asked.node_rank
-    plan = Plan.read(run_dir)
+    there, number = asked.run_dir.absolute(), asked.node_rank
+    plan = Plan.read(there)
     folder = _data_folder(number, plan, asked.data)
     setup = set_up(
         devices.choose(plan.device.vendor), plan.nproc, processes.mark(plan.run_id, number)
     )
-    events.emit(
-        "launch",
-        unix_ns=time.time_ns(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=["trainmark.launch.node", str(number)],
-        environment=setup.described,
-        node=number,
-    )
+    run_dir.emit_launch(events, [MODULE, str(number)], setup.described, number)
     packages = {"trainmark": __version__, "python": setup.described["python"]}
     packages |= setup.described["packages"]
     setup.variables[NODE_VARIABLE] = json.dumps({"node": number, "packages": packages})
     setup.variables[DATA_VARIABLE] = str(folder)
     master = asked.master, asked.port
-    return run_ranks(plan, run_dir, setup, events, reason_to_stop, node=number, master=master)
+    return run_ranks(plan, there, setup, events, reason_to_stop, node=number, master=master)
 
 
 def main(words: list[str]) -> int:

@@ -100,16 +100,20 @@ def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
     try:
         plan.save(run_dir)
         events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
-        events.emit(
-            "launch",
-            unix_ns=time.time_ns(),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            argv=[Path(sys.argv[0]).name, *sys.argv[1:]],
-            environment=described,
-        )
+        emit_launch(events, [Path(sys.argv[0]).name, *sys.argv[1:]], described)
     except OSError as error:
         raise _cannot_write(run_dir, error) from error
     return events
+
+
+def emit_launch(
+    events: EventWriter, argv: list[str], described: dict[str, Any], node: int | None = None
+) -> None:
+    """Write the first event of a launcher or a node."""
+    events.emit(
+        "launch", unix_ns=time.time_ns(), started=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=argv, environment=described, node=node,
+    )  # fmt: skip
 
 
 def finish(run_dir: Path, events: EventWriter) -> Record:
@@ -162,18 +166,18 @@ def make_record(folder: Path) -> None:
     """
     if (folder / record.RECORD_FILE).exists():
         return
-    what, remedy = "the run is still running", "wait for its end, or stop it with Ctrl-C"
     try:
         plan = Plan.read(folder)
+        if plan.node_processes:
+            what = f"a run of launcher {plan.launcher}, whose job may still be running"
+            remedy = f"`trainmark run --attach {folder}` waits for it and makes the record"
+            raise RecordError(what, where=str(folder), remedy=remedy)
         with locked(folder):
-            if plan.node_processes:
-                what = f"a run of launcher {plan.launcher}, whose job may still be running"
-                remedy = f"`trainmark run --attach {folder}` waits for it and makes the record"
-                raise BlockingIOError
             if not (folder / record.RECORD_FILE).exists():
                 _make(plan, folder)
     except BlockingIOError:
-        raise RecordError(what, where=str(folder), remedy=remedy) from None
+        remedy = "wait for its end, or stop it with Ctrl-C"
+        raise RecordError("the run is still running", where=str(folder), remedy=remedy) from None
     except (OSError, ValueError) as error:
         what = f"cannot be read: {str(error).splitlines()[0]}"
         raise RecordError(what, where=str(folder)) from None

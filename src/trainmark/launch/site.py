@@ -40,7 +40,6 @@ class ContainerSite(Frozen):
         shared_memory: size of ``/dev/shm``, for example ``16g``; None: the host's.
         arguments: further ones of the runtime, before the image.
         python: interpreter in the image.
-        pip_index: package index that takes the place of the default one, recorded with the run.
     """
 
     image: str
@@ -49,7 +48,6 @@ class ContainerSite(Frozen):
     shared_memory: str | None = None
     arguments: tuple[str, ...] = ()
     python: str = "python"
-    pip_index: str | None = None
 
     @property
     def of_node(self) -> bool:
@@ -70,16 +68,6 @@ class SlurmSite(Frozen):
     options: dict[str, str] = Field(default_factory=dict)
 
 
-class Toleration(Frozen):
-    """What a pod tolerates, as Kubernetes names it."""
-
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
-    tolerationSeconds: int | None = None  # noqa: N815 - Kubernetes' name
-
-
 class KubernetesSite(Frozen):
     """What the manifest says.
 
@@ -95,7 +83,7 @@ class KubernetesSite(Frozen):
     shared_memory: str = "16Gi"
     volumes: dict[str, dict[str, dict[str, str]]] = Field(default_factory=dict)
     node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[dict[str, str], ...] = ()
     image_pull_secrets: tuple[str, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
 
@@ -117,14 +105,12 @@ class SshSite(Frozen):
 
     Args:
         hosts: file with a host a line; ``--hosts`` takes its place.
-        check_host_keys: false accepts any key, and the record says so.
         run_root: folder on the hosts for their files, which are copied back; None: the run
             directory is on a file system that all hosts share.
     """
 
     hosts: Path | None = None
     options: dict[str, str] = Field(default_factory=dict)
-    check_host_keys: bool = True
     run_root: Path | None = None
 
 
@@ -141,7 +127,6 @@ class Site(Frozen):
         setup: lines of a shell before anything else on each node (``module load …``).
         environment: variables of the ranks.
         master_port: where ranks meet on the first node.
-        interface: network interface of the ranks, as ``GLOO_SOCKET_IFNAME`` takes it.
     """
 
     launcher: str = "local"
@@ -153,7 +138,6 @@ class Site(Frozen):
     setup: tuple[str, ...] = ()
     environment: dict[Variable, str] = Field(default_factory=dict)
     master_port: Port = 29_500
-    interface: str | None = None
     container: ContainerSite | None = None
     slurm: SlurmSite = Field(default_factory=SlurmSite)
     kubernetes: KubernetesSite = Field(default_factory=KubernetesSite)
@@ -177,7 +161,6 @@ class Site(Frozen):
             device=self.device,
             nodes=self.nodes,
             devices_per_node=self.devices_per_node,
-            labels=() if name != "ssh" or self.ssh.check_host_keys else ("host-keys-unchecked",),
         )
 
     def with_hosts(self, file: Path | None) -> Site:

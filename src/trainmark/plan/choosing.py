@@ -186,14 +186,12 @@ class Elsewhere:
         device: vendor of their devices; None: as ``--device`` says, or as this machine has.
         nodes: that a run may have; None: unknown.
         devices_per_node: None: unknown.
-        labels: of runs there.
     """
 
     launcher: str
     device: str | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
-    labels: tuple[str, ...] = ()
 
     def vendor(self, chosen: str | None) -> Vendor:
         """Return the vendor of the nodes' devices, which need not be on this machine.

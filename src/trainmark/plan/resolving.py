@@ -183,7 +183,7 @@ def resolve(
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
-        labels=[*labels, *(() if elsewhere is None else elsewhere.labels)],
+        labels=labels,
         device=PlannedDevice(
             vendor=vendor.name,
             torch_type=vendor.torch_type,

@@ -1,7 +1,6 @@
 set -e
 module load x
 export TRAINMARK_CONTAINER_IMAGE=registry.example/trainmark:1
-export PIP_INDEX_URL=https://pypi.example/simple
 export NCCL_DEBUG=WARN
 set -- python -m trainmark.launch.node /runs/a --port 29500 --node-rank "$SLURM_NODEID" --master "node0"
 mkdir -p /runs/a

@@ -22,7 +22,6 @@ cat > node.sh <<'TRAINMARK_FILE'
 set -e
 module load cuda/12.8
 export NCCL_DEBUG='WARN INFO'
-export GLOO_SOCKET_IFNAME=ib0
 exec /opt/trainmark/bin/python -m trainmark.launch.node /somewhere/run --data /scratch/data --port 31000 --node-rank "$SLURM_NODEID" --master "$TRAINMARK_MASTER"
 TRAINMARK_FILE
 sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --time=1-02:30:00 --exclusive --partition=gpu '--constraint=[rack1|rack2]&a100' '--reservation=maintenance test' --gres=gpu:8 --mem=64G '--comment=it'"'"'s "ours" # $HOME' --contiguous job.sh > job.id

@@ -6,7 +6,6 @@ Run directory and data are on volumes that the pods and, for the run directory, 
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,12 +43,12 @@ _TAKEN = (
 
 
 def name(run_id: str) -> str:
-    """Return the name of what a run creates: letters, digits and ``-``, as DNS takes it.
+    """Return the name of what a run creates, from its time and token, as DNS takes it.
 
-    Of a longer one the time and the end, for NAME-node-0-INDEX-xxxxx has at most 63 characters.
+    NAME-node-0-INDEX-xxxxx has at most 63 characters.
     """
-    found = re.sub(r"[^a-z0-9]+", "-", f"tm-{run_id.lower()}").strip("-")
-    return found if len(found) <= 44 else re.sub("-+", "-", f"{found[:19]}-{found[-24:]}")
+    stamp, *_, token = run_id.lower().split("-")
+    return f"tm-{stamp}-{token}"
 
 
 def limits(plan: Plan, site: Site) -> dict[str, str]:
@@ -75,7 +74,6 @@ def manifest(plan: Plan, site: Site) -> str:
     return template(
         "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
-        tolerations=[one.model_dump(exclude_none=True) for one in own.tolerations],
         limits=limits(plan, site), limit_s=round(limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
         script=script.replace("$", "$$"),
@@ -94,13 +92,6 @@ class Kubernetes:
                 f"no volume of the pods holds {plan.run_dir}",
                 where="site key kubernetes.volumes",
                 remedy="name one that this machine shares, by its path here",
-            )
-        vendor = devices.all_vendors()[plan.device.vendor]
-        if not vendor.counts_cores and limits(plan, site).keys() <= {"cpu", "memory"}:
-            raise UsageError(
-                f"the resource that stands for {vendor.name} devices is unknown",
-                where="site key kubernetes.resources",
-                remedy='set it, for example {vendor.com/gpu: "8"}',
             )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST

@@ -32,9 +32,11 @@ SCRIPT = "ssh.sh"
 _LOST = 255  # ssh's own exit code
 _HOST = re.compile(r"(?:\w[\w.-]*@)?(?P<name>\w[\w.-]*|\[[\w:.]+\])(?::\d{1,5})?", re.ASCII)
 _FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
-_UNCHECKED = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 # A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
-_ALIVE = ("ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10", "ControlPath=none")
+_USUAL = (
+    "StrictHostKeyChecking=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3",
+    "ConnectTimeout=10", "ControlPath=none",
+)  # fmt: skip
 # A node that lost us may still be ending its ranks: its files are complete only afterwards.
 _PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
 tar -C {folder} --exclude={plan} -cf - ."""
@@ -78,9 +80,8 @@ def words_to(host: str, site: SshSite, script: str) -> list[str]:
 
     Of an option given twice, ssh takes the first.
     """
-    keys = ("StrictHostKeyChecking=yes",) if site.check_host_keys else _UNCHECKED
     given = [f"{name}={value}" for name, value in site.options.items()]
-    options = [f"-o{option}" for option in (*_FIXED, *keys, *given, *_ALIVE)]
+    options = [f"-o{option}" for option in (*_FIXED, *given, *_USUAL)]
     return [*options, host, shlex.join(["sh", "-c", script])]
 
 
