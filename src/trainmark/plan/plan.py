@@ -18,6 +18,7 @@ from trainmark.data.documents import Frozen
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
 from trainmark.plan.request import MOST_TFLOPS
+from trainmark.protocols.job import Progress  # noqa: TC001 - likewise
 from trainmark.recipe import NonNegativeInt, PositiveInt, Recipe
 from trainmark.spec import Case, Mission, PageSpec, Target, Text
 
@@ -120,6 +121,19 @@ class PlannedDevice(Frozen):
     product_names: list[str]
 
 
+class Resumed(Frozen):
+    """The checkpoint that a launch goes on from.
+
+    Args:
+        runs: earlier launches of the same training, in their order; their clocks are not added.
+        progress: how far it was.
+    """
+
+    runs: list[str]
+    checkpoint: str
+    progress: Progress
+
+
 class Plan(Frozen):
     """One launch of one case, fully resolved."""
 
@@ -147,6 +161,7 @@ class Plan(Frozen):
     launcher: str = "local"
     data: PlannedData
     run_dir: str
+    resumed: Resumed | None = None
     sample_every_s: Annotated[float, Field(ge=0, le=3_600)] = Field(
         default=0.0, description="between two samples of devices and host; 0: none are taken"
     )

@@ -48,6 +48,7 @@ class RunFields(TypedDict, total=False):
     seed: int | None
     sample_every: float | None
     peak_tflops: float | None
+    resume: str | Path | None
     out: str | Path | None
 
 
@@ -84,6 +85,9 @@ class RunRequest(Frozen):
         None, gt=0, le=MOST_TFLOPS,
         description="Dense TFLOP/s of a device, for MFU; default: as published.",
     )  # fmt: skip
+    resume: Path | None = Field(
+        None, description="Folder of a run, from whose last checkpoint training goes on."
+    )
     out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
 
     @classmethod

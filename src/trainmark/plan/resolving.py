@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainmark import cases, devices
 from trainmark.data.generated import default_root
 from trainmark.errors import DataError, UsageError
-from trainmark.plan import case_key, overrides
+from trainmark.plan import case_key, overrides, resuming
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import (
@@ -169,7 +169,7 @@ def resolve(
         ),
         peak_given=request.peak_tflops is not None,
     )  # fmt: skip
-    return Plan(
+    plan = Plan(
         suite_version=__version__,
         run_id=run_id,
         case=case.name,
@@ -200,6 +200,7 @@ def resolve(
         launcher="local" if elsewhere is None else elsewhere.launcher,
         sample_every_s=request.sample_every,
     )
+    return plan if request.resume is None else resuming.continued(plan, request.resume)
 
 
 def of_repeat(plan: Plan, index: int) -> Plan:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Evaluation,
         Job,
         JobContext,
+        Progress,
         RankWork,
         StepStages,
     )
@@ -41,7 +42,7 @@ __all__ = [
     "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition",
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
     "Job", "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor",
-    "MonitorFault", "Occupant", "RankWork", "Refusal",
+    "MonitorFault", "Occupant", "Progress", "RankWork", "Refusal",
     "ReplaysGraphs", "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip

@@ -99,6 +99,24 @@ class StepStages:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a training is, over all its launches: what a checkpoint goes on from.
+
+    Args:
+        epoch: the current one, counted from 0; ``steps_of_epoch`` of its steps are done.
+        samples: of all ranks.
+    """
+
+    steps: int = 0
+    epoch: int = 0
+    steps_of_epoch: int = 0
+    samples: int = 0
+
+
+PROGRESS_FILE = "progress.json"  # in a checkpoint's folder
+
+
+@dataclass(frozen=True, slots=True)
 class RankWork:
     """What one rank did in its windows after the warm-up; a case computes its own figures from it.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmark.errors import DivergedError, RunError
-from trainmark.protocols import Counts, StepStages
+from trainmark.protocols import Counts, Progress, StepStages
 from trainmark.rank.counting import (
     MeteredBatches,
     StepBatches,
@@ -54,10 +54,12 @@ class Schedule:
     target: Target | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, target: Target | None) -> Schedule:
-        """Take the schedule out of a recipe."""
+    def of(cls, recipe: Recipe, target: Target | None, *, done: int = 0) -> Schedule:
+        """Take the schedule out of a recipe: what is left of it after ``done`` steps."""
         of_recipe = [item.name for item in fields(cls) if item.name != "target"]
-        return cls(**{name: getattr(recipe, name) for name in of_recipe}, target=target)
+        found = cls(**{name: getattr(recipe, name) for name in of_recipe}, target=target)
+        most = found.max_steps
+        return replace(found, max_steps=None if most is None else most - done)
 
     def next_window(self, step: int) -> tuple[str, int]:
         """Return the phase of the window that starts after ``step`` steps, and its length."""
@@ -109,6 +111,8 @@ class MeasuredLoop:
     parameters: ParameterCheck | None = None
     compiled: Callable[[], int | None] = lambda: None
     first_step: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    begin: Progress = field(default_factory=Progress)  # of the training that goes on
+    save: Callable[[Progress], None] = lambda _: None
     outcome: Outcome = field(default_factory=Outcome)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -125,8 +129,9 @@ class MeasuredLoop:
         self.device.synchronize()
         self.barrier()
         start_ns = self.clock()
-        self._evaluate_at = self.schedule.next_evaluation(0)
-        for epoch in range(self.schedule.max_epochs):
+        self._samples_of_all = self.begin.samples
+        self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
+        for epoch in range(self.begin.epoch, self.schedule.max_epochs):
             self._train_epoch(epoch)
             self.outcome.epochs = epoch + 1
             last = self._out_of_steps() or epoch + 1 == self.schedule.max_epochs
@@ -163,12 +168,17 @@ class MeasuredLoop:
         return by_epochs or (last and self._evaluate_at < math.inf)
 
     def _train_epoch(self, epoch: int) -> None:
-        steps_before = self.outcome.steps
+        done = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
+        steps_before = self.outcome.steps - done
         more = True
         with closing(self.batches(epoch)) as source:  # an epoch may end before its last batch
             batches = MeteredBatches(source, self.device)
             while more and not self._out_of_steps() and not self.outcome.target_reached:
-                phase, length = self.schedule.next_window(self.outcome.steps)
+                steps = self.outcome.steps
+                total, of_epoch = self.begin.steps + steps, steps - steps_before
+                self.save(Progress(total, epoch, of_epoch, self._samples_of_all))
+                self.enter("train")
+                phase, length = self.schedule.next_window(steps)
                 with self.first_step if phase == "compile" else nullcontext():
                     more = self._window(batches, epoch=epoch, phase=phase, length=length)
                 if self._samples_of_all >= self._evaluate_at:
@@ -179,7 +189,7 @@ class MeasuredLoop:
             raise RunError("epoch_without_batch", epoch=epoch + 1)
         if not more:
             refuse_epoch(epoch=epoch, steps=steps, planned=self.job.steps_per_epoch)
-            self.outcome.whole_epochs += 1
+            self.outcome.whole_epochs += not self.begin.steps  # none of those before is known
 
     def _window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
         """Take up to ``length`` steps between two synchronisations; False at the epoch's end."""

@@ -116,6 +116,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
 
         from trainmark import cases, devices
         from trainmark.plan.plan import Plan
+        from trainmark.plan.resuming import CHECKPOINTS_DIR
         from trainmark.protocols import JobContext
         from trainmark.rank.agreement import refuse_other_packages
         from trainmark.rank.fit import memory_that_fits
@@ -125,6 +126,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         from trainmark.train.parallel import counting
         from trainmark.train.parameters import GradientWatch, TensorDigest
         from trainmark.train.read_ahead import batches_of
+        from trainmark.train.run_state import Checkpoints
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
@@ -153,6 +155,9 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         data = job_module.load_data(context)
     with rank.span("model_build"):
         job = job_module.build(context, data)
+    checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, rank.span)
+    if plan.resumed is not None:
+        checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
     rank.events.emit(
         "facts",
         device=device.describe(),
@@ -181,7 +186,9 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
     MeasuredLoop(
         job=job,
         batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches, rows=rank.rows),
-        schedule=Schedule.of(recipe, case.target(recipe)),
+        schedule=Schedule.of(recipe, case.target(recipe), done=checkpoints.begin.steps),
+        begin=checkpoints.begin,
+        save=checkpoints.save,
         device=device,
         clock=clock,
         barrier=barrier,
@@ -192,6 +199,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         compiled=counting(recipe),
         first_step=nullcontext() if recipe.compile else watch_step,
     ).run()
+    checkpoints.close()
     watch.close()
     if hasattr(job, "save"):
         with rank.span("checkpoint"):

@@ -100,7 +100,8 @@ def _counts(record: Record) -> Iterator[Difference]:
     yield "ranks.steps", {rank.steps for rank in ranks}, {counts.steps}
     if not any(found.code == "own_epoch" for found in record.findings):
         begun, whole = counts.epochs, plan.data.train_samples
-        yield from _bounds("counts.epochs", counts.samples, (begun - 1) * whole + 1, begun * whole)
+        least = 0 if plan.resumed else (begun - 1) * whole + 1
+        yield from _bounds("counts.epochs", counts.samples, least, begun * whole)
         if whole >= batch:
             yield "steps.samples", max(record.steps.samples, default=batch), batch
     for name, value in (("max_epochs", counts.epochs), ("max_steps", counts.steps)):
@@ -168,6 +169,7 @@ def _labels(record: Record) -> Iterator[Difference]:
         "compiled_while_measured": bool(compiled),
         "quality_above_best": above_best(plan, record.quality),
         "oversubscribed": "oversubscribed" in plan.labels,
+        "resumed": plan.resumed is not None,
     }
     for code, there in must.items():
         yield f"notes.{code}", code in codes, there
@@ -221,7 +223,10 @@ def _rates(record: Record) -> Iterator[Difference]:
     yield "figures.p_core", rates, sorted(rates)
     windows_s = [_windows_ns(rank.spans_ns) / 1e9 for rank in ranks]
     evaluated_s = [rank.spans_ns["evaluate"] / 1e9 for rank in ranks]
-    most_s = [x + rank.spans_ns["other"] / 1e9 for x, rank in zip(windows_s, ranks, strict=True)]
+    most_s = [
+        x + (rank.spans_ns["other"] + rank.spans_ns["checkpoint"]) / 1e9
+        for x, rank in zip(windows_s, ranks, strict=True)
+    ]
     least, most = (max(map(sum, zip(x, evaluated_s, strict=True))) for x in (windows_s, most_s))
     yield from _bounds("figures.train_time", train_s, least, most)
     waited_s = record.spans.train_parts_ns["data_wait"] / 1e9

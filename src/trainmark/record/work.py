@@ -36,6 +36,7 @@ def planned_work(plan: Plan) -> dict[str, Any]:
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id,
+        "resumed_after": plan.resumed and plan.resumed.progress.steps,
         "suite_version": ".".join(plan.suite_version.split(".")[:2]),
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.protocols import Batch, Counts, Evaluation, Progress
 from trainmark.train.causal_flops import SHARE
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
@@ -68,12 +68,20 @@ class NextTokenJob:
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
+        self._begin = Progress()
+
+    def go_on(self, begin: Progress, scale: Tensor) -> None:
+        """Take the place in data and schedule of a checkpoint; see ``run_state.Checkpoints``."""
+        self._begin = begin
+        self.stepper.go_on(begin.steps, scale)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches; see ``Job.batches``."""
         index = self.data.train.epoch(epoch)
+        done = self._begin.steps_of_epoch if epoch == self._begin.epoch else 0
         return training_batches(
-            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here
+            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here,
+            first_step=done,
         )  # fmt: skip
 
     def _loss_sum(self, batch: Batch) -> Tensor:

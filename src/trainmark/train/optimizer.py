@@ -87,6 +87,20 @@ class LossScaler:
         """Return how many steps were dropped. Synchronises: call after the loop."""
         return int(self._skipped.item())
 
+    def state(self) -> Tensor:
+        """Return scale, steps since it changed and overflows left, for ``load``. Synchronises."""
+        found = self._scaler.state_dict() if self.enabled else {"scale": 1.0, "_growth_tracker": 0}
+        numbers = [found["scale"], found["_growth_tracker"], self._until_halved.item()]
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    def load(self, state: Tensor) -> None:
+        """Take over what ``state`` returned."""
+        if self.enabled:
+            scale, growth, left = state.tolist()
+            now = {"scale": scale, "_growth_tracker": int(growth)}
+            self._scaler.load_state_dict(self._scaler.state_dict() | now)
+            self._until_halved.fill_(left)
+
     def step(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
         """Step ``optimizer`` unless a gradient overflowed, then adapt the scale.
 

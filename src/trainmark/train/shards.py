@@ -89,18 +89,20 @@ class Sharding:
         return -(-self.num_rows // self.global_batch_size)
 
     def micro_batches(
-        self, epoch: int, *, order: NDArray[np.int64] | None = None
+        self, epoch: int, *, order: NDArray[np.int64] | None = None, first_step: int = 0
     ) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches of ``epoch``.
 
         Args:
             order: row numbers as they are trained, (num_rows,); none: a permutation that
                 depends on seed and epoch.
+            first_step: of the epoch, those before it are left out.
         """
         if order is None:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
         assert len(order) == self.num_rows
-        for start in range(0, self.num_rows, self.global_batch_size):
+        done = first_step * self.global_batch_size
+        for start in range(done, self.num_rows, self.global_batch_size):
             step_rows = order[start : start + self.global_batch_size]
             samples = len(step_rows)
             first = samples * self.rank // self.world_size
@@ -138,16 +140,17 @@ def training_batches(
     *,
     order: NDArray[np.int64] | None = None,
     counted: bool = True,
+    first_step: int = 0,
     tensors: Callable[[Any], Any] = tensors_of,
 ) -> Iterator[Batch]:
     """Yield this rank's micro-batches of ``epoch``.
 
     Args:
-        order: see ``Sharding.micro_batches``.
+        order, first_step: see ``Sharding.micro_batches``.
         counted: false where another rank of the same replica counts the samples.
         tensors: turns what ``split.batch`` returns into tensors.
     """
-    for part in sharding.micro_batches(epoch, order=order):
+    for part in sharding.micro_batches(epoch, order=order, first_step=first_step):
         arrays, counts = split.batch(part.rows)
         if part.weightless:
             counts = Counts()

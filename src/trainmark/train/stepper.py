@@ -175,6 +175,15 @@ class Stepper:
                 floor=LOSS_SCALE_FLOOR,
             )
 
+    def scale_state(self) -> Tensor:
+        """Return the state of the loss scale for a checkpoint. Synchronises."""
+        return self._scaler.state()
+
+    def go_on(self, steps: int, scale: Tensor) -> None:
+        """Continue after ``steps`` with a state of the loss scale."""
+        self.steps = steps
+        self._scaler.load(scale)
+
     def loss_scale(self) -> float | Tensor:
         """Return the factor on the next step's gradients; a tensor on the device."""
         return self._scaler.current() if self._scaler.enabled else 1.0

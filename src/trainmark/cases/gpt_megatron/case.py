@@ -46,6 +46,11 @@ class GptRecipe(Recipe):
         False, "recompute blocks in the backward pass to save memory", rule="closed"
     )
 
+    checkpoint_every_steps: PositiveInt | None = recipe_field(
+        None, "optimizer steps between two checkpoints of the training; none: none is saved",
+        rule="closed",
+    )  # fmt: skip
+
     def prevents_replay(self) -> str | None:
         """Return why checkpointing prevents it: it saves the state of dropout's generator."""
         if not self.checkpoint_activations:

@@ -72,6 +72,11 @@ class Llama31Recipe(Recipe):
         rule="closed",
     )
 
+    checkpoint_every_steps: PositiveInt | None = recipe_field(
+        None, "optimizer steps between two checkpoints of the training; none: none is saved",
+        rule="closed",
+    )  # fmt: skip
+
     @property
     def matmul_weights(self) -> int:
         """Weights that take part in matrix products: blocks and head, not the token table."""

@@ -45,6 +45,12 @@ def to_mlperf(record: Record, folder: Path) -> str:
 
     A case that MLPerf has too adds the keys of its ruleset.
     """
+    if record.plan.resumed:
+        raise RecordError(
+            "goes on from a checkpoint", where=record.run_id,
+            rule="an MLPerf log has the whole training between run_start and run_stop",
+            remedy="export the log of a run that was not interrupted, or --to perflog",
+        )  # fmt: skip
     lines, case = LINES["mlperf"], record.plan.case
     if case in cases.names() and cases.has_part(case, "export"):
         own = cases.part(case, "export").mlperf(record.plan.recipe)

@@ -275,6 +275,8 @@ def _on_conditions(run: Inputs) -> Iterator[Message]:
     graphs = graphs_while_measured(run.timeline)
     if graphs:
         yield message("compiled_while_measured", graphs=graphs)
+    if resumed := run.plan.resumed:
+        yield message("resumed", steps=resumed.progress.steps, runs=", ".join(resumed.runs))
     if "oversubscribed" in run.plan.labels:
         yield message("oversubscribed")
     yield from _many_threads(run)

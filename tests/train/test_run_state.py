@@ -1,0 +1,197 @@
+"""A training that goes on from a checkpoint is the one that was never interrupted."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tiny_gpt
+import tiny_llama31
+from fakes import FakeClock, SyncDevice
+from real_ranks import on_ranks
+from trainmark.errors import DataError, TrainmarkError
+from trainmark.plan.plan import Plan
+from trainmark.plan.request import RunRequest
+from trainmark.plan.resolving import resolve
+from trainmark.plan.resuming import CHECKPOINTS_DIR, continued
+from trainmark.protocols import Progress
+from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.train.read_ahead import batches_of
+from trainmark.train.run_state import Checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("default:torch.distributed is disabled"),
+]
+EVERY, STEPS = 2, 7
+
+
+def train(
+    job: Any, folder: Path, *, steps: int, begin: tuple[Path, Progress] | None = None
+) -> list[tuple[float, int, int]]:
+    """Train to ``steps`` over all launches; return loss, samples and epoch of each step here."""
+    events: list[dict[str, Any]] = []
+    recipe = replace(job.recipe, max_steps=steps, max_epochs=9, window_steps=1, warmup_steps=2)
+    checkpoints = Checkpoints(job, job.context, folder, lambda _: nullcontext())
+    if begin is not None:
+        checkpoints.load(*begin)
+    device = SyncDevice(FakeClock())
+    MeasuredLoop(
+        job=job, batches=lambda epoch: batches_of(job, device, epoch, depth=2),
+        schedule=Schedule.of(recipe, None, done=checkpoints.begin.steps), device=device,
+        clock=device.clock, barrier=lambda: None, begin=checkpoints.begin, save=checkpoints.save,
+        emit=lambda event, **fields: events.append({"event": event, **fields}),
+    ).run()  # fmt: skip
+    checkpoints.close()
+    return [
+        (float(loss), samples, event["epoch"])
+        for event in events if event["event"] == "window"
+        for loss, samples in zip(event["loss"], event["step_samples"], strict=True)
+    ]  # fmt: skip
+
+
+def interrupted(
+    rank: int, ranks: int, new_job: Callable[..., Any], folder: Path, changes: dict[str, Any]
+) -> list[Any]:
+    """Return the steps of a whole training, and those after a checkpoint of a shorter one."""
+    fields = {"rank": rank, "world_size": ranks, "checkpoint_every_steps": EVERY, **changes}
+    whole = train(
+        new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=STEPS
+    )
+    train(new_job(**fields), folder, steps=5)
+    left = Progress(4, *divmod(4, new_job(**fields).steps_per_epoch), samples=0)
+    rest = train(new_job(**fields), folder / "on", steps=STEPS, begin=(folder / "step-4", left))
+    return [whole, rest]
+
+
+@pytest.mark.parametrize(
+    ("new_job", "changes"),
+    [
+        (tiny_llama31.new_job, {}),
+        (tiny_gpt.new_job, {"dropout": 0.1}),  # 3 steps an epoch: the rest is of the second
+        (tiny_gpt.new_job, {"precision": "fp16"}),
+    ],
+)
+def test_the_steps_after_a_checkpoint_are_those_of_one_training(
+    tmp_path: Path, new_job: Any, changes: dict[str, Any]
+) -> None:
+    whole, rest = interrupted(0, 1, new_job, tmp_path, changes)
+    assert rest == whole[4:]
+    assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
+
+
+@pytest.mark.cpu_seconds(90)
+def test_shards_of_two_ranks_go_on_with_two_and_with_one(tmp_path: Path) -> None:
+    changes = {"micro_batch_size": 4}
+    places = [tmp_path / name for name in ("ranks", "checkpoints")]
+    for place in places:
+        place.mkdir()
+    found = on_ranks(2, places[0], interrupted, 2, tiny_llama31.new_job, places[1], changes)
+    for whole, rest in found:
+        for step, expected in zip(rest, whole[4:], strict=True):
+            assert step == pytest.approx(expected, abs=1e-6)
+    alone = train(
+        tiny_llama31.new_job(micro_batch_size=8), tmp_path / "alone", steps=STEPS,
+        begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
+    )  # fmt: skip
+    means = [
+        sum(step[0] for step in steps) / 2 for steps in zip(*(x[0][4:] for x in found), strict=True)
+    ]
+    assert [step[0] for step in alone] == pytest.approx(means, abs=1e-6)
+
+
+def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
+    train(tiny_llama31.new_job(checkpoint_every_steps=EVERY), tmp_path, steps=3)
+    place, begin = tmp_path / "step-2", Progress(2, 0, 2, 16)
+    other = tiny_llama31.new_job(hidden_size=64)
+    with pytest.raises(DataError, match="cannot be loaded"):
+        train(other, tmp_path, steps=3, begin=(place, begin))
+    (shard,) = place.glob("*.distcp")
+    shard.write_bytes(shard.read_bytes()[:-20_000])
+    with pytest.raises(DataError, match="cannot be loaded") as caught:
+        train(tiny_llama31.new_job(), tmp_path, steps=3, begin=(place, begin))
+    assert "remove this folder" in (caught.value.remedy or "")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]:
+    root = tmp_path_factory.mktemp("data")
+
+    def plan(overrides: dict[str, Any] | None = None, **fields: Any) -> Plan:
+        request = RunRequest.of(
+            case="llama31_8b", overrides=overrides or {}, device="cpu", **fields
+        )
+        return resolve(request, generated_root=root)
+
+    return plan
+
+
+def earlier(planned: Any, folder: Path, *steps: int) -> Plan:
+    """Write what planning reads of a run with checkpoints after ``steps``."""
+    folder.mkdir()
+    plan: Plan = planned()
+    plan.save(folder)
+    for number in steps:
+        place = folder / CHECKPOINTS_DIR / f"step-{number}"
+        place.mkdir(parents=True)
+        (place / ".metadata").touch()
+        (place / "progress.json").write_text(
+            f'{{"steps": {number}, "epoch": 0, "steps_of_epoch": {number}, "samples": 0}}'
+        )
+    return plan
+
+
+def test_the_last_complete_checkpoint_is_taken_and_all_launches_are_named(
+    tmp_path: Path, planned: Any
+) -> None:
+    first = earlier(planned, tmp_path / "a", 90, 100, 110)
+    (tmp_path / "a" / CHECKPOINTS_DIR / "step-110" / ".metadata").unlink()  # half written
+    plan = planned(resume=tmp_path / "a")
+    assert plan.resumed.runs == [first.run_id]
+    assert plan.resumed.progress == Progress(100, 0, 100, 0)
+    assert plan.labels[-1] == "resumed"
+    assert Plan.model_validate_json(plan.model_dump_json(), strict=True) == plan
+    earlier(planned, tmp_path / "b", 200)
+    plan.save(tmp_path / "b")
+    assert planned(resume=tmp_path / "b").resumed.runs == [first.run_id, plan.run_id]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"overrides": {"num_layers": "2"}}, "num_layers was 4 and is 2"),
+        ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.003 and is 0.0001"),
+        ({"seed": 2}, "seed was 1 and is 2"),
+        ({"nproc": 2}, "samples of a step was 16 and is 32"),
+        ({"overrides": {"steps": "100"}}, "100 of max_steps=100 are done"),
+        ({"repeat": 2}, "2 launches"),
+    ],
+)
+def test_a_checkpoint_of_other_work_is_refused(
+    tmp_path: Path, planned: Any, fields: dict[str, Any], what: str
+) -> None:
+    earlier(planned, tmp_path / "a", 100)
+    with pytest.raises(TrainmarkError) as caught:
+        planned(**fields, resume=tmp_path / "a")
+    assert caught.value.what == what
+    assert caught.value.remedy
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, planned: Any) -> None:
+    plan = earlier(planned, tmp_path / "a")
+    for folder, what in (
+        (tmp_path / "a", "no complete checkpoint"),
+        (tmp_path, "not a run directory"),
+    ):
+        with pytest.raises(TrainmarkError, match=what):
+            continued(plan, folder)
+    cut = planned({"bs": "8"}, nproc=2)  # the same samples of a step on other ranks
+    earlier(planned, tmp_path / "b", 100)
+    assert continued(cut, tmp_path / "b").resumed
