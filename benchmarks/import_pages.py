@@ -82,7 +82,7 @@ def main() -> bool:
         total = write_pages(Path(place))
         for _ in range(ROUNDS):
             began = time.perf_counter()
-            words = [sys.executable, "-m", "trainmark", "import", place, "--json", "--quiet"]
+            words = [sys.executable, "-m", "trainmark", "import", place, "--json"]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             times.append(time.perf_counter() - began)
             ratios.append(times[-1] / matmul_s())

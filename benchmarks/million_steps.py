@@ -116,7 +116,7 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
     from trainmark.pages.page import write_pages
     from trainmark.record import record, reduce
 

@@ -16,7 +16,6 @@ CASE = "gpt_megatron"
 
 
 def main() -> bool:
-    from trainmark.library.store.database import Database
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing
     from trainmark.pages.site import lists, views
@@ -28,8 +27,8 @@ def main() -> bool:
         for folder, count in ((runs, RECORDS), (few, FILES)):
             folder.mkdir()
             write_records(folder, count)
-            Index(Database(str(folder))).refresh()
-        square_s, database = matmul_s(), Database(str(runs))
+            Index(str(folder)).refresh()
+        square_s, database = matmul_s(), Index(str(runs))
         links = Links(f"cases/{CASE}.html")
         case_s = median_s(lambda: lists.case_page(views.every(database, lists.KEYS), CASE, links))
         rows = listing(database, columns=["run_id"], limit=6).rows
@@ -39,7 +38,7 @@ def main() -> bool:
         files_s = []
         for _ in range(2):
             start = time.perf_counter()
-            write_site(Database(str(few)), Path(place) / "public")
+            write_site(Index(str(few)), Path(place) / "public")
             files_s.append(time.perf_counter() - start)
     bars = [
         Bar("case, ms", f"{1e3 * case_s:.0f}", "", None),

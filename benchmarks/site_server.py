@@ -87,7 +87,6 @@ def _told(spent_s: Sequence[float]) -> str:
 
 
 def main() -> bool:
-    from trainmark.library.store.database import Database
     from trainmark.library.store.index import Index
 
     with tempfile.TemporaryDirectory() as place:
@@ -95,7 +94,7 @@ def main() -> bool:
         folder.mkdir()
         write_records(folder, RECORDS)
         one = sorted(folder.iterdir())[RECORDS // 2].name
-        Index(Database(str(folder))).refresh()
+        Index(str(folder)).refresh()
         print("  indexed", file=sys.stderr, flush=True)
         words = ["serve", "--store", str(folder), "--port", "0", "--quiet"]
         start = time.perf_counter()

@@ -107,9 +107,7 @@ def median_s(call: Callable[[], object]) -> float:
 
 
 def main() -> bool:
-    from trainmark.library.selection.indexing import opened
-    from trainmark.library.store.database import INDEX_FILE, Database
-    from trainmark.library.store.index import Index
+    from trainmark.library.store.index import INDEX_FILE, Index
     from trainmark.library.store.query import listing
 
     with tempfile.TemporaryDirectory() as place:
@@ -117,20 +115,19 @@ def main() -> bool:
         folder.mkdir()
         size = write_records(folder, RECORDS)
         square_s = matmul_s()
-        index = Index(Database(str(folder)))
+        index = Index(str(folder))
         start, before_s = time.perf_counter(), _processor_s()
         index.refresh()
         built_s, spent_s = time.perf_counter() - start, _processor_s() - before_s
         print(f"  built in {built_s:.1f} s", file=sys.stderr, flush=True)
-        found = listing(index.database, columns=COLUMNS, limit=50)
+        found = listing(index, columns=COLUMNS, limit=50)
         assert (found.total, len(found.rows)) == (RECORDS, min(50, RECORDS))
         start = time.perf_counter()
-        index = opened(str(folder), rebuild=True)[0]
+        index = Index(str(folder), empty=True)
+        index.refresh()
         again_s = time.perf_counter() - start
         query_s = {
-            name: median_s(
-                lambda words=words: listing(index.database, columns=COLUMNS, limit=50, **words)
-            )
+            name: median_s(lambda words=words: listing(index, columns=COLUMNS, limit=50, **words))
             for name, words in QUERIES.items()
         }
         index.refresh()
@@ -139,7 +136,7 @@ def main() -> bool:
         start = time.perf_counter()
         index.refresh()
         new_s = time.perf_counter() - start
-        assert listing(index.database, columns=COLUMNS, limit=1).total == RECORDS + 1
+        assert listing(index, columns=COLUMNS, limit=1).total == RECORDS + 1
         command_s = median_s(
             lambda: subprocess.run(
                 [sys.executable, "-m", "trainmark", "results", "--store", str(folder), "--json"],

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 from trainmark.library.store.columns import COLUMNS
-from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
 from trainmark.library.store.query import listing
 from trainmark.record.figures import FIGURES
@@ -51,10 +50,10 @@ def write(folder: Path, made: dict[str, Any]) -> Path:
 
 def add_records(where: str, folder: Path, name: str, count: int, written: Connection) -> None:
     """Write records and add them to an index one by one, sending the name of each that is in it."""
-    index = Index(Database(where))
+    index = Index(where)
     for number in range(count):
         path = write(folder / f"{name}-{number}", document(f"{name}-{number}"))
-        index.take([str(path.relative_to(where) if index.database.folder else path)])
+        index.take([str(path.relative_to(where) if index.folder else path)])
         written.send(path.name)
 
 
@@ -90,7 +89,14 @@ def acknowledged(where: str, folder: Path, *, writers: int = 6) -> set[str]:
     return names
 
 
-def everything(opened: Database) -> list[dict[str, Any]]:
+def opened(where: Path, *, empty: bool = False) -> Index:
+    """Return the index of a store as its files are now."""
+    index = Index(str(where), empty=empty)
+    index.refresh()
+    return index
+
+
+def everything(index: Index) -> list[dict[str, Any]]:
     """Return all that an index says of its runs but for their paths."""
     columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
-    return listing(opened, columns=columns, sort="run_id").documents()
+    return listing(index, columns=columns, sort="run_id").documents()

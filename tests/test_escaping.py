@@ -116,7 +116,7 @@ def _written(folder: Path, record: Record) -> Path:
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["trainmark", *words])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.judge.audit import RULES, audit, subject
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 from trainmark.record.messages import render
 from trainmark.spec import message
 

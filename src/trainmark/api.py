@@ -25,7 +25,7 @@ from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import CONTAINER, LOCAL, read_site
 from trainmark.library.bundle import pack, verify
 from trainmark.library.importers.table import published
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 from trainmark.pages.exports import tables
 from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages, write_repeats
 from trainmark.pages.rendering import rendered
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.series import CheckedEntry
     from trainmark.launch.site import Site
-    from trainmark.library.selection.words import Selection
+    from trainmark.library.selection import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
@@ -296,6 +296,8 @@ def load(*words: str | Path, verify: bool = True) -> Records:
         RecordError: a word names nothing that can be read.
     """
     found = select([str(word) for word in words], verify=verify, rows=False)
+    for fault in found.skipped:
+        _warn(fault)
     for path in found.refuted:
         _warn(f"{path}: the record does not agree with its evidence")
     return Records(found.records, found.places)

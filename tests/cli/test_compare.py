@@ -30,7 +30,7 @@ RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take records as they are written: their figures are invented."""
-    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
 
 
 @pytest.fixture(name="cli")

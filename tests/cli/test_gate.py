@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take records as they are written: their figures are invented."""
-    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
 
 
 @pytest.fixture(name="gate")
@@ -129,7 +129,7 @@ def test_a_record_that_its_evidence_contradicts_fails(
     run("good", 100.0)
     gate("gate", "runs/good", "--write", "b.yaml", "--figure", "p_train")
     bad = run("bad", 100.0)
-    monkeypatch.setattr("trainmark.library.selection.words.checked", checked)
+    monkeypatch.setattr("trainmark.library.selection.checked", checked)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = gate("gate", "runs/bad", "--baseline", "b.yaml", "--json")
     assert code == 1

@@ -9,10 +9,8 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from engines.postgres_server import programs, server
-from store_bodies import acknowledged, document, everything, write
-from trainmark.library.selection import indexing
-from trainmark.library.store.database import METADATA, Database
-from trainmark.library.store.index import Index
+from store_bodies import acknowledged, document, everything, opened, write
+from trainmark.library.store.index import METADATA, Index
 from trainmark.library.store.query import listing
 from trainmark.server.app import create_app
 from trainmark.server.serving import Settings
@@ -81,25 +79,24 @@ def test_postgresql_and_sqlite_give_equal_answers(empty, tmp_path):
     folder = tmp_path / "runs"
     some_runs(folder)
     (tmp_path / "page.md").write_text(PAGE)
-    indexes = [Index(Database(str(folder))), Index(Database(empty))]
+    indexes = [Index(str(folder)), Index(empty)]
     indexes[0].refresh()
     for index in indexes:
-        indexing.add(index, [str(folder), str(tmp_path / "page.md")])
-    of_sqlite, of_postgresql = (answers(index.database) for index in indexes)
+        index.add([str(folder), str(tmp_path / "page.md")])
+    of_sqlite, of_postgresql = (answers(index) for index in indexes)
     assert of_sqlite == of_postgresql
     assert of_sqlite['[[], "-started_utc"]'][0] == 25
     assert of_sqlite['[["p_core>450"], "-started_utc"]'][0] == 12
-    assert everything(indexes[0].database) == everything(indexes[1].database)
-    index, unreached = indexing.opened(empty, rebuild=True)
-    assert (answers(index.database), unreached) == (of_sqlite, [])
+    assert everything(indexes[0]) == everything(indexes[1])
+    assert answers(opened(empty, empty=True)) == of_sqlite
     (folder / "r01" / "record.json").unlink()
-    assert listing(indexing.opened(empty, rebuild=True)[0].database).total == 24
+    assert listing(opened(empty, empty=True)).total == 24
 
 
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(empty, tmp_path):
     told = acknowledged(empty, tmp_path)
-    index = Index(Database(empty))
-    found = listing(index.database, columns=["run_id", "p_core"])
+    index = Index(empty)
+    found = listing(index, columns=["run_id", "p_core"])
     names = {row[0] for row in found.rows}
     assert names >= told
     assert len(names) == found.total
@@ -108,7 +105,7 @@ def test_no_acknowledged_record_is_lost_when_writers_are_killed(empty, tmp_path)
 
 def test_a_server_answers_out_of_postgresql(empty, tmp_path):
     write(tmp_path / "a", document("a"))
-    Index(Database(empty)).take([str(tmp_path / "a")], str(tmp_path))
+    Index(empty).take([str(tmp_path / "a")], str(tmp_path))
     client = TestClient(create_app(Settings(store=empty)))
     client.app.state.serving.refresh()
     assert client.get("/health").json() == {"status": "ok", "runs": 1}

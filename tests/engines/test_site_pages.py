@@ -10,7 +10,6 @@ import pytest
 from engines.browser import HALF, WIDTHS, check_shot, click_folds, shot, unfold
 from engines.site_server import plain_files, served
 from many_records import DEVICES, REPEATS, write_runs
-from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
 
@@ -164,8 +163,8 @@ def test_a_page_looks_as_it_did(opened, tmp_path, name):
 
 
 def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):
-    database = Database(str(runs))
-    Index(database).refresh()
+    database = Index(str(runs))
+    database.refresh()
     write_site(database, tmp_path / "public")
     with plain_files(tmp_path / "public") as address:
         shown = visit(address).open("/index.html")

@@ -33,7 +33,7 @@ def export(form, run, output):
     allowed = subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0
     words = ["export", run, "--to", form, "-o", output]
     code = (  # the evidence is invented
-        "from trainmark.library.selection import words\nwords.checked = lambda record, _: record\n"
+        "from trainmark.library import selection\nselection.checked = lambda record, _: record\n"
         "from trainmark.cli.app import main\nmain()\n"
     )
     return subprocess.run(

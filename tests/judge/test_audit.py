@@ -14,7 +14,7 @@ import trainmark.judge.audit
 from fakes import GOLDEN
 from trainmark import cases
 from trainmark.judge.audit import RULES, audit, subject
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 from trainmark.record.messages import render
 from trainmark.record.record import Record
 from trainmark.record.rows import Reading, Row

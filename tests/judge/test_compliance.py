@@ -263,7 +263,7 @@ def test_the_command_ends_by_the_division_asked(
     faults = [x for x in document["divisions"]["closed"] if not x["kept"]]
     assert [fault["rule"] for fault in faults] == ["evidence"]
     assert "evidence_absent" in faults[0]["found"]["args"]["wanting"]
-    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
     assert command(monkeypatch, "audit", "--rules", folder) == 0
     assert "closed: compliant" in capsys.readouterr().out
     command(monkeypatch, "audit", "--rules", folder, "--lang", "zh")

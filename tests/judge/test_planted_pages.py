@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planted_pages import honest_pages, planted_pages
 from trainmark.judge.audit import audit, subject
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,7 +35,7 @@ def put(document: Any, path: str, value: Any) -> None:
 def reading(value: Any) -> dict[str, Any]:
     """Return the reading of a figure that is given as a number or as its printed text."""
     number = float(value.split("/")[0].rstrip("%")) if isinstance(value, str) else value
-    return {"value": number, "unit": "", "raw": str(value), "how": "number"}
+    return {"value": number, "unit": "", "raw": str(value)}
 
 
 def row(given: dict[str, Any], number: int) -> Row:

@@ -7,7 +7,7 @@ import os
 
 from fakes import check_golden
 from trainmark.library.importers import files
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 
 PAGE = """\
 | 指标名称 | 指标值 | 特殊说明 |

@@ -13,7 +13,7 @@ import pytest
 
 from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
-from trainmark.library.selection.words import find_runs
+from trainmark.library.selection import find_runs
 from trainmark.record import evidence, record, reduce
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from trainmark.errors import UsageError
 from trainmark.library.importers import pages
 from trainmark.library.importers.table import Page, references
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections.performance import reference_table

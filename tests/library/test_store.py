@@ -8,12 +8,9 @@ import shutil
 import pytest
 
 from fakes import GOLDEN, launch_event, rank_events, write_run
-from store_bodies import acknowledged, document, everything, write
+from store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.library.selection.indexing import add, opened
-from trainmark.library.store import database
-from trainmark.library.store.database import INDEX_FILE, Database
-from trainmark.library.store.index import Index
+from trainmark.library.store.index import INDEX_FILE, Index
 from trainmark.library.store.query import listing, unread
 
 
@@ -31,7 +28,7 @@ def many(tmp_path_factory):
             figures={"p_core": value, "own": value and -value},
         )  # fmt: skip
         write(folder / f"r{number}", made)
-    return opened(str(folder))[0].database
+    return opened(folder)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,7 @@ def test_an_export_has_the_figures_of_all_runs_and_no_column_twice(tmp_path):
     own = {"value": 0.5, "unit": "s", "reason": None, "note": None}
     made["figures"] |= dict.fromkeys(("path", "source", "steps", "own"), own)
     write(tmp_path / "a", made)
-    found = listing(opened(str(tmp_path))[0].database)
+    found = listing(opened(tmp_path))
     assert sorted(found.columns) == sorted(set(found.columns))
     assert found.documents()[0]["steps"] == made["counts"]["steps"]
     assert (found.columns[-1], found.heads[-1], found.units[-1]) == ("own", "own_s", "s")
@@ -89,13 +86,13 @@ def test_an_export_has_the_figures_of_all_runs_and_no_column_twice(tmp_path):
 def test_the_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_path):
     for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
         write(tmp_path / name, document(name, plan__case=name, figures__final_result__unit=unit))
-    index = opened(str(tmp_path))[0].database
+    index = opened(tmp_path)
     for words, unit in ((["case=toy"], "samples/s"), (["case=gpt"], "tokens/s"), ([], "")):
         assert listing(index, words, columns=["final_result"]).units == [unit]
 
 
 def listed(folder, *words):
-    found = listing(opened(str(folder))[0].database, words, columns=["run_id"])
+    found = listing(opened(folder), words, columns=["run_id"])
     return "".join(name for (name,) in found.rows)
 
 
@@ -116,7 +113,7 @@ def test_the_index_follows_the_files(tmp_path):
 def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     write_run(tmp_path / "a", [launch_event()], rank_events())
     (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
-    found = listing(opened(str(tmp_path))[0].database, columns=["case", "status"])
+    found = listing(opened(tmp_path), columns=["case", "status"])
     assert found.rows == [["toy", "interrupted"]]
     assert (tmp_path / "a" / "record.json").exists()
 
@@ -126,50 +123,49 @@ def test_a_record_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "record.json").write_text('{"suite": ')
     assert listed(tmp_path) == "b"
-    ((path, line, reason),) = unread(Database(str(tmp_path)))
+    ((path, line, reason),) = unread(Index(str(tmp_path)))
     assert (path, line, reason.code) == (str(tmp_path / "a"), 0, "record_unreadable")
 
 
 def test_what_was_added_is_read_again_when_the_index_is_made_anew_or_its_disk_is_back(tmp_path):
     write(tmp_path / "runs" / "a", document("a"))
     write(tmp_path / "far/disk/b", document("b"))
-    index, _ = opened(str(tmp_path / "runs"))
-    add(index, [str(tmp_path / "far/disk")])
-    before = everything(index.database)
+    index = opened(tmp_path / "runs")
+    index.add([str(tmp_path / "far/disk")])
+    before = everything(index)
     assert [run["run_id"] for run in before] == ["a", "b"]
-    index, unreached = opened(str(tmp_path / "runs"), rebuild=True)
-    assert (everything(index.database), unreached) == (before, [])
+    assert everything(opened(tmp_path / "runs", empty=True)) == before
     (tmp_path / "far").rename(tmp_path / "unmounted")
-    index, unreached = opened(str(tmp_path / "runs"), rebuild=True)
-    assert (listed(tmp_path / "runs"), unreached) == ("a", [str(tmp_path / "far/disk")])
+    index = Index(str(tmp_path / "runs"), empty=True)
+    assert (index.refresh(), listed(tmp_path / "runs")) == ([str(tmp_path / "far/disk")], "a")
     (tmp_path / "unmounted").rename(tmp_path / "far")
-    assert everything(opened(str(tmp_path / "runs"))[0].database) == before
+    assert everything(opened(tmp_path / "runs")) == before
     shutil.rmtree(tmp_path / "far/disk/b")
     write(tmp_path / "far/disk/c", document("c"))
-    add(index, [str(tmp_path / "far/disk")])
+    index.add([str(tmp_path / "far/disk")])
     assert listed(tmp_path / "runs", "run_id!=a") == "c"
     shutil.rmtree(tmp_path / "far/disk")  # its disk is there: it is gone for good
-    assert opened(str(tmp_path / "runs"), rebuild=True)[1] == []
-    assert index.sources() == []
+    index = Index(str(tmp_path / "runs"), empty=True)
+    assert (index.refresh(), index.refresh(), listed(tmp_path / "runs")) == ([], [], "a")
 
 
 def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
     write(tmp_path / "a", document("a"))
-    monkeypatch.setattr(database.os, "access", lambda _, mode: mode != os.W_OK)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert listed(tmp_path) == "a"
     assert not (tmp_path / ".index").exists()
 
 
 def test_stores_that_cannot_be_opened_are_refused(tmp_path):
     with pytest.raises(EnvironmentFault, match="trainmark run"):
-        Database(str(tmp_path / "none"))
+        Index(str(tmp_path / "none"))
     with pytest.raises(UsageError) as refused:
-        Database("postgresql://me:hidden@host:port/db")
+        Index("postgresql://me:hidden@host:port/db")
     assert "hidden" not in str(refused.value)
     (tmp_path / ".index").mkdir()
     (tmp_path / INDEX_FILE).write_bytes(b"SQLite format 3\x00" + b"\xff" * 8192)
     with pytest.raises(EnvironmentFault, match="made anew from the records"):
-        Database(str(tmp_path))
+        Index(str(tmp_path))
 
 
 def test_hostile_text_is_data(tmp_path):
@@ -181,16 +177,16 @@ def test_hostile_text_is_data(tmp_path):
     write(tmp_path / drop, made)
     assert listed(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"
     assert listed(tmp_path, "case~' OR 1=1") == ""
-    (run,) = listing(Database(str(tmp_path))).documents()
+    (run,) = listing(Index(str(tmp_path))).documents()
     assert (run[drop], run["x\\u001b[31m"]) == (1.0, 2.0)
 
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
     names = acknowledged(str(tmp_path), tmp_path)
-    index = Index(Database(str(tmp_path)))
-    with index.database.reading() as connection:
+    index = Index(str(tmp_path))
+    with index.reading() as connection:
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
-    found = listing(index.database, columns=["run_id"])
+    found = listing(index, columns=["run_id"])
     assert {run_id for (run_id,) in found.rows} >= names
     assert len({run_id for (run_id,) in found.rows}) == found.total

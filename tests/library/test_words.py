@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
-from trainmark.library.selection.words import select
+from trainmark.library.selection import select
 from trainmark.record import record
 
 if TYPE_CHECKING:
@@ -41,3 +42,18 @@ def test_the_program_reports_bundles_and_verifies_several_paths(
     printed = capsys.readouterr()
     assert [item["path"] for item in json.loads(printed.out)] == [str(packed)]
     assert f"{run_dir}: cannot be read" in printed.err
+
+
+def test_a_record_of_a_folder_that_cannot_be_read_is_skipped_with_a_note(
+    run_dir: Path, trainmark_ends: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, folder = run_dir.with_name("broken"), str(run_dir.parent)
+    broken.mkdir()
+    (broken / "record.json").write_text('{"suite": ')
+    assert trainmark_ends("report", folder, "--format", "md") == 0
+    printed = capsys.readouterr()
+    assert "toy" in printed.out
+    assert str(broken) in printed.err
+    shutil.rmtree(run_dir)
+    assert trainmark_ends("report", folder) == 2
+    assert str(broken) in capsys.readouterr().err

@@ -17,7 +17,7 @@ def run(tmp_path):
 @pytest.fixture(autouse=True)
 def _not_verified(monkeypatch):
     """Leave the evidence, which is invented, out of it."""
-    monkeypatch.setattr("trainmark.library.selection.words.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
 
 
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):

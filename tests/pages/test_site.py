@@ -12,8 +12,6 @@ import pytest
 
 from store_bodies import document, write
 from trainmark.errors import UsageError
-from trainmark.library.selection.indexing import add
-from trainmark.library.store.database import Database
 from trainmark.library.store.index import Index
 from trainmark.pages.charts import drawing
 from trainmark.pages.site import lists, views, writing
@@ -50,9 +48,9 @@ class Reader(HTMLParser):
 def store(folder, *documents):
     for place, made in documents:
         write(folder / place, made)
-    index = Index(Database(str(folder)))
+    index = Index(str(folder))
     index.refresh()
-    return index.database
+    return index
 
 
 @pytest.fixture
@@ -118,7 +116,7 @@ def test_launches_are_one_row_with_mean_and_range_and_imported_rows_are_marked(t
     ]
     database = store(tmp_path / "runs", *made)
     (tmp_path / "others.csv").write_text("case,device,p_train\ntoy,Other GPU,77\n")
-    add(Index(database), [str(tmp_path / "others.csv")])
+    database.add([str(tmp_path / "others.csv")])
     writing.write_site(database, tmp_path / "site")
     page = read(tmp_path / "site" / "index.html")
     assert {"112.7 samples/s ", "100.0 – 130.0, 3 launches"} <= set(page.texts)
@@ -135,7 +133,7 @@ def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
     before = page.stat().st_mtime_ns
     write(tmp_path / "runs" / "s" / "r3", document("s-3", plan__repeat_index=3))
     (tmp_path / "runs" / "0" / "record.json").unlink()
-    Index(runs).refresh()
+    runs.refresh()
     assert writing.write_site(runs, site) == (8, 3)  # the other launches name the new one
     assert page.stat().st_mtime_ns == before
     assert not (site / "runs" / "run-0.html").exists()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmark.cli.options import Json, Lang, Quiet, words_of
-from trainmark.cli.output import say, say_json, say_remark
+from trainmark.cli.output import say, say_faults, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
@@ -98,10 +98,11 @@ def compare(
 
 def _selected(words: str) -> Sequence[Result]:
     """Return what one side's words name; a path with blanks in it is one word."""
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
     from trainmark.record.messages import render
 
     found = select([words] if Path(words).exists() else shlex.split(words))
+    say_faults(found.skipped)
     for unread in found.unread:
         place = f"{unread.file}:{unread.line}"
         say(f"trainmark: {place}: not read: {render(unread.reason, 'en')}", err=True)

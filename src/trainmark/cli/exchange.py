@@ -89,7 +89,7 @@ def bundle(
     with 1 if a run cannot be packed or the server refuses it.
     """
     from trainmark.library.bundle import pack
-    from trainmark.library.selection.words import find_runs, newest_run
+    from trainmark.library.selection import find_runs, newest_run
 
     if (output is None) == (push is None):
         raise UsageError("give -o FILE, or --push URL")
@@ -136,7 +136,7 @@ def _push(
 def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
     """Yield what a word names: each run with its launches; a bundle without any."""
     from trainmark.library.bundle.archive import ENDING
-    from trainmark.library.selection.words import find_runs
+    from trainmark.library.selection import find_runs
 
     if word.name.endswith(ENDING):
         if not word.is_file():
@@ -161,7 +161,7 @@ def verify(
     Ends with 0: verified, 1: contradicted, 2: not a result of ours, or not all of it is there.
     """
     from trainmark.library.bundle import verify as verified
-    from trainmark.library.selection.words import find_runs
+    from trainmark.library.selection import find_runs
     from trainmark.record.messages import render
 
     found, codes = [], {EXIT_PASSED}
@@ -190,7 +190,7 @@ def export(
     output: Output = None,
 ) -> None:
     """Write records in a form that another program reads."""
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
     from trainmark.pages.exports.forms import WRITERS, to_text
 
     if output is None and form in WRITERS:
@@ -207,7 +207,7 @@ def export(
         else:
             write_text(output, to_text(form, found.records, found.places))
         say(str(output), err=True)
-    say_refuted(found.refuted)
+    say_refuted(found)
 
 
 def import_(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trainmark.cli.options import Json, Lang, Quiet
-from trainmark.cli.output import say, say_json, say_refuted, say_remark, write_text
+from trainmark.cli.output import say, say_faults, say_json, say_refuted, say_remark, write_text
 from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def gate(
     """
     from trainmark.judge.comparison import gate as gating
     from trainmark.judge.comparison.baseline import read
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
     from trainmark.pages import judgements as report
     from trainmark.pages.terminal import show
     from trainmark.record.work import each_once
@@ -80,8 +80,9 @@ def gate(
     each_once(record.run_id for record in records)
     judged = list(gating.against_baseline(records, read(baseline))) if baseline else []
     if history:
-        past = select(history, rows=False).records
-        judged += gating.against_history(records, past, figure or ())
+        past = select(history, rows=False)
+        say_faults(past.skipped)
+        judged += gating.against_history(records, past.records, figure or ())
     code = gating.exit_code(judged)
     if junit:
         write_text(junit, report.junit(judged, lang))
@@ -96,14 +97,15 @@ def gate(
 
 def _selected(runs: list[str], *, unverified: bool) -> list[Record]:
     """Return the records of ``runs``; refuse those without their evidence unless asked."""
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
 
-    records = select(runs, rows=False).records
-    for record in records:
+    found = select(runs, rows=False)
+    say_faults(found.skipped)
+    for record in found.records:
         if record.verification == "unverified" and not unverified:
             rule = "only records that agree with their events are judged"
             raise UsageError("unverified", where=record.run_id, rule=rule, remedy="--unverified")
-    return list(records)
+    return found.records
 
 
 def _write(records: list[Record], file: Path, figures: list[str]) -> None:
@@ -140,7 +142,7 @@ def audit(
     """Find errors and doubts in results; exit 1 where there is an error."""
     from trainmark.api import audited
     from trainmark.judge.audit.subject import workload_of
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
 
     chosen = select(results or [], rows=not rules)
     if rules:
@@ -148,6 +150,7 @@ def audit(
         from trainmark.pages.judgements import compliance_lines
         from trainmark.record.work import groups
 
+        say_faults(chosen.skipped)
         checked = [check(group) for group in groups(chosen.records)]
         if as_json:
             say_json([one.as_dict() for one in checked])
@@ -165,6 +168,6 @@ def audit(
     unknown = sum(not workload_of(row.case, row.model).names for row in chosen.rows)
     if unknown:
         say(f"of unknown models {unknown}: rules about their data and FLOPs left out", err=True)
-    say_refuted(chosen.refuted)
+    say_refuted(chosen)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(EXIT_FAILED)

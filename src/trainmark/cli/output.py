@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.errors import TrainmarkError
+    from trainmark.library.selection import Selection
     from trainmark.record.record import Record
 
 
@@ -56,12 +57,15 @@ def say_faults(faults: Iterable[TrainmarkError]) -> None:
         say_remark(fault)
 
 
-def say_refuted(paths: Iterable[Path]) -> None:
-    """Name the records that do not agree with their evidence, and end with the exit code for it."""
-    named = list(paths)
-    for path in named:
+def say_refuted(found: Selection) -> None:
+    """Name the records that were left out, and those that do not agree with their evidence.
+
+    Ends with the exit code of the latter.
+    """
+    say_faults(found.skipped)
+    for path in found.refuted:
         say_remark(f"{path}: the record does not agree with its evidence")
-    if named:
+    if found.refuted:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -19,7 +19,7 @@ from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.judge.comparison.sides import Result
-    from trainmark.library.selection.words import Selection
+    from trainmark.library.selection import Selection
 
 EXAMPLES = {
     "report": """\
@@ -72,7 +72,7 @@ def report(
     A run whose launcher was killed gets its record first. Ends with 1 where a record does not
     agree with its events.
     """
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
     from trainmark.pages.page import documents, html_page, markdown_page, write_charts
     from trainmark.pages.scaling import scaling_text
     from trainmark.pages.summary import Price
@@ -110,13 +110,13 @@ def report(
         say(text, newline=False)
     if output:
         say(str(output), err=True)
-    say_refuted(found.refuted)
+    say_refuted(found)
 
 
 def _beside(shown: Selection, against: list[str] | None) -> list[Result]:
     """Return what words name, or the cases' published rows and earlier runs beside the first."""
     from trainmark.library.importers.table import published
-    from trainmark.library.selection.words import select
+    from trainmark.library.selection import select
     from trainmark.pages.page import earlier
 
     if against is None:
@@ -152,21 +152,20 @@ def results(
     lang: Lang = "en",
 ) -> None:
     """Find runs among many: list, filter, history of a figure."""
-    from trainmark.library.selection.indexing import add, opened
+    from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display
 
     verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
     if (verb == "rebuild" and rest) or (verb in ("add", "history") and not rest):
         raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, history FIGURE")
-    index, unreached = opened(store, rebuild=verb == "rebuild")
-    database = index.database
-    for source in unreached:
+    index = Index(store, empty=verb == "rebuild")
+    for source in index.refresh():
         say_remark(f"{source}: not here; `trainmark results` reads it when it is")
     if verb == "add":
-        add(index, rest)
+        index.add(rest)
     if verb == "history":
-        pieces = display.history(database, rest[0], rest[1:])
+        pieces = display.history(index, rest[0], rest[1:])
         if as_json:
             say_json(pieces)
         elif pieces:
@@ -177,18 +176,18 @@ def results(
     usual = None if as_json else _COLUMNS.split(",")
     most = 50 if limit is None else limit or None
     found = listing(
-        database,
+        index,
         rest if verb == "" else [],
         columns=columns.split(",") if columns else usual,
         sort=sort,
         limit=most,
     )
     if as_json:
-        say_json(display.document(found, unread(database)))
+        say_json(display.document(found, unread(index)))
     else:
         if found.rows:
             typer.echo(display.table(found))
         else:
-            say_remark(f"no run in {database.folder or database.name} meets the filters")
-        for line in display.remarks(found, unread(database), lang):
+            say_remark(f"no run in {index.folder or index.name} meets the filters")
+        for line in display.remarks(found, unread(index), lang):
             say(line, err=True)

@@ -84,7 +84,7 @@ def token(
     data: Data = None,
 ) -> None:
     """Make a token and print it, this once; list tokens; revoke one."""
-    from trainmark.library.store.database import VARIABLE
+    from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.server.tokens import Tokens
 
@@ -112,10 +112,11 @@ def site(
     ],
 ) -> None:
     """Write the results of a store as a web site of plain files."""
-    from trainmark.library.selection.indexing import opened
+    from trainmark.library.store.index import Index
     from trainmark.pages.site.writing import write_site
 
-    database = opened(store)[0].database
+    index = Index(store)
+    index.refresh()
     with writing(output):
-        runs, anew = write_site(database, output)
+        runs, anew = write_site(index, output)
     say(f"{output}: {runs} runs, {anew} of them written anew", err=True)

@@ -18,7 +18,7 @@ from trainmark.record.messages import render
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
     from trainmark.library.store.query import Listing
     from trainmark.spec import Message
 
@@ -79,7 +79,7 @@ def remarks(found: Listing, failed: Unread, lang: str = "en") -> Iterator[str]:
         yield f"{path}{f':{line}' if line else ''}: {render(reason, lang)}"
 
 
-def history(database: Database, figure: str, words: Sequence[str]) -> list[dict[str, Any]]:
+def history(database: Index, figure: str, words: Sequence[str]) -> list[dict[str, Any]]:
     """Return a figure's values over time, the oldest first, for each piece of work.
 
     Raises:

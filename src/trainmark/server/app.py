@@ -157,7 +157,7 @@ def _health(request: Request) -> Response:
 
 def _compare(request: Request) -> Response:
     chosen, allow = (request.query_params.getlist(name) for name in ("run", "allow"))
-    database = request.app.state.serving.database
+    database = request.app.state.serving.index
     return HTMLResponse(compare_page(database, chosen, allow=allow, lang=_lang(request)))
 
 

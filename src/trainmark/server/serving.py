@@ -17,14 +17,12 @@ from weakref import finalize
 import uvicorn
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.library.selection.indexing import opened
+from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
 from trainmark.server.tokens import Tokens, state
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-
-    from trainmark.library.store.index import Index
 
 LOG = logging.getLogger("trainmark.server")
 INCOMING = "incoming"  # uploads that are received
@@ -36,7 +34,7 @@ class Settings:
     """Settings of one server.
 
     Args:
-        store: folder of runs or URL of a database, as ``Database`` takes it.
+        store: folder of runs or URL of a database, as ``Index`` takes it.
         data: folder of tokens and uploads of a database; a folder of runs is its own.
         max_upload_bytes: size of the largest bundle.
         refresh_s: seconds between two looks at the store's folder.
@@ -58,8 +56,9 @@ class Serving:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.index: Index = opened(settings.store)[0]
-        self.database, top = self.index.database, self.index.database.folder
+        self.index = Index(settings.store)
+        self.index.refresh()
+        top = self.index.folder
         if top is not None and settings.data is not None:
             rule = "--data goes with a database; a folder of runs takes its uploads itself"
             raise UsageError("two folders", where=str(settings.data), rule=rule)
@@ -94,7 +93,7 @@ class Serving:
             try:
                 self.index.refresh()
                 if (version := self.index.version()) != self._written:
-                    write_site(self.database, self.site, served=True)
+                    write_site(self.index, self.site, served=True)
                     self._written = version
                 self.fault = None
             except Exception as error:

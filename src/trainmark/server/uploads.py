@@ -20,7 +20,6 @@ from starlette.requests import ClientDisconnect
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.bundle.archive import ENDING, unpack
 from trainmark.library.bundle.checking import checks
-from trainmark.library.selection.indexing import add
 from trainmark.library.store.query import listing
 from trainmark.pages.site.links import run_file
 from trainmark.record import record
@@ -97,7 +96,7 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
             place.chmod(0o755)
             place.rename(target)
             place.mkdir()  # for whoever removes it
-        add(serving.index, [str(target)])
+        serving.index.add([str(target)])
     serving.refresh()
     return Stored.model_validate_json((target / RECEIPT).read_bytes()), new
 
@@ -106,7 +105,7 @@ def _verify(serving: Serving, place: Path, digest: str) -> None:
     """Unpack and verify the bundle in ``place``, whose runs must be new; write its receipt."""
     run_ids = _verified(place)
     for run_id in run_ids:
-        if listing(serving.database, [f"run_id={run_id}"], columns=["run_id"]).total:
+        if listing(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
             rule = "nothing is overwritten"
             raise Refused(409, "the run is there in another bundle", where=run_id, rule=rule)
     runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
@@ -143,7 +142,7 @@ def bundle_of(serving: Serving, run_id: str) -> Path:
     Raises:
         Refused: there is none.
     """
-    for (path,) in listing(serving.database, [f"run_id={run_id}"], columns=["path"]).rows:
+    for (path,) in listing(serving.index, [f"run_id={run_id}"], columns=["path"]).rows:
         for folder in Path(path).resolve().parents:
             if (folder / RECEIPT).is_file():
                 return folder / BUNDLE

@@ -1,25 +1,33 @@
 """The columns of a record: what lists, exports and the index of results call its parts.
 
-A function a column, with the type of its values; None where the record has null.
+A function a column, with the type of its values; None where the record has null. Owns what the
+index holds of a record, of a row that others printed, and of what cannot be read.
 """
 
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_json
+
 from trainmark.errors import escaped
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.record.figures import FIGURES
+from trainmark.record.work import work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from trainmark.record.record import Record
-    from trainmark.spec import FigureSpec
+    from trainmark.record.record import FigureEntry, Record
+    from trainmark.record.rows import Reading, Row
+    from trainmark.spec import FigureSpec, Message
 
     Value = str | int | float | bool | None
 
+_MOST_TEXT = 1000  # characters: the index is for finding, the record has the whole
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
 
@@ -90,6 +98,17 @@ KINDS: dict[str, Any] = (
 )
 
 
+# Of a result, besides the columns of records: ``path`` is relative to the store's folder, or
+# absolute; ``source`` is what it was added with, empty for the folder's own; ``kind`` is record,
+# row (figures that others printed) or unread.
+_OTHERS: dict[str, type] = (
+    dict.fromkeys(("source", "path", "kind", "configuration", "notes", "work", "comparable"), str)
+    | dict.fromkeys(("torch", "driver", "cpu"), str)
+    | dict.fromkeys(("line", "bytes", "mtime_ns", "world"), int)
+)
+INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
+
+
 def column_name(name: str, unit: str, spec: FigureSpec | None) -> str:
     """Return what a figure's column is called: as declared, or its name with its unit."""
     if spec is not None and spec.column:
@@ -97,3 +116,60 @@ def column_name(name: str, unit: str, spec: FigureSpec | None) -> str:
     for sign, word in _UNIT_WORDS.items():
         unit = unit.replace(sign, word)
     return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
+
+
+def of_record(found: Record) -> dict[str, Any]:
+    """Return what the index holds of a record."""
+    environment, done = found.environment, work(found)
+    made = {
+        "kind": "record",
+        "world": found.plan.world_size,
+        "work": _digest(done),
+        "comparable": _digest(done | {"device_products": None}),  # on whatever device
+        "torch": (environment.get("packages") or {}).get("torch"),
+        "driver": environment.get("driver"),
+        "cpu": environment.get("cpu"),
+        "notes": " ".join(sorted({x.code for x in (*found.notes, *found.findings)})),
+    }
+    made |= {name: column(found) for name, column in COLUMNS.items()}
+    return _stored(made, found.figures)
+
+
+def of_row(row: Row) -> dict[str, Any]:
+    """Return what the index holds of a row that others printed."""
+    same = ("case", "vendor", "device", "nnodes", "nproc", "precision", "configuration")
+    made = {name: getattr(row, name) for name in same} | {
+        "kind": "row",
+        "world": row.world_size,
+        "quality_metric": row.metric,
+        "quality_value": row.figure(row.metric) if row.metric else None,
+        "notes": " ".join(sorted({x.code for x in row.notes})),
+    }
+    return _stored(made, row.figures)
+
+
+def of_unread(reason: Message) -> dict[str, Any]:
+    """Return what the index holds of a file, or a line of one, that cannot be read."""
+    args = {key: _text(x) if isinstance(x, str) else x for key, x in reason.args.items()}
+    return {"kind": "unread", "more": {"reason": {"code": reason.code, "args": args}}}
+
+
+def _stored(
+    made: dict[str, Any], found: Mapping[str, FigureEntry] | Mapping[str, Reading]
+) -> dict[str, Any]:
+    """Return a row with its figures, and with text that any database takes."""
+    made |= {name: figure.value for name, figure in found.items() if name in FIGURES}
+    made = {key: _text(value) if isinstance(value, str) else value for key, value in made.items()}
+    own = {
+        _text(name): [figure.value, _text(figure.unit)] for name, figure in found.items()
+        if name not in INDEXED and figure.value is not None
+    }  # fmt: skip
+    return made | {"more": {"figures": own}}
+
+
+def _digest(value: Any) -> str:
+    return blake2b(to_json(value), digest_size=8).hexdigest()
+
+
+def _text(text: str) -> str:
+    return escaped(text[:_MOST_TEXT])[:_MOST_TEXT]

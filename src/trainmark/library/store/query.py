@@ -16,14 +16,14 @@ import sqlalchemy as sa
 
 from trainmark.errors import UsageError, nearest
 from trainmark.library.store.columns import COLUMNS, column_name
-from trainmark.library.store.database import RUNS
+from trainmark.library.store.index import RUNS
 from trainmark.record.figures import FIGURES
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
 
 _WORD = re.compile(r'([^=!~<>\s"]+)(!=|>=|<=|=|~|>|<)(.+)', re.DOTALL)
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
@@ -58,7 +58,7 @@ class Listing:
 
 
 def listing(
-    database: Database,
+    index: Index,
     words: Sequence[str] = (),
     *,
     columns: Sequence[str] | None = None,
@@ -74,44 +74,45 @@ def listing(
     Raises:
         UsageError: an unknown key, or not a filter.
     """
-    with database.reading() as connection:
+    keys = list(_LISTED if columns is None else columns)
+    with index.reading() as connection:
         met = sa.and_(RUNS.c.kind != "unread", *(_condition(connection, word) for word in words))
-        keys = list(_LISTED if columns is None else columns)
         by = _value(connection, sort.removeprefix("-"))
         order = (by.desc() if sort.startswith("-") else by).nulls_last()
-        shown = [_value(connection, key) for key in keys]
+        shown = [_value(connection, key).label(None) for key in keys]
         # The figures of cases' own are text to be parsed, row by row.
         more = RUNS.c.more if columns is None or {*keys} - {*RUNS.c.keys()} else sa.null()
-        asked = sa.select(*(x.label(None) for x in shown), more, RUNS.c.final_result_unit)
-        asked = asked.where(met).order_by(
+        asked = sa.select(*shown, more, RUNS.c.final_result_unit).where(met).order_by(
             order, RUNS.c.started_utc.desc().nulls_last(), RUNS.c.path, RUNS.c.line
-        )
+        )  # fmt: skip
         found = connection.execute(asked.limit(limit)).all()
         total = len(found)
         if limit is not None:
             total = connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(met)) or 0
-    rows = [list(row) for *row, _, _ in found]
     owns = [(more or {}).get("figures", {}) for *_, more, _ in found]
-    own = {name: of for figures in owns for name, of in figures.items()}
-    if columns is None:
-        keys += sorted(own)
-        rows = [row + [of.get(x, [None])[0] for x in sorted(own)] for row, of in
-                zip(rows, owns, strict=True)]  # fmt: skip
-    if "path" in keys:
-        at = keys.index("path")
+    units = {spec.name: spec.unit for spec in FIGURES.values()}
+    units |= {name: unit for figures in owns for name, (_, unit) in figures.items()}
+    of_cases = {unit for *_, unit in found if unit}  # of the final result
+    units["final_result"] = of_cases.pop() if len(of_cases) == 1 else ""
+    own = sorted({name for figures in owns for name in figures} if columns is None else ())
+    rows = [
+        [*row, *(figures.get(name, [None])[0] for name in own)]
+        for (*row, _, _), figures in zip(found, owns, strict=True)
+    ]
+    for at in (at for at, key in enumerate(keys) if key == "path"):
         for row in rows:
-            row[at] = database.place(row[at])
-    units = {unit for *_, unit in found if unit}
-    named = [_named(key, units, own) for key in keys]
-    return Listing(total, keys, [head for head, _ in named], [unit for _, unit in named], rows)
+            row[at] = index.place(row[at])
+    keys += own
+    heads = [column_name(key, units.get(key, ""), FIGURES.get(key)) for key in keys]
+    return Listing(total, keys, heads, [units.get(key, "") for key in keys], rows)
 
 
-def unread(database: Database) -> list[tuple[str, int, Message]]:
+def unread(index: Index) -> list[tuple[str, int, Message]]:
     """Return what could not be read: path, line (0: the whole file), and the reason."""
     asked = sa.select(RUNS.c.path, RUNS.c.line, RUNS.c.more).where(RUNS.c.kind == "unread")
-    with database.reading() as connection:
+    with index.reading() as connection:
         found = connection.execute(asked.order_by(RUNS.c.path, RUNS.c.line)).all()
-    return [(database.place(path), line, Message(**more["reason"])) for path, line, more in found]
+    return [(index.place(path), line, Message(**more["reason"])) for path, line, more in found]
 
 
 def _value(connection: sa.Connection, key: str) -> Any:
@@ -123,27 +124,11 @@ def _value(connection: sa.Connection, key: str) -> Any:
     if key in RUNS.c and key != "more":
         return RUNS.c[key]
     own = RUNS.c.more["figures", key, 0].as_float()
-    if (
-        '"' in key
-        or connection.scalar(sa.select(RUNS.c.id).where(own.is_not(None)).limit(1)) is None
-    ):
+    known = sa.select(RUNS.c.id).where(own.is_not(None)).limit(1)
+    if '"' in key or connection.scalar(known) is None:
         names = {*RUNS.c.keys(), *_DATES}
         raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, names))
     return own
-
-
-def _named(key: str, units: set[str], own: dict[str, list[Any]]) -> tuple[str, str]:
-    """Return the name that an export gives a column, and its unit.
-
-    Args:
-        units: those of the rows' final result, which is each case's own.
-        own: figures of cases' own, as the index holds them.
-    """
-    if spec := FIGURES.get(key):
-        of_cases = next(iter(units)) if len(units) == 1 else ""
-        return column_name(key, spec.unit, spec), of_cases if "{" in spec.unit else spec.unit
-    _, unit, column = own.get(key, (None, "", key))
-    return column, unit
 
 
 def _condition(connection: sa.Connection, word: str) -> Any:
@@ -154,12 +139,8 @@ def _condition(connection: sa.Connection, word: str) -> Any:
     """
     parts = _WORD.fullmatch(word)
     if parts is None:
-        raise UsageError(
-            f"not a filter: {word[:80]!r}",
-            where="filter",
-            rule=_RULE,
-            remedy="name a folder with --store",
-        )
+        what, remedy = f"not a filter: {word[:80]!r}", "name a folder with --store"
+        raise UsageError(what, where="filter", rule=_RULE, remedy=remedy)
     key, sign, value = parts.groups()
     if key in _DATES and sign == "=":
         return _COMPARE[_DATES[key]](RUNS.c.started_utc, _time(value, word))

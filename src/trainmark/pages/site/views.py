@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from trainmark.errors import TrainmarkError
     from trainmark.judge.audit import Finding
-    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
     from trainmark.record.record import Record
 
 MOST_COMPARED = 6
@@ -85,7 +85,7 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
 
 
 def compare_page(
-    database: Database, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
+    database: Index, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
 ) -> str:
     """Return runs with all their launches, each of the others compared with the first.
 
@@ -133,7 +133,7 @@ def compare_page(
     return page(links, t("site.side_by_side"), sections, lead=lead, actions=actions)
 
 
-def every(database: Database, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
+def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
     """Return all runs and imported rows, the newest first: what the index has of each launch.
 
     Args:
@@ -172,7 +172,7 @@ def _read(path: Path) -> Record:
     return redacted_record(checked(read(file), file.parent, most_bytes=MOST_BYTES))
 
 
-def _sides(database: Database, run_ids: Sequence[str]) -> list[list[Record]]:
+def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     """Return the launches of each run; of launches of one run that are told apart, each alone.
 
     Raises:

@@ -35,12 +35,12 @@ from trainmark.record.record import content
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.library.store.database import Database
+    from trainmark.library.store.index import Index
 
 MARK = ".trainmark-site.json"  # tells that a folder is a site, and what its pages of runs are of
 
 
-def write_site(database: Database, folder: Path, *, served: bool = False) -> tuple[int, int]:
+def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[int, int]:
     """Write all pages of a store into ``folder``, which may be a site already.
 
     Args:
@@ -109,7 +109,7 @@ def _of_run(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | 
 
 
 def _lists(
-    database: Database, runs: Sequence[list[dict[str, Any]]], *, served: bool
+    database: Index, runs: Sequence[list[dict[str, Any]]], *, served: bool
 ) -> dict[str, str | bytes]:
     """Return what shows many runs, and what every page loads."""
     files: dict[str, str | bytes] = {"static/charts.js": drawing.script()}

@@ -1,20 +1,22 @@
 """What words name, as ``report``, ``compare`` and ``audit`` take them: runs and others' results.
 
 Owns which kinds of words there are: a run directory, a ``record.json``, a folder of runs, a bundle;
-files and folders of others' results; ``reference:CASE``.
+files and folders of others' results; ``reference:CASE``. Owns how runs lie in a folder.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
-from trainmark.launch.run_dir import complete
+from trainmark.launch.run_dir import make_record
 from trainmark.library.bundle.archive import ENDING, unpacked
-from trainmark.plan.plan import RUNS_DIR
+from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
@@ -22,13 +24,14 @@ from trainmark.record.rows import Row
 from trainmark.record.verify import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainmark.record.record import Record
     from trainmark.record.rows import Unread
 
 _DEPTH = 3  # a repeat of a run of a plan
 _REPEAT = re.compile(r"r\d+")
+Stamp = tuple[int, int]  # bytes and time of change: tells that a file is another than before
 
 
 @dataclass(slots=True)
@@ -39,12 +42,14 @@ class Selection:
         records: one a launch, checked once: their trust says what contradicts them.
         places: the path each record was read from.
         rows: figures that others published, with what could not be read in ``unread``.
+        skipped: of folders, the records that cannot be read.
     """
 
     records: list[Record] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    skipped: list[RecordError] = field(default_factory=list)
 
     @property
     def refuted(self) -> list[Path]:
@@ -59,16 +64,25 @@ class Selection:
         found = [path.parent if path.is_file() else path for path in paths]
         return [path if path.is_dir() else None for path in found]
 
-    def add(self, path: Path, place: str, *, verify: bool) -> None:
-        """Read a record, and check it unless ``verify`` is false.
+    def add(self, places: Mapping[Path, str], *, verify: bool) -> None:
+        """Read records, and check them unless ``verify`` is false.
 
         Raises:
-            RecordError: no such file, or not a record of this schema.
+            RecordError: none of them can be read.
         """
-        found = record.read(path)
-        folder = path if path.is_dir() else path.parent
-        self.records.append(checked(found, folder) if verify else found)
-        self.places.append(place)
+        skipped = []
+        for path, place in places.items():
+            try:
+                found = record.read(path)
+            except RecordError as error:
+                skipped.append(error)
+                continue
+            folder = path if path.is_dir() else path.parent
+            self.records.append(checked(found, folder) if verify else found)
+            self.places.append(place)
+        if skipped and len(skipped) == len(places):
+            raise skipped[0]
+        self.skipped += skipped
 
 
 def newest_run() -> Path:
@@ -77,13 +91,13 @@ def newest_run() -> Path:
     Raises:
         RecordError: there is none.
     """
-    launches = (path / RECORD_FILE for run in find_runs(RUNS_DIR) for path in run)
-    found = [path for path in launches if path.exists()]
-    if not found:
+    files = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
+    there = [file for file in files if file.exists()]
+    if not there:
         remedy = "`trainmark run CASE`, or name a run"
         raise RecordError("no run there yet", where=str(RUNS_DIR), remedy=remedy)
-    newest = max(found, key=lambda path: path.stat().st_mtime_ns).parent
-    return newest.parent if record.read(newest).plan.repeat_count > 1 else newest
+    run = files[max(there, key=lambda file: file.stat().st_mtime_ns)]
+    return run[0].parent if len(run) > 1 else run[0]
 
 
 def find_runs(folder: Path) -> list[list[Path]]:
@@ -96,25 +110,41 @@ def find_runs(folder: Path) -> list[list[Path]]:
     Raises:
         RecordError: ``folder`` is a run that is still running.
     """
-    complete(folder)
+    if (folder / PLAN_FILE).exists():
+        make_record(folder)
     if folder.is_file() or (folder / RECORD_FILE).exists():
         return [[folder]]
-    return _below(folder, _DEPTH) or [[folder]]
+    runs: dict[Path, list[Path]] = {}
+    for path in sorted(Path(path) for path, _ in walk(str(folder))):
+        runs.setdefault(path.parent if _REPEAT.fullmatch(path.name) else path, []).append(path)
+    # `r10` comes after `r9`.
+    return [sorted(run, key=lambda path: len(path.name)) for run in runs.values()] or [[folder]]
 
 
-def _below(folder: Path, depth: int) -> list[list[Path]]:
-    """Return the runs that ``folder``, which is none itself, holds."""
-    found: list[list[Path]] = []
-    for child in sorted(folder.glob("*")):
-        if (child / RECORD_FILE).exists():
-            found.append([child])
-        elif depth > 1 and child.is_dir():
-            found += _below(child, depth - 1)
-    # A plan file may call a run r1: repeats are alone in their folder.
-    paths = [path for run in found for path in run]
-    if found and all(path.parent == folder and _REPEAT.fullmatch(path.name) for path in paths):
-        return [sorted(paths, key=lambda path: int(path.name[1:]))]
-    return found
+def stamp(file: str) -> Stamp | None:
+    """Return what tells that a file has changed; None: it is not there."""
+    with suppress(OSError):
+        found = os.stat(file)  # noqa: PTH116 - of 100,000 files, half the time
+        return found.st_size, found.st_mtime_ns
+    return None
+
+
+def walk(folder: str, depth: int = _DEPTH) -> Iterator[tuple[str, Stamp]]:
+    """Yield each run directory below, with its record's stamp; unreadable folders are as empty."""
+    with suppress(OSError):
+        with os.scandir(folder) as inside:
+            # What a link leads to shows when it is looked into: some lead round in a circle.
+            below = [x.path for x in inside if x.name[0] != "." and (x.is_symlink() or x.is_dir())]
+        for path in below:
+            found = stamp(f"{path}/{RECORD_FILE}")
+            if found is None and stamp(f"{path}/{PLAN_FILE}"):  # its launcher was killed
+                with suppress(RecordError):  # or it runs still
+                    make_record(Path(path))
+                    found = stamp(f"{path}/{RECORD_FILE}")
+            if found:
+                yield path, found
+            elif depth > 1:
+                yield from walk(path, depth - 1)
 
 
 def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> Selection:
@@ -132,15 +162,14 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
     for word in words or [str(newest_run())]:
         if word.endswith(ENDING):
             with unpacked(Path(word)) as bundle:
-                for place in bundle.launches:
-                    found.add(bundle.folder / place, f"{word}/{place}", verify=verify)
+                places = {bundle.folder / place: f"{word}/{place}" for place in bundle.launches}
+                found.add(places, verify=verify)
         elif word.startswith(REFERENCE):
             _add_references(found, word, rows=rows)
         else:
             launches = [launch for run in find_runs(Path(word)) for launch in run]
             if not (rows and launches == [Path(word)] and _imported(Path(word), found)):
-                for launch in launches:
-                    found.add(launch, str(launch), verify=verify)
+                found.add({launch: str(launch) for launch in launches}, verify=verify)
     return found
 
 
@@ -163,12 +192,12 @@ def _imported(path: Path, found: Selection) -> bool:
     if path.name == RECORD_FILE or (path / RECORD_FILE).exists() or not path.exists():
         return False
     imported = files.read([path])
-    if not imported.rows:
-        if path.is_dir() or path.suffix == ".json" or not imported.unread:
-            return False  # reading it as a record says why it is none
-        first, remedy = imported.unread[0], "`trainmark import` lists all of it"
-        why, where = render(first.reason, "en"), f"{first.file}:{first.line}"
-        raise RecordError(why, where=where, remedy=remedy)
-    found.rows += imported.rows
-    found.unread += imported.unread
-    return True
+    if imported.rows:
+        found.rows += imported.rows
+        found.unread += imported.unread
+        return True
+    if path.is_dir() or path.suffix == ".json" or not imported.unread:
+        return False  # reading it as a record says why it is none
+    first, remedy = imported.unread[0], "`trainmark import` lists all of it"
+    why, where = render(first.reason, "en"), f"{first.file}:{first.line}"
+    raise RecordError(why, where=where, remedy=remedy)
