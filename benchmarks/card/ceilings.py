@@ -39,7 +39,7 @@ LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.check.ceilings_rank import matmul_candidates, refusal
+    from trainmark.check.ceilings import matmul_candidates, refusal
     from trainmark.check.ceilings_work import sweep
 
     vendor = devices.choose(card.device)

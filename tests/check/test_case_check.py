@@ -14,7 +14,7 @@ from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.check import probe
-from trainmark.check.case_rules import CHECKS, Check, description_faults, judge
+from trainmark.check.case_check import CHECKS, Check, Inputs, description_faults, judge
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Cause, Record
@@ -51,14 +51,14 @@ def failed(kind: str, said: Message, **more: Any) -> dict[int, Record]:
 
 
 def faults(found: list[Check]) -> dict[str, list[str]]:
-    return {check.name: [item.code for item in check.faults] for check in found if check.faults}
+    return {check.check: [item.code for item in check.faults] for check in found if check.faults}
 
 
 def test_a_sound_case_has_no_fault() -> None:
-    found = judge(runs(), EPOCH)
-    assert [check.name for check in found] == list(CHECKS)
+    found = judge(Inputs(runs(), EPOCH))
+    assert [check.check for check in found] == list(CHECKS)
     assert faults(found) == {}
-    assert [check.name for check in found if check.skipped] == []
+    assert [check.check for check in found if check.skipped] == []
 
 
 @pytest.mark.parametrize(
@@ -85,22 +85,22 @@ def test_a_sound_case_has_no_fault() -> None:
 def test_a_broken_rule_is_named(
     given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(judge(given, EPOCH | looked)) == {k: v for k, v in expected.items() if v}
+    assert faults(judge(Inputs(given, EPOCH | looked))) == {k: v for k, v in expected.items() if v}
 
 
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = EPOCH | {"model_flops": None, "steps": None}
-    found = {c.name: c for c in judge({1: record()}, no_formula, missing=gone)}
+    found = {c.check: c for c in judge(Inputs({1: record()}, no_formula, gone))}
     assert found["equal_losses"].skipped == gone
     assert found["flops"].skipped == message("no_flop_formula")
     assert not found["flops"].as_dict()["ok"]
-    few = judge({1: record([1.0, 0.5])}, EPOCH, missing=gone)
-    skipped = {check.name: check.skipped.code for check in few if check.skipped}
+    few = judge(Inputs({1: record([1.0, 0.5])}, EPOCH, gone))
+    skipped = {check.check: check.skipped.code for check in few if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
-    lost = judge(runs(), message("exception", text="boom"))
+    lost = judge(Inputs(runs(), message("exception", text="boom")))
     assert faults(lost) == {"runs": ["exception"]}
-    assert {c.name for c in lost if c.skipped} == {
+    assert {c.check for c in lost if c.skipped} == {
         "steps_per_epoch", "batches", "flops", "no_waits"
     }  # fmt: skip
 
@@ -165,7 +165,7 @@ class ReadsItsLoss(toy.ToyJob):
 def test_a_look_at_a_job_finds_what_it_announces_wrongly(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(judge(runs(), look(job_type))) == expected
+    assert faults(judge(Inputs(runs(), look(job_type)))) == expected
 
 
 TINY = TOY.recipes["tiny"]

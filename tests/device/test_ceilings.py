@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from trainmark.check.ceilings_rank import refusal
+from trainmark.check.ceilings import refusal
 from trainmark.devices import rates
 from trainmark.recipe import Precision
 

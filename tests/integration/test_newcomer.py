@@ -12,7 +12,7 @@ import pytest
 
 from trainmark import cases
 from trainmark.check import probe
-from trainmark.check.case_rules import description_faults
+from trainmark.check.case_check import description_faults
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record import record

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import GOLDEN, FakeVendor
 from trainmark import __version__, cases, devices
-from trainmark.check.case_rules import description_faults
+from trainmark.check.case_check import description_faults
 from trainmark.cli.app import main
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import Compliance, check

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.check.ceilings_rank import Kind
+from trainmark.check.ceilings import Kind
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
 from trainmark.devices import rates
 from trainmark.devices.peaks import dense_peak

@@ -1,6 +1,6 @@
-"""Run a case for a few steps with one rank and with two, and judge what it does.
+"""Run a case for a few steps with one rank and with two, probe its job, and judge what it does.
 
-Owns the runs and their folder; the rules are in ``check.case_rules``.
+A package that offers a case calls ``description_faults`` and ``check_case`` from its own tests.
 """
 
 from __future__ import annotations
@@ -10,26 +10,52 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark import devices
-from trainmark.check.case_rules import Check, description_faults, judge
-from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
+from trainmark import cases
+from trainmark.errors import TrainmarkError, UsageError
 from trainmark.launch.local import launch
 from trainmark.launch.processes import IMPORT_VARIABLES, StopRequest
+from trainmark.plan import overrides
 from trainmark.plan.resolving import resolve
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trainmark.plan.plan import Plan
     from trainmark.plan.request import RunRequest
+    from trainmark.recipe import Recipe
     from trainmark.record.record import Record
-    from trainmark.spec import Text
+    from trainmark.spec import Case, DataFacts, Text
+
+STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait for
+# A case's own kernels may take fewer matmuls than its model has (a symmetric product's backward
+# pass): the built-in cases are held to 1% with plain ones by a test of their own.
+_FLOPS_TOLERANCE = 0.1
+# Dropout draws differ between worlds, the rows of a step do not: means over some steps agree.
+_LOSS_TOLERANCE = 0.05
+_FEWEST_STEPS = 10
+# After some steps with other dropout draws; a sum where a mean belongs is off by the ranks.
+_QUALITY_TOLERANCE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one rule: its faults, or why it could not be checked."""
+
+    check: str
+    faults: tuple[Message, ...] = ()
+    skipped: Message | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the check for JSON."""
+        return asdict(self) | {"ok": not self.faults and self.skipped is None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +71,6 @@ class Checked:
         return bool(self.checks) and not any(check.faults for check in self.checks)
 
 
-STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait for
-
-
 def check_case(
     request: RunRequest,
     *,
@@ -56,7 +79,7 @@ def check_case(
     generated_root: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Checked:
-    """Return every check of the case of ``request``; see ``check.case_rules.CHECKS``.
+    """Return every check of the case of ``request``; see ``CHECKS``.
 
     Args:
         steps: optimizer steps of each run, at most an epoch.
@@ -78,8 +101,11 @@ def check_case(
 
         one = plan(1)
         plans, missing = {1: one}, None
-        try:
-            plans[2] = plan(2, micro_batch_size=_half_batch(one))
+        try:  # two ranks take the same rows in a step as one
+            batch = one.recipe["micro_batch_size"]
+            if batch % 2:
+                raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
+            plans[2] = plan(2, micro_batch_size=str(batch // 2))
         except TrainmarkError as error:
             missing = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
@@ -89,24 +115,8 @@ def check_case(
             if stop.signal_name is not None:
                 return Checked([], one.about.messages)
         say(f"{one.case}: an epoch's batches, FLOPs of a step")
-        probe, described = _probe(one, Path(folder)), description_faults(one.case)
-        checks = judge(runs, probe, missing=missing, described=described)
-        return Checked(checks, one.about.messages)
-
-
-def _half_batch(one: Plan) -> str:
-    """Return the batch size with which two ranks take the same rows in a step as one rank.
-
-    Raises:
-        UsageError, EnvironmentFault: no such size, or no second device.
-    """
-    vendor = devices.choose(one.device.vendor)
-    if vendor.count() < 2 and not vendor.counts_cores:
-        raise EnvironmentFault("one device")
-    batch: int = one.recipe["micro_batch_size"]
-    if batch % 2:
-        raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
-    return str(batch // 2)
+        inputs = Inputs(runs, _probe(one, Path(folder)), missing, description_faults(one.case))
+        return Checked(judge(inputs), one.about.messages)
 
 
 def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
@@ -121,3 +131,182 @@ def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
         return found
     last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
     return message("exception", text=last[:2000])
+
+
+class _SkippedError(Exception):
+    """A rule cannot be checked; its only argument says why."""
+
+
+class Inputs(NamedTuple):
+    """Input of the rules.
+
+    Args:
+        runs: record by number of ranks; a step has the same rows in each run.
+        probe: result of ``probe.look``, or why it failed.
+        missing: why there is no run with two ranks.
+        described: result of ``description_faults``.
+    """
+
+    runs: dict[int, Record]
+    probe: dict[str, Any] | Message
+    missing: Message | None = None
+    described: Sequence[Message] = ()
+
+    def found(self) -> dict[str, Any]:
+        """Return what the probe found."""
+        if isinstance(self.probe, Message):
+            raise _SkippedError(message("check_without_run"))
+        return self.probe
+
+    def losses(self) -> dict[int, list[float]]:
+        """Return the known losses of each world by its ranks, if there are enough."""
+        found = {
+            world: [loss for loss in record.steps.loss if loss is not None]
+            for world, record in self.runs.items()
+        }
+        if (shortest := min(map(len, found.values()))) < _FEWEST_STEPS:
+            raise _SkippedError(message("check_too_few_steps", steps=shortest))
+        return found
+
+
+def judge(inputs: Inputs) -> list[Check]:
+    """Return every check in order."""
+    checks = []
+    for name, rule in _RULES.items():
+        try:
+            found = list(rule(inputs))
+        except _SkippedError as skipped:
+            checks.append(Check(name, skipped=skipped.args[0]))
+        else:  # both runs often have the same fault
+            once = tuple(x for place, x in enumerate(found) if x not in found[:place])
+            checks.append(Check(name, once))
+    return checks
+
+
+def _runs(inputs: Inputs) -> Iterator[Message]:
+    """Yield why runs or the probe failed; a run itself finds wrong counts and dead gradients."""
+    for world, record in inputs.runs.items():
+        if cause := record.cause:
+            yield message("check_run_failed", ranks=world, place=cause.place or cause.kind)
+            yield cause.message
+    if isinstance(inputs.probe, Message):
+        yield inputs.probe
+
+
+def _epoch(inputs: Inputs) -> Iterator[Message]:
+    """Compare a whole epoch's batches with what the job and its data declare."""
+    probe = inputs.found()
+    steps, samples, planned = probe["steps"], probe["samples"], probe["announced_steps"]
+    expected = probe["announced_samples"]
+    if expected is None:
+        expected = inputs.runs[1].plan.data.train_samples
+    if steps is None:
+        return  # too long to read
+    if steps != planned:
+        yield message("steps_of_epoch", epoch=1, steps=steps, planned=planned)
+    if samples != expected:
+        yield message("samples_of_epoch", epoch=1, samples=samples, expected=expected)
+
+
+def _batches(inputs: Inputs) -> Iterator[Message]:
+    if draws := inputs.found()["draws"]:
+        yield message("check_batches_draw", module=draws)
+    if inputs.found()["overwritten"]:
+        yield message("check_batches_overwritten")
+
+
+def _loss_falls(inputs: Inputs) -> Iterator[Message]:
+    for world, losses in inputs.losses().items():
+        tenth = len(losses) // 10
+        first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
+        if last >= first:
+            found = {"steps": len(losses), "first": first, "last": last}
+            yield message("check_loss_not_falling", ranks=world, **found)
+
+
+def _equal_losses(inputs: Inputs) -> Iterator[Message]:
+    if len(inputs.runs) < 2:
+        raise _SkippedError(inputs.missing or message("check_without_run"))
+    one, two = (fmean(losses[:_FEWEST_STEPS]) for losses in inputs.losses().values())
+    if abs(one - two) > _LOSS_TOLERANCE * max(abs(one), abs(two)):
+        yield message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=two)
+
+
+def _evaluation(inputs: Inputs) -> Iterator[Message]:
+    """Compare the evaluated rows with the data, and the qualities of the two runs."""
+    passed = {world: record for world, record in inputs.runs.items() if record.cause is None}
+    for world, record in passed.items():
+        rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
+        if not record.plan.evaluates:
+            raise _SkippedError(message("never_evaluates"))
+        if scored != rows:
+            yield message("check_evaluation_rows", ranks=world, scored=scored or 0, rows=rows)
+    values = [record.quality.value for record in passed.values()]
+    known = [value for value in values if value is not None]
+    if len(known) == 2 and abs(known[0] - known[1]) > _QUALITY_TOLERANCE * max(map(abs, known)):
+        yield message("check_qualities_differ", one=known[0], two=known[1])
+
+
+def _flops(inputs: Inputs) -> Iterator[Message]:
+    formula, counted = inputs.found()["model_flops"], inputs.found()["counted"]
+    if formula is None:
+        raise _SkippedError(message("no_flop_formula"))
+    if abs(formula - counted) > _FLOPS_TOLERANCE * counted:
+        ratio = formula / counted if counted else None
+        yield message("check_flops", said=formula, counted=counted, ratio=ratio)
+
+
+def _waits(inputs: Inputs) -> Iterator[Message]:
+    if (waits := inputs.found()["waits"]) is not None:
+        yield message("check_step_waits", **waits)
+
+
+_RULES: dict[str, Callable[[Inputs], Iterable[Message]]] = {
+    "description": lambda inputs: inputs.described,
+    "runs": _runs,
+    "steps_per_epoch": _epoch,
+    "batches": _batches,
+    "loss_falls": _loss_falls,
+    "equal_losses": _equal_losses,
+    "evaluation": _evaluation,
+    "flops": _flops,
+    "no_waits": _waits,
+}
+CHECKS = tuple(_RULES)
+
+
+def description_faults(name: str) -> list[Message]:
+    """Return what is wrong with the case called ``name`` before any job is built.
+
+    Generates the data of each generated recipe twice.
+
+    Raises:
+        UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
+    """
+    case = cases.load(name)
+    overrides.rules_of(case)
+    generated = {name: x for name, x in case.recipes.items() if x.data == "generated"}
+    if not generated:
+        return [message("check_no_generated_recipe")]
+    return [fault for named in generated.items() for fault in _generated(case, *named)]
+
+
+def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
+    """Generate twice: the bytes must be equal and readable, and the target reachable."""
+    with tempfile.TemporaryDirectory(prefix="trainmark-check-") as place:
+        folders = [cases.generated_folder(case, recipe, Path(place) / one) for one in "ab"]
+        first, second = (
+            {(str(path.relative_to(folder)), sha256(path.read_bytes()).digest())
+             for path in folder.rglob("*") if path.is_file()}
+            for folder in folders
+        )  # fmt: skip
+        if different := sorted({file for file, _ in first ^ second}):
+            files = ", ".join(different[:3])
+            yield message("check_data_not_repeatable", recipe=name, files=files)
+        facts: DataFacts = cases.part(case.name, "data").check(folders[0], recipe)
+        if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
+            yield message("check_data_empty", recipe=name)
+        target, best = case.target(recipe), facts.best_quality
+        if target and best is not None and not target.reached(best):
+            value = target.value
+            yield message("check_target_unreachable", recipe=name, target=value, best=best)

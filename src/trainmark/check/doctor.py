@@ -152,7 +152,7 @@ def refusals(name: str, ranks: int) -> dict[str, str]:
     Raises:
         TrainmarkError: one does not open.
     """
-    from trainmark.check.ceilings_rank import refusal
+    from trainmark.check.ceilings import refusal
 
     vendor = devices.choose(name)
     opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]

@@ -150,9 +150,9 @@ def check(
     for one in () if as_json else found.checks:
         sign, said = ("FAULT", one.faults) if one.faults else ("-    ", filter(None, [one.skipped]))
         for reason in said:
-            say(f"{sign} {one.name}: {render(reason, lang, found.messages)}")
+            say(f"{sign} {one.check}: {render(reason, lang, found.messages)}")
         if not one.faults and one.skipped is None:
-            say(f"ok    {one.name}")
+            say(f"ok    {one.check}")
     if stop.signal_name is not None:
         say(f"trainmark: stopped by {stop.signal_name}: nothing was judged", err=True)
     if stop.signal_name is not None or not found.passed:
