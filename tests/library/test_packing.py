@@ -171,7 +171,7 @@ def test_a_bundle_is_written_whole_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("trainmark.library.bundle.packing.archive.add", full)
+        patched.setattr("trainmark.library.archive.write", full)
         with pytest.raises(EnvironmentFault, match="No space left"):
             bundle.pack([[run_dir]], path)
     assert [(item.name, item.read_text()) for item in path.parent.iterdir()] == [

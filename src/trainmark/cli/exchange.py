@@ -110,8 +110,8 @@ def _push(
     insecure_http: bool,
 ) -> None:  # fmt: skip
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
+    from trainmark.library.archive import ENDING
     from trainmark.library.bundle import BundleError, pack
-    from trainmark.library.bundle.archive import ENDING
     from trainmark.server.client import Client, RefusedBundleError, token_of
 
     failed, secret = False, token_of(token_file)
@@ -135,7 +135,7 @@ def _push(
 
 def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
     """Yield what a word names: each run with its launches; a bundle without any."""
-    from trainmark.library.bundle.archive import ENDING
+    from trainmark.library.archive import ENDING
     from trainmark.library.selection import find_runs
 
     if word.name.endswith(ENDING):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.launch.run_dir import make_record
-from trainmark.library.bundle.archive import ENDING, unpacked
+from trainmark.library.archive import ENDING, unpacked
 from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust

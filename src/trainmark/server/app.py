@@ -24,7 +24,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
-from trainmark.library.bundle.archive import ENDING
+from trainmark.library.archive import ENDING
 from trainmark.pages.site.links import Links
 from trainmark.pages.site.views import compare_page, error_page
 from trainmark.server import uploads

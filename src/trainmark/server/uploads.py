@@ -18,8 +18,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
-from trainmark.library.bundle.archive import ENDING, unpack
-from trainmark.library.bundle.checking import checks
+from trainmark.library.archive import ENDING, unpack
+from trainmark.library.bundle import checks
 from trainmark.library.store.query import listing
 from trainmark.pages.site.links import run_file
 from trainmark.record import record

@@ -17,7 +17,7 @@ from trainmark.judge.audit import SEVERITIES, audit
 from trainmark.judge.audit.subject import of_row
 from trainmark.judge.comparison import compare
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.library.bundle.archive import ENDING, unpacked
+from trainmark.library.archive import ENDING, unpacked
 from trainmark.library.importers.table import published, references
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing

@@ -12,12 +12,13 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from trainmark import __version__
 from trainmark.data.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
@@ -57,16 +58,38 @@ class Manifest(Frozen):
     files: list[PackedFile] = Field(min_length=1, max_length=_MOST_ENTRIES)
 
 
-def add(archive: zipfile.ZipFile, name: str, content: bytes | Path) -> None:
-    """Write an entry, without the date and the rights of its file."""
+def write(file: IO[bytes], folder: Path, key: Path | None) -> Manifest:
+    """Write all files below a folder as a bundle; the same files give the same bytes.
+
+    Args:
+        key: file of the ssh key that signs.
+    """
+    files = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as content:
+            digest = file_digest(content, "sha256").hexdigest()
+        name = str(path.relative_to(folder))
+        files.append(PackedFile(name=name, bytes=path.stat().st_size, sha256=digest))
+    manifest = Manifest(suite=Suite(version=__version__), files=files)
+    text = manifest.model_dump_json(indent=1).encode()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_entry(MANIFEST_FILE), text)
+        if key is not None:
+            archive.writestr(_entry(SIGNATURE_FILE), _sign(text, key))
+        for packed in files:
+            with (
+                (folder / packed.name).open("rb") as content,
+                archive.open(_entry(packed.name), "w", force_zip64=True) as out,
+            ):
+                shutil.copyfileobj(content, out)
+    return manifest
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """Return an entry without the date and the rights of its file."""
     info = zipfile.ZipInfo(name, _DATE)
     info.compress_type = zipfile.ZIP_DEFLATED
-    with archive.open(info, "w", force_zip64=True) as out:
-        if isinstance(content, bytes):
-            out.write(content)
-        else:
-            with content.open("rb") as file:
-                shutil.copyfileobj(file, out)
+    return info
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,39 +157,36 @@ def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpack
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked:
-    infos = {info.filename: info for info in archive.infolist()}
+    sizes = {info.filename: info.file_size for info in archive.infolist()}
     texts = {}
-    for name in (MANIFEST_FILE, SIGNATURE_FILE):
-        if name in infos:
-            if infos[name].file_size > _MOST_MANIFEST_BYTES:
-                raise BundleError(f"{name} is too large", rule=f"{_MOST_MANIFEST_BYTES:,} bytes")
-            texts[name] = archive.read(name)
+    for name in {MANIFEST_FILE, SIGNATURE_FILE} & sizes.keys():
+        if sizes[name] > _MOST_MANIFEST_BYTES:
+            raise BundleError(f"{name} is too large", rule=f"{_MOST_MANIFEST_BYTES:,} bytes")
+        texts[name] = archive.read(name)
     try:
         manifest = Manifest.model_validate_json(texts.get(MANIFEST_FILE, b""), strict=True)
     except ValidationError as error:
         first = " ".join(str(error).splitlines()[:3])
         raise BundleError(f"no manifest of this version: {first}", where=MANIFEST_FILE) from None
-    listed = {file.name: file for file in manifest.files}
     if sorted(archive.namelist()) != sorted([*(file.name for file in manifest.files), *texts]):
         raise AlteredError("its files are not those of its manifest")
     total = sum(file.bytes for file in manifest.files)
     if total > most_bytes:
         raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {most_bytes:,}")
-    for name, file in listed.items():
-        target, found = folder / name, sha256()
-        if infos[name].file_size != file.bytes:  # of which zipfile reads no more
-            raise AlteredError("altered: not its size", where=name)
+    for file in manifest.files:
+        target = folder / file.name
+        if sizes[file.name] != file.bytes:  # of which zipfile reads no more
+            raise AlteredError("altered: not its size", where=file.name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(name) as content, target.open("xb") as out:
-            while piece := content.read(1 << 18):
-                found.update(piece)
-                out.write(piece)
-        if found.hexdigest() != file.sha256:
-            raise AlteredError("altered: not its digest", where=name)
+        with archive.open(file.name) as content, target.open("x+b") as out:
+            shutil.copyfileobj(content, out)
+            out.seek(0)
+            if file_digest(out, "sha256").hexdigest() != file.sha256:
+                raise AlteredError("altered: not its digest", where=file.name)
     return Unpacked(folder, manifest, texts[MANIFEST_FILE], texts.get(SIGNATURE_FILE))
 
 
-def sign(content: bytes, key: Path) -> bytes:
+def _sign(content: bytes, key: Path) -> bytes:
     """Return the signature of ``content`` by the private key in a file, or by the agent's.
 
     Raises:
@@ -193,23 +213,21 @@ def signer_of(
     """
     if allowed is not None and not allowed.is_file():
         raise EnvironmentFault("no such file", where=str(allowed), remedy="see docs/bundle.md")
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "manifest.sig"
-        file.write_bytes(signature)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(signature)
+        file.flush()
+        of = ("-s", file.name)
         if allowed is None:
-            ended = _keygen("check-novalidate", "-s", file, content=content)
-            if ended.returncode:
-                return False, message("bundle_signature_wrong", said=_said(ended))
-            return True, message("bundle_signed", key=ended.stdout.decode().split()[-1])
-        known = _keygen("find-principals", "-s", file, "-f", allowed, content=b"").stdout
-        names = [signer] if signer else known.decode().splitlines()
-        for name in names:
-            words = ("-s", file, "-f", allowed, "-I", name)
-            ended = _keygen("verify", *words, content=content)
-            if not ended.returncode:
-                return True, message("bundle_signer", signer=name)
-    said = _said(ended) if names else "none of the allowed signers has this key"
-    return False, message("bundle_signature_wrong", said=said)
+            ended = _keygen("check-novalidate", *of, content=content)
+            key = ended.stdout.decode().split()[-1:]
+            found = message("bundle_signed", key="".join(key))
+        else:
+            known = _keygen("find-principals", *of, "-f", allowed, content=b"").stdout
+            signer = signer or known.decode().partition("\n")[0] or "nobody"
+            ended = _keygen("verify", *of, "-f", allowed, "-I", signer, content=content)
+            found = message("bundle_signer", signer=signer)
+    wrong = message("bundle_signature_wrong", said=_said(ended))
+    return (False, wrong) if ended.returncode else (True, found)
 
 
 def _said(ended: subprocess.CompletedProcess[bytes]) -> str:

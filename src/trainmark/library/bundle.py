@@ -1,18 +1,34 @@
-"""Verify bundles and runs without a network: bytes, signature, records recomputed, rules."""
+"""Bundles: runs in one file that others can verify without a network.
+
+Owns what goes into a bundle, redacted copies and the records that they give; and the checks of
+bundles and runs: bytes, signature, records recomputed, rules.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, UsageError
+from trainmark import cases
+from trainmark.data.documents import written_whole
+from trainmark.errors import (
+    EXIT_FAILED,
+    EXIT_PASSED,
+    EXIT_USAGE,
+    EnvironmentFault,
+    UsageError,
+)
 from trainmark.judge import compliance
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
-from trainmark.library.bundle.archive import AlteredError, signer_of, unpacked
-from trainmark.record import record, trust
+from trainmark.library import archive, redaction
+from trainmark.library.archive import AlteredError, BundleError, signer_of, unpacked
+from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.record import evidence, record, reduce, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify as verify_record
 from trainmark.spec import Message, message
@@ -20,11 +36,58 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.library.bundle.archive import Unpacked
+    from trainmark.library.archive import Manifest, Unpacked
     from trainmark.record.record import Record
+
+__all__ = ["AlteredError", "BundleError", "Check", "Verification", "pack", "unpacked", "verify"]
 
 State = Literal["held", "noted", "unverifiable", "broken"]
 _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}
+
+
+def pack(runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = None) -> Manifest:
+    """Write or replace a bundle, whole or not at all; the same input gives the same bytes.
+
+    Args:
+        runs: each as the run directories of its launches, as ``find_runs`` finds them.
+        key: file of the ssh key that signs.
+
+    Raises:
+        BundleError: a run without its evidence, or of a case that is not installed.
+        EnvironmentFault: it cannot be written or signed.
+    """
+    if not output.name.endswith(archive.ENDING):
+        remedy = f"end it in {archive.ENDING}"
+        raise BundleError("not the name of a bundle", where=str(output), remedy=remedy)
+    try:
+        with tempfile.TemporaryDirectory() as place, written_whole(output) as file:
+            for number, launches in enumerate(runs, 1):
+                for launch, path in enumerate(launches, 1):
+                    below = f"r{launch}" if len(launches) > 1 else ""
+                    _add(path if path.is_dir() else path.parent, Path(place), number, below)
+            return archive.write(file, Path(place), key)
+    except OSError as error:
+        where = str(error.filename or output)
+        raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
+
+
+def _add(folder: Path, place: Path, number: int, below: str) -> None:
+    """Write the redacted copies of a launch's files, and the record that they give."""
+    if not (folder / PLAN_FILE).exists() or len(evidence.evidence(folder)) < 2:
+        what, remedy = "its evidence is not there", "bundle the run where it was made"
+        raise BundleError(what, where=str(folder), remedy=remedy)
+    plan = Plan.read(folder)
+    if plan.about.page.figures and plan.case not in cases.names():
+        what = f"the case {plan.case} is not installed, whose figures could not be computed"
+        raise BundleError(what, where=str(folder))
+    name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
+    target = place / name / below
+    target.mkdir(parents=True)
+    redactor = redaction.of_run(plan, folder)
+    for path in evidence.outputs(folder):
+        with (target / path.name).open("wb") as out:
+            out.writelines(redaction.redacted_file(path, redactor))
+    record.write(reduce.reduce(target), target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +141,20 @@ def verify(
         EnvironmentFault: it cannot be unpacked here, or ``ssh-keygen`` is missing.
     """
     if signer is not None and allowed is None:
-        raise UsageError(
+        what, remedy = (
             "nothing says which key is whose",
-            where=f"signer {signer}",
-            remedy="give the file of allowed signers too: --allowed-signers FILE",
+            "give the file too: --allowed-signers FILE",
         )
+        raise UsageError(what, where=f"signer {signer}", remedy=remedy)
     launches = [Path(path)] if isinstance(path, Path | str) else path
     path = launches[0]
     if path.is_dir() or path.name == RECORD_FILE:
-        folder = path if path.is_dir() else path.parent
+        folders = [one if one.is_dir() else one.parent for one in launches]
+        top = folders[0].parent if len(folders) > 1 else folders[0]
+        found = {str(one.relative_to(top)): record.read(one) for one in folders}
         asked = [] if allowed is None else [_signature(None, allowed, signer)]
-        records = {"": record.read(path)}
-        if len(launches) > 1:
-            path = folder = folder.parent
-            records = {launch.name: record.read(launch) for launch in launches}
-        return Verification(str(path), (*asked, *_of_run(records, folder), *_audited(records)))
+        shown = str(top if len(folders) > 1 else path)
+        return Verification(shown, (*asked, *_of_run(found, top), *_audited(found)))
     try:
         with unpacked(path) as bundle:
             return Verification(str(path), tuple(checks(bundle, allowed, signer)))
@@ -145,8 +207,7 @@ def _of_run(launches: dict[str, Record], folder: Path) -> Iterator[Check]:
 
 def _audited(records: dict[str, Record]) -> Iterator[Check]:
     """Hold all records together against the audit's rules; only errors contradict them."""
-    found = audit([of_record(item, place) for place, item in records.items()])
-    hits = found
+    hits = audit([of_record(item, place) for place, item in records.items()])
     for place in dict.fromkeys(hit.subject.file for hit in hits):
         here = [hit for hit in hits if hit.subject.file == place]
         state: State = "broken" if any(hit.severity == "error" for hit in here) else "noted"
