@@ -47,7 +47,7 @@ EXAMPLES = {
     "import": """\
   trainmark import pages/README.md                what it prints, row by row
   trainmark import results.csv logs/ --json > rows.json
-  trainmark audit rows.json                       rows that were written are read again
+  trainmark audit results.csv logs/               the rows held against the audit's rules
 """,
     "analyze": """\
   trainmark analyze train.log preset=auto
@@ -212,7 +212,7 @@ def export(
 
 def import_(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, JSON, or folders.")
+        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, or folders.")
     ],
     as_json: Json = False,
 ) -> None:

@@ -48,27 +48,24 @@ _FILE_END = re.compile(_PARTS["file_end"])
 
 def _ipv6(found: re.Match[str]) -> str:
     text = found.group()
+    if not re.search("[a-fA-F]", text) and text.count(":") < 4:
+        return text  # x[1::2] is a slice
     try:
-        plain = not re.search("[a-fA-F]", text) and text.count(":") < 4  # x[1::2] is a slice
-        kept = IPv6Address(text).is_loopback or plain
+        return text if IPv6Address(text).is_loopback else "<address>"
     except AddressValueError:
-        kept = True
-    return text if kept else "<address>"
+        return text
 
 
 def _url(found: re.Match[str]) -> str:
     """Remove the credentials from a public URL; of any other keep only the scheme."""
     scheme, credentials, host, rest = found.groups()
-    if not _is_public(host):
-        return f"{scheme}://<host>"
-    return f"{scheme}://{'<credentials>@' if credentials else ''}{host}{rest}"
+    own = f"{'<credentials>@' if credentials else ''}{host}{rest}"
+    return f"{scheme}://{own if _is_public(host) else '<host>'}"
 
 
 def _is_public(host: str) -> bool:
     name = f".{host.lower().rstrip('.')}"
-    return name.startswith(".127.") or name.endswith(
-        tuple(f".{x}" for x in _LISTED["public_hosts"])
-    )
+    return name.startswith(".127.") or any(name.endswith(f".{x}") for x in _LISTED["public_hosts"])
 
 
 def _path(found: re.Match[str]) -> str:
@@ -80,11 +77,11 @@ def _path(found: re.Match[str]) -> str:
 
 def _host(found: re.Match[str]) -> str:
     """Replace the named group that matched, unless it is public or the name of a file."""
-    group, name = next((group, name) for group, name in found.groupdict().items() if name)
+    name = found[found.lastgroup or 0]
     if _is_public(name) or _FILE_END.search(name):
         return found.group()
-    start, end = found.span(group)
-    return found.string[found.start() : start] + "<host>" + found.string[end : found.end()]
+    start, end = (at - found.start() for at in found.span(found.lastgroup or 0))
+    return f"{found.group()[:start]}<host>{found.group()[end:]}"
 
 
 _FUNCTIONS = {"ipv6": _ipv6, "url": _url, "path": _path, "host": _host}
@@ -98,13 +95,14 @@ class _Rule(NamedTuple):
     new: str | Callable[[re.Match[str]], str]
 
 
-_RULES = {
-    kind: [
+_SECRETS, _OTHERS = (
+    [
         _Rule(tuple(x["needles"]), _pattern(x["pattern"]), x.get("new") or _FUNCTIONS[x["by"]])
+        for kind in kinds
         for x in _LISTED[kind]
     ]
-    for kind in ("secrets", "paths", "hosts", "addresses")
-}
+    for kinds in (["secrets"], ["paths", "hosts", "addresses"])
+)
 
 
 def _literal(text: str, new: str, before: str, after: str) -> _Rule:
@@ -131,21 +129,22 @@ class Redactor:
     def __init__(self, *folders: tuple[Path, str]) -> None:
         paths = sysconfig.get_paths()
         known = [
-            *folders,
-            (Path(trainmark.__file__).parent, "<trainmark>"),
-            *((Path(paths[name]), "<python>") for name in ("purelib", "platlib", "stdlib")),
-            (Path.cwd(), "."),
             (Path(os.path.expanduser("~")), "~"),  # noqa: PTH111 - a user may have no home
+            (Path.cwd(), "."),
+            *((Path(paths[name]), "<python>") for name in ("stdlib", "platlib", "purelib")),
+            (Path(trainmark.__file__).parent, "<trainmark>"),
+            *reversed(folders),
         ]
         places = {
             str(whole): placeholder
-            for folder, placeholder in reversed(known)
+            for folder, placeholder in known
             for whole in (folder, folder.resolve())
             if folder.is_absolute() and whole.name
         }
         around = (_PARTS["path_start"], _PARTS["path_end"])
         innermost = sorted(places, key=len, reverse=True)
-        self._folders = [_literal(folder, places[folder], *around) for folder in innermost]
+        own = [_literal(folder, places[folder], *around) for folder in innermost]
+        self._places = [*_SECRETS, *own, *_OTHERS]  # what stands for paths, hosts and secrets
         self._once = lru_cache(maxsize=4096)(self._string)  # samples repeat a few strings for days
         host, names = socket.gethostname(), {}
         with suppress(KeyError, OSError):  # a user id without a name, as containers have
@@ -159,13 +158,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return free text with everything replaced."""
-        return _apply(self._names, self._places(text))
-
-    def _places(self, text: str) -> str:
-        """Return ``text`` without secrets, paths, other hosts and addresses."""
-        for kind in ("secrets", "folders", "paths", "hosts", "addresses"):
-            text = _apply(self._folders if kind == "folders" else _RULES[kind], text)
-        return text
+        return _apply(self._names, _apply(self._places, text))
 
     def document(self, value: Any, key: str = "") -> Any:
         """Return ``value`` with every string of it redacted, at any depth.
@@ -186,15 +179,12 @@ class Redactor:
         return value if isinstance(value, _PLAIN) else self._once(str(value), key)
 
     def _string(self, value: str, key: str) -> str:
-        if value and _KEYS["secret"].fullmatch(key):
-            return "<secret>"
-        if value and _KEYS["host"].fullmatch(key) and not _is_public(value):
-            return "<host>"
-        if value and _KEYS["user"].fullmatch(key):
-            return "<user>"
+        for kind in ("secret", "host", "user"):
+            if value and _KEYS[kind].fullmatch(key) and not (kind == "host" and _is_public(value)):
+                return f"<{kind}>"
         if _KEYS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
-        text = self._places(value)
+        text = _apply(self._places, value)
         return _apply(self._names, text) if re.search(r"[\s/'\"@]", value) else text
 
 

@@ -1,56 +1,49 @@
 """Read files and folders of other people's results: which form a file has; nothing is lost.
 
-Owns CSV tables, JSON records of one case, rows as ``import --json`` writes them, text encodings.
-A file that holds no result is listed with the reason.
+Owns CSV tables and text encodings. A file that holds no result is listed with the reason.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
 from trainmark.library.importers import logs, pages, table
 from trainmark.library.importers.cells import columns, with_commas
 from trainmark.library.importers.table import Line, Page
-from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.rows import Row, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from trainmark.spec import Message
 
 MAX_BYTES = 32 << 20  # of a file that is no log
 _LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
 _OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
-_NAME = re.compile(r"(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
-_BETWEEN = re.compile(r"[\s,\[\]]*")  # documents in a row or an array
-_DECODER = json.JSONDecoder()
 
 
 @dataclass(slots=True)
 class Imported:
     """What was read, in order, and what could not be."""
 
-    rows: list[Row] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
+    rows: list[Row]
+    unread: list[Unread]
 
     def document(self) -> dict[str, Any]:
-        """Return it as ``import --json`` prints it, and as it is read again."""
+        """Return it as ``import --json`` prints it."""
         return {
-            "rows": [one.model_dump(mode="json") for one in self.rows],
-            "unread": [one.model_dump(mode="json") for one in self.unread],
+            name: [one.model_dump(mode="json") for one in getattr(self, name)]
+            for name in ("rows", "unread")
         }
 
 
@@ -106,8 +99,6 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
         yield page.unread(0, "file", message("file_is_no_text"))
     elif reader is not None:
         yield from reader(text, pages.placed(page, path))
-    elif text.lstrip()[:1] in {"{", "["}:
-        yield from _json(text, page)
     elif _TABLE.search(text):
         yield from _markdown(text, page)
     else:
@@ -154,55 +145,4 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
         yield from table.read(head, body, page)
 
 
-def _json(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield the rows of a document, or of one a line: records of one case, or rows as we write."""
-    at = _BETWEEN.match(text).end()  # type: ignore[union-attr]
-    while at < len(text):
-        line, end = 1 + text.count("\n", 0, at), text.find("\n{", at) % (len(text) + 1)
-        try:
-            document, end = _DECODER.raw_decode(text, at)
-            yield from _of_document(document, page, line, text[at:end])
-        except (ValueError, TypeError, KeyError, UsageError, RecursionError) as error:
-            why = message("json_malformed", why=str(error).partition("\n")[0][:120])
-            yield page.unread(line, "row", why, text[at:end].rstrip())
-        at = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
-
-
-def _of_document(document: Any, page: Page, line: int, raw: str) -> Iterator[Row | Unread]:
-    keys = document.keys() if isinstance(document, dict) else set()
-    if {"rows", "unread"} <= keys:  # as `Imported.document` has it
-        yield from map(Row.model_validate, document["rows"])
-        yield from map(Unread.model_validate, document["unread"])
-    elif "FINAL_RESULT" in keys:
-        yield from _of_index(IndexRecord(**document), page, line, raw)
-    elif {"run_id", "plan", "figures"} <= keys:
-        yield page.unread(line, "file", message("file_is_record"))
-    else:
-        yield page.unread(line, "row", message("json_of_unknown_form"), raw)
-
-
-def _of_index(record: IndexRecord, page: Page, line: int, raw: str) -> Iterator[Row | Unread]:
-    """Yield a record of one case as a row; a failed job has no figure."""
-    told = {key: str(value) for key, value in asdict(record).items() if value is not None}
-    if name := _NAME.fullmatch(record.model_name):
-        told |= {"fix_hp": f"bs={name['bs']}", "model": name["model"].partition("_")[2]}
-        told["precision"] = name["precision"]
-    if record.gpu_num == 1:  # of more it does not say on how many machines
-        told |= {"nnodes": "1", "nproc": "1"}
-    kind, result = INDEXES[record.index], told.pop("FINAL_RESULT")
-    if kind == "mem":
-        told["mem"] = f"{result} {record.UNIT}"
-    elif kind == "speed":
-        told |= {"final_result": result, "final_result_unit": record.UNIT}
-    notes: tuple[Message, ...] = ()
-    if record.JOB_FAIL_FLAG:
-        told |= dict.fromkeys(told.keys() & {"mem", "final_result"}, "/")
-        notes = (message("run_not_successful"),)
-    page = replace(page, form="index", model=record.model_name, notes=notes)
-    yield from table.read(Line(0, [*told], ""), [Line(line, [*told.values()], raw)], page)
-
-
-_READERS: dict[str, Callable[[str, Page], Iterator[Row | Unread]]] = {
-    ".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv,
-    ".json": _json, ".jsonl": _json,
-}  # fmt: skip
+_READERS = {".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv}

@@ -1,0 +1,84 @@
+"""CSV: our export, and tables of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.library.importers import files
+from trainmark.pages.exports.tables import to_csv
+from trainmark.record.record import Record
+from trainmark.record.work import printed_work
+
+
+@pytest.fixture
+def imported(tmp_path):
+    def read(text, name):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return files.read([path])
+
+    return read
+
+
+def test_our_csv_gives_back_the_figures_of_its_records(imported):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    record = Record.model_validate_json(text)
+    found = imported(to_csv([record, record]), "results.csv")
+    row, again = found.rows
+    assert found.unread == []
+    assert (row.line, again.line, row.form) == (2, 3, "csv")
+    assert (row.case, row.device, row.nnodes, row.nproc, row.vendor) == (
+        "distilbert_sst2", "NVIDIA A100-SXM4-40GB", 1, 2, "nvidia",
+    )  # fmt: skip
+    assert (row.metric, row.figure("acc")) == ("acc", record.quality.value)
+    assert row.figure("acc_target") == record.quality.target
+    assert row.changes == {"bs": "96", "lr": "0.00015"}
+    for name, entry in record.figures.items():
+        assert row.figure(name) == entry.value, name
+        assert row.figures[name].unit == entry.unit, name
+
+
+@pytest.mark.parametrize(
+    ("status", "codes"),
+    [
+        ("passed", []),
+        ("diverged", ["run_not_converged"]),
+        ("failed", ["run_not_successful"]),
+    ],
+)
+def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
+    text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
+    (row,) = imported(text, "r.csv").rows
+    assert [note.code for note in row.notes] == codes
+    assert printed_work(row)["data"] == "generated"
+    (other,) = imported(text.replace("data_origin", "else"), "r.csv").rows
+    assert printed_work(other)["data"] == "real"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_with_named_columns(imported, delimiter):
+    text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
+    found = imported(text.replace(",", delimiter), "r.csv")
+    row, second = found.rows
+    assert (row.configuration, row.world_size, row.figure("p_whole")) == ("X100 (2x8)", 16, 12.5)
+    assert row.cells["note"] == "mine"
+    assert second.figures["p_whole"].value is None
+    assert [(entry.line, entry.reason.code) for entry in found.unread] == [
+        (5, "row_has_other_cells")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "table_without_results"),
+        ("a,b\n1,2\n", "table_without_results"),
+        ('p_whole,a\n1,"open\n2,b\n', "csv_malformed"),
+        ("p_whole;device\n12,345;x\n1.234;y\n", "csv_with_decimal_commas"),
+        ("p_whole,device\n1,234,x\n", "row_has_other_cells"),
+    ],
+)
+def test_csv_that_cannot_be_read(imported, text, code):
+    found = imported(text, "r.csv")
+    assert (found.rows, [entry.reason.code for entry in found.unread]) == ([], [code])
