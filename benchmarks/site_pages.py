@@ -18,8 +18,7 @@ CASE = "gpt_megatron"
 def main() -> bool:
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing
-    from trainmark.pages.site import lists, views
-    from trainmark.pages.site.links import Links
+    from trainmark.pages.site import Links, lists, views
     from trainmark.pages.site.writing import write_site
 
     with tempfile.TemporaryDirectory() as place:

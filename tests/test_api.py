@@ -17,7 +17,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.launch import local
 from trainmark.launch.processes import StopRequest, stop_signals_noted
 from trainmark.launch.site import Site
-from trainmark.pages.exports.tables import to_csv
+from trainmark.pages.exports import to_csv
 from trainmark.plan.request import RunFields, RunRequest
 from trainmark.record.record import Record
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
+from trainmark.pages.exports import to_csv
 from trainmark.pages.exports.forms import repeats_json
-from trainmark.pages.exports.tables import to_csv
 from trainmark.pages.page import document, html_page, markdown_page
-from trainmark.pages.series import series_table
+from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import Screen, show_page
 from trainmark.record.record import Record, read

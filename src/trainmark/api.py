@@ -24,12 +24,11 @@ from trainmark.launch.progress import Progress, end_line, job_line, launch_shown
 from trainmark.launch.run_dir import refuse_used
 from trainmark.launch.site import CONTAINER, LOCAL, read_site
 from trainmark.library.bundle import pack, verify
-from trainmark.library.importers.table import published
 from trainmark.library.selection import select
-from trainmark.pages.exports import tables
+from trainmark.pages import exports
 from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages, write_repeats
 from trainmark.pages.rendering import rendered
-from trainmark.pages.series import launch_table
+from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
 from trainmark.pages.terminal import Screen, show
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
@@ -150,8 +149,7 @@ def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say
             say(f"the other launches ({left}) would come to the time limit too: left out")
             break
     if plan.repeat_count > 1 and records:
-        beside = [*published([plan.case])]
-        _written(partial(write_repeats, records, Path(plan.run_dir), against=beside), say)
+        _written(partial(write_repeats, records, Path(plan.run_dir)), say)
     return records
 
 
@@ -172,8 +170,7 @@ def launch_one(
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
     record = launch_shown(single, site, label, stop, quiet=quiet)
-    beside = [*published([single.case])]
-    _written(partial(write_pages, [record], Path(single.run_dir), against=beside), say)
+    _written(partial(write_pages, [record], Path(single.run_dir)), say)
     return record
 
 
@@ -208,8 +205,7 @@ def run_entries(
             launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
         )  # fmt: skip
         for outcome in outcomes:
-            cases = [record.plan.case for record in outcome.records]
-            _written(partial(write_missing, outcome, against=[*published(cases)]), say)
+            _written(partial(write_missing, outcome), say)
     return outcomes, stop.signal_name
 
 
@@ -243,8 +239,7 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
     stop = StopRequest("SIGINT" if cancel else None)
     said = (lambda _: None) if quiet else job_line(Progress(plan), plan.case)
     record = submission.follow(plan, running, stop, said)
-    beside = [*published([plan.case])]
-    _written(partial(write_pages, [record], folder, against=beside), _warn)
+    _written(partial(write_pages, [record], folder), _warn)
     return Records([record], [folder])
 
 
@@ -362,7 +357,7 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
     A step has ``run_id``, ``step`` from 0, ``measured`` (after the warm-up), ``time_s`` of the
     slowest rank, ``loss`` as the mean over ranks, ``samples`` over all ranks.
     """
-    return tables.arrow(*(tables.steps_table if steps else tables.table)(records))
+    return exports.arrow(*(exports.steps_table if steps else exports.table)(records))
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest
 from trainmark.launch.submission import SITE_FILE
-from trainmark.pages.series import series_table
+from trainmark.pages.results import series_table
 from trainmark.pages.terminal import Screen
 from trainmark.plan import case_key
 from trainmark.plan.plan_file import read_plan_file

@@ -6,7 +6,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.library.importers import files
-from trainmark.pages.exports.tables import to_csv
+from trainmark.pages.exports import to_csv
 from trainmark.record.record import Record
 from trainmark.record.work import printed_work
 

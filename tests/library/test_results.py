@@ -80,26 +80,6 @@ def test_a_record_that_cannot_be_read_is_listed(cli, runs):
     ]
 
 
-def test_history_shows_a_figure_over_time_for_each_piece_of_work(cli, runs):
-    write(
-        runs / "later",
-        document("later", started="2026-11-05T08:00:00+00:00", figures={"p_core": 470.0}),
-    )
-    code, out, _ = cli("results", "history", "p_core", "case=distilbert_sst2", "--json")
-    first, second = json.loads(out)
-    assert code == 0
-    assert [(x["path"], x["value"]) for x in first["points"]] == [
-        ("runs/a", 464.57232729765695), ("runs/later", 470.0),
-    ]  # fmt: skip
-    assert (first["unit"], first["world"], first["device"]) == (
-        "samples/s", 2, "NVIDIA A100-SXM4-40GB",
-    )  # fmt: skip
-    assert [(x["path"], x["value"]) for x in second["points"]] == [("runs/plan/b", 900.5)]
-    assert cli("results", "history")[0] == 2
-    code, out, err = cli("results", "history", "p_core", "case=none")
-    assert (code, out.strip(), "p_core" in err) == (0, "", True)
-
-
 def test_what_is_elsewhere_is_added_and_found_by_queries(cli, runs, tmp_path):
     write(tmp_path / "other" / "x", document("x", started="2026-11-09T08:00:00+00:00"))
     (tmp_path / "page.md").write_text(PAGE)
@@ -118,14 +98,7 @@ def test_a_store_without_runs_is_listed_as_that(cli, tmp_path):
     (tmp_path / "runs").mkdir()
     code, out, err = cli("results")
     assert (code, out.strip(), "no run in runs" in err) == (0, "", True)
-    assert cli("results", "history", "p_core")[0] == 0
     assert json.loads(cli("results", "--json")[1]) == {"total": 0, "runs": [], "unread": []}
-
-
-def test_a_history_of_what_is_no_number_is_refused(cli, runs):
-    for key in ("started_utc", "case", "started"):
-        code, out, err = cli("results", "history", key)
-        assert (code, out, "Traceback" in err, key in err) == (2, "", False, True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from comparison_records import series
 from fakes import check_golden
 from trainmark.judge.comparison import compare
-from trainmark.pages.comparison import blocks
+from trainmark.pages.judgements import comparison
 from trainmark.pages.terminal import Screen, show
 from trainmark.record.record import Cause, Trust
 from trainmark.spec import message
@@ -26,6 +26,6 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
         "run_id": "b6", "status": "oom", "cause": cause, "plan": b[0].plan,
     }))  # fmt: skip
     found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
-    text = show(blocks(found), Screen(width=100), lang)
+    text = show(comparison(found), Screen(width=100), lang)
     assert "\x1b" not in text
     check_golden(f"comparison.{lang}.txt", text + "\n")

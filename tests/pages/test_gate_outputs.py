@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from trainmark.judge.comparison.gate import Judgement
-from trainmark.pages.judgements import (
-    documents,
-    junit,
-)
+from trainmark.pages.judgements import documents, junit
 from trainmark.spec import message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HOSTILE = "a\x00\x1b]0;x\x07\ufffe\r\n::stop-commands::x\n##[error]<&\"'>,:%0A |`![x](y)"
 # Attributes and elements of the schema that Jenkins' xUnit plugin checks reports by:
 # https://github.com/jenkinsci/xunit-plugin, junit-10.xsd (2026-11-22).
 SUITE = {"name", "tests", "failures", "errors", "skipped", "time"}
-RESULTS = {"failure", "error", "skipped"}
 
 
 def judgements(word: str = "p_train") -> list[Judgement]:
@@ -40,25 +32,18 @@ def judgements(word: str = "p_train") -> list[Judgement]:
     ]
 
 
-def cases(found: Sequence[Judgement]) -> tuple[ET.Element, list[tuple[str, list[str]]]]:
-    suite = ET.fromstring(junit(found))
-    return suite, [(case.attrib["name"], [part.tag for part in case]) for case in suite]
-
-
 @pytest.mark.parametrize("word", ["p_train", HOSTILE])
 def test_junit_has_a_test_case_a_judgement(word: str) -> None:
-    suite, found = cases(judgements(word))
-    assert suite.tag == "testsuite"
-    assert set(suite.attrib) <= SUITE
+    suite = ET.fromstring(junit(judgements(word)))
+    assert (suite.tag, set(suite.attrib) <= SUITE) == ("testsuite", True)
     counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]
     assert counts == ["5", "1", "1", "1"]
-    assert re.fullmatch(r"\d*\.\d*", suite.attrib["time"])
-    assert [tags for _, tags in found] == [["failure"], [], ["skipped"], ["error"], []]
+    tags = [[part.tag for part in case] for case in suite]
+    assert tags == [["failure"], [], ["skipped"], ["error"], []]
     for case in suite:
         assert set(case.attrib) == {"name", "classname", "time"}
         assert all(set(part.attrib) == {"message", "type"} for part in case)
     if word == "p_train":
-        assert {name for name, _ in found} == {"p_train", "work"}
         assert suite[0][0].attrib["type"] == "regressed"
         assert "90" in suite[0][0].attrib["message"]
 

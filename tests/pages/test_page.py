@@ -18,13 +18,13 @@ from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
+from trainmark.library.importers.table import published
 from trainmark.pages import page
 from trainmark.pages.phrases import verdict
 from trainmark.pages.rendering import body_html, to_markdown
-from trainmark.pages.sections.limits import gravest, limits
+from trainmark.pages.sections.limits import gravest, limits, strip
 from trainmark.pages.sections.provenance import command
-from trainmark.pages.sections.ruler import strip
-from trainmark.pages.summary import Price
+from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import say
 from trainmark.plan.overrides import parse_assignments
 from trainmark.plan.request import RunRequest
@@ -176,6 +176,45 @@ def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     assert "case distilbert_sst2 / toy" in told
 
 
+def counting_tokens(**changes):
+    about = read().plan.about.model_copy(update={"work_unit": "tokens"})
+    return planned(about=about, **changes)
+
+
+def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
+    made = page.document([counting_tokens()], price=Price.of("36 EUR"))
+    text = to_markdown(made)
+    assert "5,710 tokens/s per device; reached acc" in text
+    assert "- Training speed: 5,710 tokens/s per device 1 launch" in text
+    assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
+    row = first_lines([counting_tokens()])[2]
+    assert row.startswith("e2e_time 46.1 · token/p/s 5714.5 · p_whole 412.9")
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "lang", "told"),
+    [
+        ({"recipe_name": "tiny"}, {"parameters": 4_000_000}, "en",
+         "DistilBERT on SST-2, tiny model · 2 x"),
+        ({"recipe_name": "tiny"}, {"parameters": 4_000_000}, "zh",
+         "DistilBERT SST-2 （微型模型） · 2 x"),
+        ({"recipe_name": "tiny"}, {"parameters": 66_000_000}, "en", "DistilBERT on SST-2 · 2 x"),
+        ({}, {"parameters": 4_000_000}, "en", "DistilBERT on SST-2 · 2 x"),
+    ],
+)  # fmt: skip
+def test_the_title_says_that_a_small_model_stands_for_the_case_s(changes, job, lang, told):
+    made = planned(**changes)
+    made = made.model_copy(update={"environment": made.environment | {"job": job}})
+    assert say(title(made), lang).startswith(told)
+
+
+def test_a_published_row_is_named_in_the_language_of_the_page():
+    (row, *_) = published(["distilbert_sst2"])
+    made = page.document([record()], [row])
+    assert "the nearest is A100 1 node x 8 (1x8):" in " ".join(visible(made)[0])
+    assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
+
+
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     text = " ".join(visible(page.document([failed()]))[0])
     assert "failed unverified out of memory, rank 1, model_build" in text
@@ -211,7 +250,7 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
     text = markdown(slow)
     assert "| rank | 0.600 / 1.600 = 37.5% |" in text
     assert "| data | 0.100 s / 1.000 s = 10.0% ≥ 5% |" in text
-    assert "slowest: 2 (+60%)" in text
+    assert "slowest: rank 2 (+60%)" in text
 
 
 def throttling(**shares):
@@ -231,8 +270,8 @@ def throttling(**shares):
 def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     said = say(strip(hot).said, "en")
-    assert "throttled: 1 (40% of the measured time)" in said
-    assert "throttled only outside the measured time: 0" in said
+    assert "throttled: rank 1 (40% of the measured time)" in said
+    assert "throttled only outside the measured time: rank 0" in said
     assert [one.rule for one in limits(hot)] == ["clocks"]
     (clocks,) = limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% ≥ 5%")
@@ -479,8 +518,8 @@ def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():
     none = markdown(of_spread_model(parallel=None))
     assert "- Ranks: none\n- Share: not known\n- Batch: 192\n- Width: not known\n" in none
     made = markdown(of_spread_model(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}]))
-    assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | none |\n" in made
-    assert "### Layers" not in markdown(of_spread_model(layers=[3]))
+    assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | not known |\n" in made
+    assert "### Layers" not in markdown(of_spread_model())
 
 
 @pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "lowest expected")])

@@ -9,8 +9,8 @@ from fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
 from trainmark.library.analysis import Options, analyze
 from trainmark.library.importers import files as importers
+from trainmark.pages.exports import to_csv
 from trainmark.pages.exports.run_log import to_mlperf, to_perflog
-from trainmark.pages.exports.tables import to_csv
 from trainmark.rank.events import node_file
 
 FORMS = {"perflog": (to_perflog, "[PerfLog] "), "mlperf": (to_mlperf, ":::MLLOG ")}

@@ -15,35 +15,18 @@ from trainmark.record.record import Record
 TEMPLATE = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
 
-def run(
-    world: str,
-    rate: float,
-    step_s: float,
-    *,
-    number: int = 0,
-    micro: int = 32,
-    figures: dict[str, float | None] | None = None,
-    changes: dict[str, Any] | None = None,
-    **fields: Any,
-) -> Record:
+def run(world: str, rate: float, step_s: float, *, number: int = 0, micro: int = 32,
+        changes: dict[str, Any] | None = None, **fields: Any) -> Record:  # fmt: skip
     """Return a record of ``world``, of so many samples a second; ``changes`` are recipe fields."""
     nnodes, nproc = map(int, world.split("x"))
     recipe = TEMPLATE.plan.recipe | {"micro_batch_size": micro, "world": world} | (changes or {})
-    sizes = {"nnodes": nnodes, "nproc": nproc}
-    plan = TEMPLATE.plan.model_copy(update={"recipe": recipe, **sizes})
-    values = {"final_result": rate, "step_time_p50": step_s} | (figures or {})
+    plan = TEMPLATE.plan.model_copy(update={"recipe": recipe, "nnodes": nnodes, "nproc": nproc})
     entries = {
         name: TEMPLATE.figures[name].model_copy(update={"value": value, "reason": None})
-        for name, value in values.items()
+        for name, value in (("final_result", rate), ("step_time_p50", step_s))
     }
-    return TEMPLATE.model_copy(
-        update={
-            "plan": plan,
-            "run_id": f"{world}-r{number}",
-            "figures": TEMPLATE.figures | entries,
-            **fields,
-        }
-    )
+    known = {"plan": plan, "run_id": f"{world}-r{number}", "figures": TEMPLATE.figures | entries}
+    return TEMPLATE.model_copy(update=known | fields)
 
 
 def weak() -> list[Record]:
@@ -79,14 +62,13 @@ def test_weak_scaling_has_efficiency_and_exposed_communication_of_each_world() -
 
 
 def test_strong_scaling_keeps_the_global_batch_and_exposes_nothing() -> None:
-    found = scaling([run("1x2", 200.0, 0.5, micro=64), run("2x4", 640.0, 0.25, micro=16)])
+    runs = [run("1x2", 200.0, 0.5, micro=64), run("2x4", 640.0, 0.25, micro=16)]
+    found = scaling(runs)
     assert found["kind"] == "strong"
     assert [world["efficiency"][0] for world in found["worlds"]] == pytest.approx([1.0, 0.8])
     assert [world["exposed_s"] for world in found["worlds"]] == [None, None]
     assert [world["samples_per_rank"] for world in found["worlds"]] == [64, 16]
-    assert "Exposed communication is not given" in scaling_text(
-        [run("1x2", 200.0, 0.5, micro=64), run("2x4", 640.0, 0.25, micro=16)], "md", "en"
-    )
+    assert "Exposed communication is not given" in scaling_text(runs, "md", "en")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
 from trainmark.pages.charts import drawing
-from trainmark.pages.site import lists, views, writing
-from trainmark.pages.site.links import Links, name
+from trainmark.pages.site import Links, lists, name, views, writing
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
 FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x", "args": {}}}}
@@ -60,7 +59,7 @@ def runs(tmp_path, monkeypatch):
     made = [
         (str(n), document(
             f"run\x1b-{n}" if n == 5 else f"run-{n}",
-            plan__case="toy" if n % 2 else "a/../b\x1b", figures={"final_result": 100.0 + n},
+            plan__case="toy" if n % 2 else "a/../b\x1b", figures={"p_train": 100.0 + n},
             started=f"2026-11-01T00:0{n}:00+00:00",
         ))
         for n in range(6)
@@ -111,7 +110,7 @@ def test_the_list_has_a_row_a_run_the_newest_first_and_pages(runs, tmp_path):
 
 def test_launches_are_one_row_with_mean_and_range_and_imported_rows_are_marked(tmp_path):
     made = [
-        (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"final_result": rate}))
+        (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"p_train": rate}))
         for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
     ]
     database = store(tmp_path / "runs", *made)
@@ -119,7 +118,7 @@ def test_launches_are_one_row_with_mean_and_range_and_imported_rows_are_marked(t
     database.add([str(tmp_path / "others.csv")])
     writing.write_site(database, tmp_path / "site")
     page = read(tmp_path / "site" / "index.html")
-    assert {"112.7 samples/s ", "100.0 – 130.0, 3 launches"} <= set(page.texts)
+    assert {"113 samples/s ", "100 – 130, 3 launches"} <= set(page.texts)
     assert {"Other GPU", "77.0 samples/s", "imported", "unverified", "others.csv:2"} <= set(
         page.texts
     )
@@ -159,7 +158,7 @@ def test_a_record_that_cannot_be_read_has_a_page_that_says_so(runs, tmp_path):
 def test_hostile_text_of_a_record_is_text(tmp_path):
     made = document(
         HOSTILE, plan__case=HOSTILE, plan__recipe_name=HOSTILE, plan__recipe__precision=HOSTILE,
-        environment__devices=[{"name": HOSTILE}], figures={"final_result": 1.0},
+        environment__devices=[{"name": HOSTILE}], figures={"p_train": 1.0},
     )  # fmt: skip
     database = store(tmp_path / "runs", ("a", made))
     writing.write_site(database, tmp_path / "site", served=True)
@@ -181,7 +180,7 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
             trust={"grade": "usable", "reasons": []},
             environment__devices=[{"name": device}] * 8, plan__device__product_names=[device] * 8,
             environment__commit="old" if number < 10 else "new",
-            figures={"final_result": (100.0 if number < 10 else 150.0) + number % 3},
+            figures={"p_train": (100.0 if number < 10 else 150.0) + number % 3},
             **(FAILED if number == 19 else {}),
         ))
         for device in ("H100", "H200") for number in range(20)
@@ -206,14 +205,14 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
             f"{device.lower()}-{case}", plan__case=case,
             environment__devices=[{"name": device}] * 8,
             plan__device__product_names=[device] * 8, quality__reached=case == "a",
-            figures={"final_result": 100.0, "e2e_time": 90.0, "power": 50.0},
+            figures={"p_train": 100.0, "e2e_time": 90.0, "power": 50.0},
         ))
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
     ]  # fmt: skip
     every = views.every(store(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.machines_page(every, Links("machines.html")))
-    assert page.texts.count("90.0 s · 100.0 samples/s") == 2
-    assert "100.0 samples/s" in page.texts
+    assert page.texts.count("90.0 s · 100 samples/s") == 2
+    assert "100 samples/s" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
     bars = Reader(lists.case_page(every, "a", Links("cases/a.html")))
     assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts
@@ -223,8 +222,8 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
     doubtful = {"grade": "do_not_quote", "reasons": []}
     database = store(
         tmp_path,
-        ("a", document("run-a", trust=doubtful, figures={"final_result": 100.0})),
-        ("b", document("run-b", trust=doubtful, figures={"final_result": 200.0}, **FAILED)),
+        ("a", document("run-a", trust=doubtful, figures={"p_train": 100.0})),
+        ("b", document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
     )
     every = views.every(database, lists.KEYS)
     page = Reader(lists.case_page(every, every[0][0]["case"], Links("cases/x.html")))
@@ -236,7 +235,13 @@ def test_a_case_without_quotable_runs_shows_those_that_passed_and_says_so(tmp_pa
 def test_the_axis_of_time_has_24_hours_and_no_english_months():
     for until, expected in (("2026-11-22T16:30:00", "15:00"), ("2027-08-31T00:00:00", "2026-12")):
         times = ("2026-11-22T13:30:00+00:00", f"{until}+00:00")
-        run = {"run_id": "a", "suite_commit": None, "final_result": 1.0}
+        run = {
+            "kind": "record",
+            "final_result_unit": "",
+            "run_id": "a",
+            "suite_commit": None,
+            "p_train": 1.0,
+        }
         works = {"A": [run | {"started_utc": at} for at in times]}
         drawn = drawing.svg(lists._history(works, "p_train", Links("")), "zh")
         labels = re.findall(r">([^<>]+)</text>", drawn)

@@ -59,19 +59,11 @@ def test_failed_launches_are_named_and_never_averaged_in():
     ]
 
 
-def test_no_launch_passed():
-    found = summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
-    assert found.figures == {}
-    assert found.quality is None
-    assert summary_table(found).rows == ()
-    assert say(remarks(found)[0], "en") == "0 of 2 launches passed"
-
-
-def test_one_launch_has_no_cv():
+def test_a_figure_of_one_launch_has_no_cv_and_of_none_is_not_there():
     table = summary_table(summary([launch(0, 100.0)]))
-    row = next(row for row in rows(table) if row[0] == "p_core")
-    assert row == ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1")
-    assert rows(table)[-1][:2] == ("acc", "0.9117")
+    assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1") in rows(table)
+    found = summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
+    assert (found.figures, found.quality, summary_table(found).rows) == ({}, None, ())
 
 
 def tiny(**plan_changes):
@@ -101,21 +93,13 @@ def test_another_world_or_other_data_is_other_work(changes, words):
     assert words in str(caught.value)
 
 
-def test_another_minor_version_of_the_suite_is_other_work():
-    def by(version):
-        made = record()
-        return record(run_id=version, suite=made.suite.model_copy(update={"version": version}))
-
-    assert len(groups([by("0.1.0"), by("0.1.1")])) == 1
-    assert len(groups([by("0.1.0"), by("0.2.0")])) == 2
-    assert len(groups([by("0.1.0"), by("1.1.0")])) == 2
-
-
-def test_another_seed_is_the_same_work():
+def test_what_is_the_same_work_and_what_no_summary():
     assert summary([record(), with_recipe(seed=2, timeout_s=60.0)]).launches == 2
-
-
-def test_a_run_counts_once():
+    suite = record().suite
+    by = {x: record(run_id=x, suite=suite.model_copy(update={"version": x}))
+          for x in ("0.1.0", "0.1.1", "0.2.0")}  # fmt: skip
+    assert len(groups([by["0.1.0"], by["0.1.1"]])) == 1
+    assert len(groups([by["0.1.0"], by["0.2.0"]])) == 2
     with pytest.raises(UsageError, match="twice"):
         summary([record(), record()])
     with pytest.raises(RecordError, match="no record"):

@@ -5,6 +5,7 @@ from rich.cells import cell_len
 
 from fakes import GOLDEN
 from trainmark.pages.page import document
+from trainmark.pages.rendering import body_html
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import Screen, show_page
 from trainmark.record.record import Cause, Record
@@ -40,6 +41,22 @@ def test_the_end_of_a_run_is_title_sentence_row_and_limit():
         "e2e_time 46.1 · p_whole 412.9 · p_train 457.2 · p_core 464.6 · MFU 31.6% · mem 33.4/40.0",
         "Nothing stands out: 89% of the time computes, at 41% of the matmul rate.",
     ]
+
+
+def test_the_end_of_a_run_answers_whether_that_is_good():
+    other = record(run_id="other")
+    (line,) = [x for x in first_lines([record()], [other]) if "comparable" in x]
+    assert line == (
+        "Beside comparable results: p_train: × 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run)"
+    )
+    many = [record(run_id=f"r{n}") for n in range(20)]
+    assert len(first_lines(many, [other])) <= 10  # and two paths
+
+
+def test_what_is_said_of_charts_stands_where_charts_are():
+    sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
+    assert "Curves keep" not in page(sampled)
+    assert "Curves keep" in body_html(document([sampled]), "en")
 
 
 def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():

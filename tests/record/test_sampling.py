@@ -8,7 +8,7 @@ import pytest
 
 from fakes import S, check_golden, event
 from telemetry_files import TIMES_S, end, host, readings, sampled_run, start
-from trainmark.pages.exports.tables import to_csv
+from trainmark.pages.exports import to_csv
 from trainmark.rank.events import TELEMETRY_FILE
 from trainmark.record import record, reduce, verify
 

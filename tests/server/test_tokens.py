@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.server import tokens as module
-from trainmark.server.tokens import Refused, Tokens
+from trainmark.server import serving as module
+from trainmark.server.serving import Refused, Tokens
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from bundles import packed, recorded
 from trainmark.library import bundle
 from trainmark.server import uploads
 from trainmark.server.app import create_app
-from trainmark.server.serving import Settings
-from trainmark.server.tokens import Tokens
+from trainmark.server.serving import Settings, Tokens
 
 ZIP = {"Content-Type": "application/zip"}
 
@@ -63,7 +62,6 @@ def test_a_bundle_is_stored_once_under_the_digest_of_its_bytes(store, start, sen
     assert first.headers["location"] == "/runs/a-1.html"
     assert (store / digest / "1-toy" / "record.json").exists()
     assert listed(client) == ["a-1"]
-    assert client.get("/api/runs/a-1/bundle").content == file.read_bytes()
     assert client.get("/runs/a-1.html").status_code == 200
     assert left(store) == []
     shutil.rmtree(store / digest)
@@ -79,7 +77,6 @@ def test_a_database_takes_uploads_into_a_folder_beside_it(tmp_path):
     answer = client.post("/api/runs", content=file.read_bytes(), headers=headers)
     assert answer.status_code == 201
     assert listed(client) == ["a-1"]
-    assert client.get("/api/runs/a-1/bundle").content == file.read_bytes()
 
 
 def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
@@ -91,7 +88,6 @@ def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
     assert (listed(client), left(store)) == (["a-1"], [])
     recorded(store / "own", "own-1")
     assert listed(client) == ["a-1", "own-1"]
-    assert client.get("/api/runs/own-1/bundle").status_code == 404
 
 
 def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):

@@ -67,7 +67,7 @@ def compare(
     from trainmark.judge.comparison import compare as compared
     from trainmark.judge.comparison import known_figures
     from trainmark.judge.comparison.sides import refuse_other_work
-    from trainmark.pages.comparison import blocks
+    from trainmark.pages.judgements import comparison
     from trainmark.pages.terminal import show
     from trainmark.record.work import planned_work, with_all_names
 
@@ -91,7 +91,7 @@ def compare(
     if as_json:
         say_json(found.as_dict())
     else:
-        typer.echo(show(blocks(found), lang=lang))
+        typer.echo(show(comparison(found), lang=lang))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

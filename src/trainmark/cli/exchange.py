@@ -218,15 +218,15 @@ def import_(
 ) -> None:
     """Read the figures of result pages, logs and tables of others."""
     from trainmark.library.importers import files
-    from trainmark.pages import imported
+    from trainmark.pages.results import imported_summary, imported_table
     from trainmark.pages.terminal import show
 
     found = files.read(paths)
     if as_json:
         say_json(found.document())
     elif found.rows:
-        typer.echo(show([imported.table(found.rows)]))
-    for line in imported.summary(found.rows, found.unread):
+        typer.echo(show([imported_table(found.rows)]))
+    for line in imported_summary(found.rows, found.unread):
         say(line, err=True)
     if not found.rows:
         raise typer.Exit(EXIT_FAILED)

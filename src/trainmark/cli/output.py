@@ -116,12 +116,14 @@ def print_records(
         return
     if not found:
         return
+    from trainmark.pages.page import beside
     from trainmark.pages.summary import first_lines
 
-    folder = from_here(found[0][0])
-    say("\n".join(first_lines([record for _, record in found], lang)))
+    records, folder = [record for _, record in found], from_here(found[0][0])
+    whole = folder.parent if repeated else folder
+    say("\n".join(first_lines(records, beside(records, whole), lang)))
     say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
-    page = (folder.parent if repeated else folder) / "page.html"
+    page = whole / "page.html"
     if page.exists():
         say(f"page: {page}")
 

@@ -13,7 +13,6 @@ from trainmark.cli.output import (
     say_refuted,
     say_remark,
     write_text,
-    writing,
 )
 from trainmark.errors import UsageError
 
@@ -28,7 +27,6 @@ EXAMPLES = {
   trainmark report runs/RUN --format md --lang zh
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
-  trainmark report runs/A --format png -o charts        each chart as a picture; or svg
   trainmark report runs/PLAN --scaling -o scaling.html  1x1 -> 1xN -> MxN of the same work
 """,
     "results": """\
@@ -36,12 +34,11 @@ EXAMPLES = {
   trainmark results case=distilbert_sst2 device~H100 since=2026-11-01
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results torch~2.13 --columns path,p_core,MFU
-  trainmark results history p_core case=toy               over time, for each piece of work
   trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
   trainmark results rebuild                               the index anew from the records
 """,
 }
-_VERBS = ("history", "add", "rebuild")
+_VERBS = ("add", "rebuild")
 _COLUMNS = "path,case,device,world,precision,status,trust,verification,p_core"
 
 
@@ -50,7 +47,7 @@ def report(
         list[str] | None, typer.Argument(help="Runs, records, folders of runs, bundles.")
     ] = None,
     form: Annotated[
-        Literal["terminal", "md", "html", "png", "svg"] | None,
+        Literal["terminal", "md", "html"] | None,
         typer.Option("--format", help="Default: by -o's ending, else terminal."),
     ] = None,
     lang: Lang = "en",
@@ -73,7 +70,7 @@ def report(
     agree with its events.
     """
     from trainmark.library.selection import select
-    from trainmark.pages.page import documents, html_page, markdown_page, write_charts
+    from trainmark.pages.page import documents, html_page, markdown_page
     from trainmark.pages.scaling import scaling_text
     from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
@@ -82,10 +79,10 @@ def report(
     page = "md" if output or scaling else "terminal"
     wanted = form or ("html" if ending == "html" else page)
     found = select(runs or [], rows=False)
-    drawn = wanted in ("html", "png", "svg") and not scaling
+    drawn = wanted == "html" and not scaling
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
-    beside = _beside(found, against) if drawn else []
+    others = _others(found, against) if drawn else []
     price = None if price_per_hour is None else Price.of(price_per_hour)
     text = ""
     if scaling:
@@ -97,13 +94,8 @@ def report(
             say(f"record: {place}")
     elif wanted == "md":
         text = markdown_page(found.records, lang)
-    elif wanted == "html":
-        text = html_page(found.records, lang, against=beside, price=price)
-    elif output is None:
-        raise UsageError("writes charts into a folder", where="--format", remedy="-o FOLDER")
     else:
-        with writing(output):
-            write_charts(documents(found.records, against=beside), output, wanted, lang)
+        text = html_page(found.records, lang, against=others, price=price)
     if text and output:
         write_text(output, text)
     elif text:
@@ -113,16 +105,13 @@ def report(
     say_refuted(found)
 
 
-def _beside(shown: Selection, against: list[str] | None) -> list[Result]:
-    """Return what words name, or the cases' published rows and earlier runs beside the first."""
-    from trainmark.library.importers.table import published
+def _others(shown: Selection, against: list[str] | None) -> list[Result]:
+    """Return what words name, or what runs are compared with unasked."""
     from trainmark.library.selection import select
-    from trainmark.pages.page import earlier
+    from trainmark.pages.page import beside
 
     if against is None:
-        rows = published(record.plan.case for record in shown.records)
-        both = zip(shown.records, shown.folders, strict=True)
-        return [*rows, *(x for one, folder in [*both][:1] if folder for x in earlier(one, folder))]
+        return beside(shown.records, shown.folders[0] if shown.folders else None)
     results: list[Result] = []
     for word in against:
         found = select([word])
@@ -136,9 +125,7 @@ def _beside(shown: Selection, against: list[str] | None) -> list[Result]:
 def results(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Filters KEY OPERATOR VALUE, after history FIGURE or nothing; add PATH…, rebuild."
-        ),
+        typer.Argument(help="Filters KEY OPERATOR VALUE; or add PATH…, rebuild."),
     ] = None,
     store: Store = None,
     sort: Annotated[
@@ -151,28 +138,19 @@ def results(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Find runs among many: list, filter, history of a figure."""
+    """Find runs among many: list, filter."""
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display
 
     verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
-    if (verb == "rebuild" and rest) or (verb in ("add", "history") and not rest):
-        raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, history FIGURE")
+    if (verb == "rebuild" and rest) or (verb == "add" and not rest):
+        raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, rebuild")
     index = Index(store, empty=verb == "rebuild")
     for source in index.refresh():
         say_remark(f"{source}: not here; `trainmark results` reads it when it is")
     if verb == "add":
         index.add(rest)
-    if verb == "history":
-        pieces = display.history(index, rest[0], rest[1:])
-        if as_json:
-            say_json(pieces)
-        elif pieces:
-            typer.echo(display.history_text(pieces))
-        else:
-            say_remark(f"no run has a value of {rest[0]}")
-        return
     usual = None if as_json else _COLUMNS.split(",")
     most = 50 if limit is None else limit or None
     found = listing(
@@ -183,11 +161,11 @@ def results(
         limit=most,
     )
     if as_json:
-        say_json(display.document(found, unread(index)))
+        say_json(display.listing_json(found, unread(index)))
     else:
         if found.rows:
-            typer.echo(display.table(found))
+            typer.echo(display.listing_table(found))
         else:
             say_remark(f"no run in {index.folder or index.name} meets the filters")
-        for line in display.remarks(found, unread(index), lang):
+        for line in display.listing_remarks(found, unread(index), lang):
             say(line, err=True)

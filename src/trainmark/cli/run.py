@@ -131,7 +131,7 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     """Run what is left of a plan file, print all of it, and end with its exit code."""
     from trainmark.api import planned_entries, run_entries
     from trainmark.launch import series
-    from trainmark.pages.series import series_json, series_table
+    from trainmark.pages.results import series_json, series_table
     from trainmark.record.work import exit_code
 
     file, entries = planned_entries(request, say=say_remark, engines=not dry_run)

@@ -86,7 +86,7 @@ def token(
     """Make a token and print it, this once; list tokens; revoke one."""
     from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
-    from trainmark.server.tokens import Tokens
+    from trainmark.server.serving import Tokens
 
     folder = data or Path(os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():

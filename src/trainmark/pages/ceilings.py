@@ -19,13 +19,12 @@ _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 def blocks(document: Mapping[str, Any]) -> list[Block]:
     """Return tables of what counts and of all sizes, and what was not measured and why."""
-    of_ranks = (rank["measurements"] for rank in document["ranks"])
     groups: dict[str, list[Kind]] = {}
-    for kinds in zip(*of_ranks, strict=True):
+    for kinds in zip(*(rank["measurements"] for rank in document["ranks"]), strict=True):
         kind = min(kinds, key=_best_rate)  # a step waits for the slowest rank
-        flops, bus = kind["unit"] == "FLOP/s", kind["bus_factor"] is not None
-        title = "matmul" if flops else "bus bandwidth" if bus else "memory"
+        title = "bus bandwidth" if kind["bus_factor"] else "memory"
         if kind["best"] is not None:
+            title = "matmul" if kind["unit"] == "FLOP/s" else title
             groups.setdefault(title, []).append(kind)
     products = dict.fromkeys(rank["device"]["name"] for rank in document["ranks"])
     ranks = f", {document['nproc']} ranks, the slowest of each" if document["nproc"] > 1 else ""
@@ -48,9 +47,8 @@ def _of_ranks(document: Mapping[str, Any], lines: Callable[[Kind], Iterable[str]
     for rank in document["ranks"]:
         for line in (line for kind in rank["measurements"] for line in lines(kind)):
             found.setdefault(line, []).append(str(rank["rank"]))
-    of_all = len(document["ranks"])
     return [
-        line if len(ranks) == of_all else f"rank {', '.join(ranks)}: {line}"
+        line if len(ranks) == len(document["ranks"]) else f"rank {', '.join(ranks)}: {line}"
         for line, ranks in found.items()
     ]
 
@@ -70,8 +68,8 @@ def _size(size: Sequence[int]) -> str:
 def _table(title: str, kinds: Sequence[Kind]) -> Table:
     """Return a row for each kind with the size that counts, all in one unit."""
     points = [kind["points"][kind["best"]] for kind in kinds]
-    numbers = [point["rate"][name] for point in points for name in _RATES]
-    texts, unit = cells.scaled(numbers, kinds[0]["unit"])
+    rates = [point["rate"][name] for point in points for name in _RATES]
+    texts, unit = cells.scaled(rates, kinds[0]["unit"])
     rows = (
         (
             _name(kind), _size(point["size"]), *texts[len(_RATES) * place :][: len(_RATES)],
@@ -85,19 +83,14 @@ def _table(title: str, kinds: Sequence[Kind]) -> Table:
 def _sizes_table(kinds: Sequence[Kind]) -> Table:
     """Return the fastest repetition of each size in each kind; empty: not measured.
 
-    Of collectives both bandwidths, of matmuls the layers that have the shape.
+    Of matmuls also the layers that have the shape.
     """
-    layers = {tuple(point["size"]): point["name"] for kind in kinds for point in kind["points"]}
-    measured = {
-        (_name(kind) + more, tuple(point["size"])): point["rate"]["max"] / factor
-        for kind in kinds
-        for more, factor in (("", 1.0), (" algorithm", kind["bus_factor"]))
-        for point in kind["points"]
-        if point["rate"] and factor
-    }
-    texts, unit = cells.scaled([*measured.values()], kinds[0]["unit"])
-    shown = dict(zip(measured, texts, strict=True))
-    heads = tuple(dict.fromkeys(head for head, _ in measured))
+    points = [(_name(kind), point) for kind in kinds for point in kind["points"]]
+    layers = {tuple(point["size"]): point["name"] for _, point in points}
+    fastest = {(x, tuple(one["size"])): one["rate"]["max"] for x, one in points if one["rate"]}
+    texts, unit = cells.scaled([*fastest.values()], kinds[0]["unit"])
+    shown = dict(zip(fastest, texts, strict=True))
+    heads = tuple(dict.fromkeys(head for head, _ in fastest))
     end = None if any(layers.values()) else -1  # without the column of layers
     rows = (
         (_size(size), *(shown.get((head, size), "") for head in heads), layers[size])[:end]
@@ -123,9 +116,6 @@ def _remarks(kind: Kind) -> list[str]:
 
 def _not_measured(kind: Kind, status: str) -> list[str]:
     """Return a line with the sizes of a status and their reasons, if there are any."""
-    said = [
-        f"{_size(point['size'])} ({point['reason']})"
-        for point in kind["points"]
-        if point["status"] == status
-    ]
+    points = (point for point in kind["points"] if point["status"] == status)
+    said = [f"{_size(point['size'])} ({point['reason']})" for point in points]
     return [f"{kind['name'].replace('_', ' ')} {status}: {', '.join(said)}"] if said else []

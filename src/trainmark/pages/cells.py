@@ -72,14 +72,14 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def loss(value: float | None) -> str:
+    """Return a loss, three decimals."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a percentage with its sign, as the fine-tuning page prints MFU."""
     return NOTHING if value is None else f"{value:.{digits}f}%"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """Return both ends of an interval of ratios; ``/`` where there is none."""
-    return NOTHING if low is None or high is None else f"{low:.3f} – {high:.3f}"
 
 
 def quality(value: float | None, *, target: float | None = None) -> str:

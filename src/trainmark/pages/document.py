@@ -152,7 +152,7 @@ Block = Paragraph | Facts | Table | Code | Chart | Tiles | Bars | Strip
 class Section:
     """A heading and its blocks; ``folded`` away until a reader opens it.
 
-    ``in_terminal``: whether a terminal prints it.
+    ``in_terminal``: whether a terminal prints it. ``note``: what to know of its charts.
     """
 
     heading: Phrase
@@ -160,6 +160,20 @@ class Section:
     blocks: tuple[Block, ...] = ()
     folded: bool = False
     in_terminal: bool = True
+    note: Phrase = ""
+
+    @property
+    def has_text(self) -> bool:
+        """Tell whether anything is left of it where charts are not drawn."""
+        return any(not isinstance(block, Chart) for block in self.blocks)
+
+
+def folded(
+    name: str, *blocks: Block | None, in_terminal: bool = True, note: Phrase = ""
+) -> Section:
+    """Return the folded section that the texts call ``section.name``, of the blocks there are."""
+    there = tuple(block for block in blocks if block is not None)
+    return Section(t(f"section.{name}"), name, there, True, in_terminal, note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,28 +1,79 @@
-"""What a gate and the rules say: a table, JSON, JUnit XML.
+"""What comparisons, gates and the rules say: tables, JSON, JUnit XML.
 
 Names in judgements come from records of others: each output escapes them for itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
+from trainmark.judge.comparison import REGRESSIONS, UNTOLD
 from trainmark.pages import cells
-from trainmark.pages.document import Table, table
-from trainmark.pages.phrases import heads
-from trainmark.pages.texts import say, t
+from trainmark.pages.document import Block, Paragraph, Table, Tone, table
+from trainmark.pages.phrases import TONES, heads, trust_line
+from trainmark.pages.texts import Phrase, join, say, t, worded
 from trainmark.record.messages import render
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainmark.judge.comparison import ComparedFigure, Comparison
     from trainmark.judge.comparison.gate import Judgement
+    from trainmark.judge.comparison.sides import Side
     from trainmark.judge.compliance import Compliance
 
 _IN_UNIT = ("value", "expected")  # arguments of a message
+
+
+def comparison(found: Comparison, b: str = "B") -> list[Block]:
+    """Return the verdict first, then what it is made of, then what else differs.
+
+    Args:
+        b: what the other side is called than A.
+    """
+    tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
+    tone = "warn" if found.verdict in UNTOLD else tone
+    said = replace(found.sentence, args=found.sentence.args | {"b": b})
+    name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
+    columns = (name, "A", b, unit, f"{b}/A", *rest)
+    shown: list[Block] = [Paragraph(said, tone), table(columns, map(_row, found.figures))]
+    shown += [Paragraph(found.quality)] if found.quality else []
+    sides = (("A", found.a), (b, found.b))
+    for name, side in sides:
+        if side.trust:
+            line = trust_line(side.trust, side.verification, name)
+            shown.append(Paragraph(line, TONES[side.trust.grade]))
+    if not (found.a.evidence or found.b.evidence):
+        shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
+    shown += [block for name, side in sides for block in _side(name, side)]
+    for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
+        if facts:
+            rows = (
+                (x.name, *(join(map(worded, of), "semicolon") if of else None for of in (x.a, x.b)))
+                for x in facts
+            )
+            shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))
+            shown.append(table((t("compare.fact"), "A", b), rows))
+    return shown
+
+
+def _side(name: Phrase, side: Side) -> Iterator[Block]:
+    """Yield what a reader must know of one side."""
+    if side.evidence:
+        yield Paragraph(t("compare.published", side=name, level=t(f"evidence.{side.evidence}")))
+    for one in side.left_out:
+        yield Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
+
+
+def _row(one: ComparedFigure) -> tuple[Phrase, ...]:
+    (a, b), unit = cells.scaled([one.a, one.b], one.unit)
+    ratio = None if one.ratio is None else f"{one.ratio:.3f}"
+    ends = None if one.low is None or one.high is None else f"{one.low:.3f} – {one.high:.3f}"
+    said = t(f"compare.{one.verdict}")
+    return one.name, a, b, unit, ratio, ends, "{}, {}".format(*one.launches), said
 
 
 def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
-from trainmark.pages.charts import drawing
-from trainmark.pages.document import Block, Document, Paragraph, Section
+from trainmark.pages.document import Block, Document, Paragraph, Section, folded
 from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.rendering import to_html, to_markdown
-from trainmark.pages.sections import figures, limits, performance, provenance, ruler
+from trainmark.pages.sections import figures, limits, performance, provenance
 from trainmark.pages.texts import LANGUAGES, t
 from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.trust import verification_of
@@ -54,26 +54,24 @@ def document(
         price: of an hour on all devices.
     """
     record = summary.shown_of(records)
-    columns = performance.column_set(record.plan.about.references)
-    metric = performance.quality_header(record)
     lead: list[Block | None] = [summary.cause_facts(record)] if record.cause else [
-        summary.tiles(records, price), ruler.ruler(records, against), limits.bar(record),
-        ruler.strip(record),
+        summary.tiles(records, price), limits.ruler(records, against), limits.bar(record),
+        limits.strip(record),
     ]  # fmt: skip
     sections: list[Section | None] = [
         provenance.cause(record),
-        performance.performance(records, columns, metric),
-        *([_repeats(records)] if len(records) > 1 else ()),
+        performance.performance(records),
+        _repeats(records) if len(records) > 1 else None,
         figures.spans(record),
         *charts.of_record(record, figures.telemetry(record)),
-        figures.further(record, columns),
+        figures.further(record),
         figures.evaluations(record),
         figures.doubts(records),
         performance.published(record),
         provenance.run(record),
         provenance.environment(record),
         provenance.provenance(records),
-        performance.glossary(record, columns, metric),
+        performance.glossary(record),
     ]
     badge, tone = summary.badge(records)
     return Document(
@@ -81,16 +79,15 @@ def document(
         verification=t(f"trust.{verification_of(records)}"),
         sentence=summary.first_sentence(records), doubts=summary.doubts(records),
         lead=tuple(one for one in lead if one is not None),
-        sections=tuple(one for one in sections if one is not None), ident=ident,
+        sections=tuple(one for one in sections if one and one.blocks), ident=ident,
     )  # fmt: skip
 
 
 def _repeats(records: Sequence[Record]) -> Section:
     """Return the figures over the launches."""
     found = summary.summary(records)
-    blocks: list[Block] = [summary.summary_table(found)] if found.figures else []
-    blocks += map(Paragraph, summary.remarks(found))
-    return Section(t("section.repeats"), "repeats", tuple(blocks), folded=True)
+    shown = summary.summary_table(found) if found.figures else None
+    return folded("repeats", shown, *map(Paragraph, summary.remarks(found)))
 
 
 def documents(
@@ -106,9 +103,9 @@ def documents(
     """
     if not records:
         raise RecordError("no record to show", remedy="name one run or more")
-    once = {(record.run_id, str(record.figures)): record for record in records}
-    works = groups([*once.values()])
-    pages = [_overview([*once.values()])] if len(works) > 1 else []
+    once = [*{(record.run_id, str(record.figures)): record for record in records}.values()]
+    works = groups(once)
+    pages = [_overview(once)] if len(works) > 1 else []
     for place, members in enumerate(works, start=1):
         case = members[0].plan.case
         others = [one for one in against if printed_work(one).get("case", case) == case]
@@ -123,14 +120,10 @@ def _overview(records: Sequence[Record]) -> Document:
     for record in records:
         key = (record.plan.case, record.quality.metric, *record.plan.about.references.columns)
         found.setdefault(key, []).append(record)
-    sections = []
-    for place, members in enumerate(found.values(), start=1):
-        about = members[0].plan.about
-        table = performance.performance_table(
-            members, columns=performance.column_set(about.references),
-            metric=performance.quality_header(members[0]),
-        )  # fmt: skip
-        sections.append(Section(about.title, f"table{place}", (table,)))
+    sections = (
+        Section(of[0].plan.about.title, f"table{place}", (performance.performance_table(of),))
+        for place, of in enumerate(found.values(), start=1)
+    )
     passed = sum(record.passed for record in records)
     return Document(
         title=t("section.performance"), verification=t(f"trust.{verification_of(records)}"),
@@ -167,19 +160,11 @@ def html_page(
     return to_html(documents(records, against, price=price), lang)
 
 
-def write_pages(
-    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = (), html: bool = True
-) -> None:
-    """Write the result pages of one run, or of several together.
-
-    Args:
-        against: results to compare with.
-        html: whether the page with charts is among them; it is written last.
-    """
+def write_pages(records: Sequence[Record], folder: Path) -> None:
+    """Write the result pages of one run, or of several together, that with charts last."""
     for lang in LANGUAGES:
         (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
-    if html:
-        _draw_apart(records, folder / HTML_PAGE, [*against, *earlier(records[0], folder)])
+    _draw_apart(records, folder / HTML_PAGE, beside(records, folder))
 
 
 def _draw_apart(records: Sequence[Record], file: Path, against: Sequence[Result]) -> None:
@@ -203,13 +188,23 @@ def _draw_apart(records: Sequence[Record], file: Path, against: Sequence[Result]
         raise EnvironmentFault(f"{HTML_PAGE} was not drawn: {'; '.join(said)[:300]}")
 
 
-def earlier(record: Record, folder: Path) -> list[Record]:
+def beside(records: Sequence[Record], folder: Path | None) -> list[Result]:
+    """Return what runs are compared with unasked: published rows of their cases, earlier runs.
+
+    Args:
+        folder: of the first run.
+    """
+    rows = published(record.plan.case for record in records)
+    return [*rows, *(_earlier(records[0], folder) if folder else ())]
+
+
+def _earlier(record: Record, folder: Path) -> list[Record]:
     """Return the launches of the newest earlier runs of a record's case beside its folder.
 
     By the names of the folders, which begin with the time; one that cannot be read is left out.
     """
-    beside = folder.resolve().parent.iterdir()
-    runs = [x for x in beside if f"-{record.plan.case}-" in x.name and x.name < folder.name]
+    others = folder.resolve().parent.iterdir()
+    runs = [x for x in others if f"-{record.plan.case}-" in x.name and x.name < folder.name]
     found = []
     for run in sorted(runs)[-_EARLIER:]:
         for file in (*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")):
@@ -218,15 +213,13 @@ def earlier(record: Record, folder: Path) -> list[Record]:
     return found
 
 
-def write_repeats(
-    records: Sequence[Record], folder: Path, *, against: Sequence[Result] = ()
-) -> None:
+def write_repeats(records: Sequence[Record], folder: Path) -> None:
     """Write what the launches say together: pages as above, and the statistics as JSON."""
-    write_pages(records, folder, against=against)
+    write_pages(records, folder)
     (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
 
 
-def write_missing(outcome: Outcome, against: Sequence[Result] = ()) -> None:
+def write_missing(outcome: Outcome) -> None:
     """Write what a killed launcher did not, and the summary of a series beside its newest launches.
 
     The summary is of all its launches, those that did not pass too.
@@ -234,28 +227,13 @@ def write_missing(outcome: Outcome, against: Sequence[Result] = ()) -> None:
     for folder in (*outcome.fallen, *outcome.folders):
         recorded = (folder / RECORD_FILE).exists()
         if recorded and not (folder / HTML_PAGE).exists():
-            write_pages([read(folder)], folder, against=against)
+            write_pages([read(folder)], folder)
     place = outcome.run_dir
     if outcome.planned > 1 and place and place.exists() and not (place / REPEATS_FILE).exists():
         fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
-        write_repeats([*outcome.records, *fallen], place, against=against)
-
-
-def write_charts(pages: Sequence[Document], folder: Path, form: str, lang: str) -> None:
-    """Write each chart as a picture of its own, ``png`` or ``svg``; one that was there is replaced.
-
-    Raises:
-        OSError: the folder cannot be made or written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for page in pages:
-        for chart in page.charts:
-            made = drawing.png(chart, lang) if form == "png" else drawing.svg_file(chart, lang)
-            data = made if isinstance(made, bytes) else made.encode()
-            (folder / f"{page.ident}{chart.name}.{form}").write_bytes(data)
+        write_repeats([*outcome.records, *fallen], place)
 
 
 if __name__ == "__main__":  # records and what they are compared with come on standard input
-    shown, beside = pickle.load(sys.stdin.buffer)
-    made = html_page(shown, against=beside)
-    Path(sys.argv[1]).write_text(made, encoding="utf-8")
+    shown, others = pickle.load(sys.stdin.buffer)
+    Path(sys.argv[1]).write_text(html_page(shown, against=others), encoding="utf-8")

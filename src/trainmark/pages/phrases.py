@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Paragraph, Tone, table
+from trainmark.pages.document import Tone, table
 from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, t
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.messages import in_short
@@ -32,6 +32,17 @@ def sentence(record: Record, found: Message | None, none: Phrase = "") -> Phrase
 def has_cards(record: Record) -> bool:
     """Tell whether each rank has a device to itself; on a host's own cores they share one."""
     return record.plan.device.torch_type != "cpu"
+
+
+def speed_name(record: Record) -> str:
+    """Return the figure that is a case's speed: where tokens count, those of a device."""
+    return "token/p/s" if record.plan.about.work_unit == "tokens" else "p_train"
+
+
+def num_parameters(record: Record) -> int | None:
+    """Return the number of the model's parameters; None where the run ended before it told."""
+    found: int | None = (record.environment.get("job") or {}).get("parameters")
+    return found
 
 
 def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:
@@ -109,21 +120,16 @@ def status_tone(status: str) -> Tone:
     return "warn" if status in ("target_missed", "interrupted") else "bad"
 
 
+def trust_line(trust: Trust, word: Verification, side: Phrase = "") -> Phrase:
+    """Return grade, whether evidence was checked, and the reasons, of a side of a comparison."""
+    label = t("trust.of", side=side) if side else t("trust.label")
+    reasons = join(map(in_short, trust.reasons), "semicolon")
+    return join((label, grade_line(trust, word), *([reasons] if trust.reasons else ())), "colon")
+
+
 def grade_line(trust: Trust, word: Verification) -> Phrase:
     """Return the grade, and whether evidence was checked."""
     return join((t(f"trust.{trust.grade}"), t(f"trust.{word}")))
-
-
-def trust_line(trust: Trust, word: Verification) -> Phrase:
-    """Return grade and reasons in one line."""
-    grade = grade_line(trust, word)
-    reasons = join(map(in_short, trust.reasons), "semicolon")
-    return join((grade, reasons), "colon") if trust.reasons else grade
-
-
-def trust_paragraph(trust: Trust, word: Verification) -> Paragraph:
-    """Return the line with its label, in its tone."""
-    return Paragraph(join((t("trust.label"), trust_line(trust, word)), "colon"), TONES[trust.grade])
 
 
 def hang_table(groups: Sequence[HangGroup]) -> Table:

@@ -1,66 +1,55 @@
-"""What is printed of an index: tables and charts for people, documents and files for programs."""
+"""What is printed of many results: of an index, of a plan file, of others' pages and logs."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import UsageError
-from trainmark.library.store.query import listing
+from pydantic_core import to_jsonable_python
+
+from trainmark.errors import EXIT_USAGE
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Paragraph
-from trainmark.pages.document import table as table_of
-from trainmark.pages.exports.tables import csv_text
+from trainmark.pages.document import Block, Code, Paragraph, Table, table
+from trainmark.pages.phrases import sentence, trust_line
 from trainmark.pages.terminal import Screen, show
+from trainmark.pages.texts import say
 from trainmark.record.messages import render
+from trainmark.record.stats import Launches, over_launches
+from trainmark.record.trust import trust_of, verification_of
+from trainmark.record.work import exit_code as code_of
+from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.library.store.index import Index
     from trainmark.library.store.query import Listing
+    from trainmark.record.record import Record
+    from trainmark.record.rows import Row, Unread
+    from trainmark.record.work import Outcome
     from trainmark.spec import Message
 
-    Unread = Sequence[tuple[str, int, Message]]
-
-_WORK = ("case", "recipe", "device", "world", "precision", "work")
-_POINT = ("started_utc", "status", "trust", "path")
+    UnreadFiles = Sequence[tuple[str, int, Message]]
 
 
-def document(found: Listing, failed: Unread) -> dict[str, Any]:
+def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
-    return {
-        "total": found.total,
-        "runs": found.documents(),
-        "unread": [{"file": path, "line": line, "reason": asdict(x)} for path, line, x in failed],
-    }
+    unread = [{"file": path, "line": line, "reason": asdict(x)} for path, line, x in failed]
+    return {"total": found.total, "runs": found.documents(), "unread": unread}
 
 
-def _screen() -> Screen:
-    # Whatever reads a pipe reads lines: nothing is folded there.
-    return Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000)
-
-
-def table(found: Listing, *, screen: Screen | None = None) -> str:
+def listing_table(found: Listing, *, screen: Screen | None = None) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none."""
-    screen = screen or _screen()
-    heads, columns = shown(found)
-    return show([table_of(heads, zip(*columns, strict=True))], screen)
-
-
-def shown(found: Listing) -> tuple[list[str], list[list[str]]]:
-    """Return the heads of the columns with their units, and the texts of each column."""
+    # Whatever reads a pipe reads lines: nothing is folded there.
+    screen = screen or (Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000))
     heads, columns = [], []
     for at, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
         values = [row[at] for row in found.rows]
-        if unit:
-            texts, scale = cells.scaled(values, unit)
-        else:
-            texts, scale = [_cell(value) for value in values], ""
+        texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
         heads.append(f"{key} {scale}".strip())
         columns.append(texts)
-    return heads, columns
+    return show([table(heads, zip(*columns, strict=True))], screen)
 
 
 def _cell(value: Any) -> str:
@@ -71,7 +60,7 @@ def _cell(value: Any) -> str:
     return cells.NOTHING if value is None else str(value)
 
 
-def remarks(found: Listing, failed: Unread, lang: str = "en") -> Iterator[str]:
+def listing_remarks(found: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
     """Yield what a reader of the table must know besides: runs left out, files not read."""
     if len(found.rows) < found.total:
         yield f"{len(found.rows)} of {cells.count(found.total)} runs; --limit 0 shows all"
@@ -79,42 +68,178 @@ def remarks(found: Listing, failed: Unread, lang: str = "en") -> Iterator[str]:
         yield f"{path}{f':{line}' if line else ''}: {render(reason, lang)}"
 
 
-def history(database: Index, figure: str, words: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a figure's values over time, the oldest first, for each piece of work.
+def imported_table(rows: Sequence[Row]) -> Table:
+    """Return place, configuration, figures and notes of each row that was read."""
+    lines = []
+    for row in rows:
+        figures = []
+        for name, found in row.figures.items():
+            (value,), unit = cells.scaled([found.value], found.unit)
+            shown = found.raw if found.value is None else f"{value} {unit}"
+            figures.append(f"{name} {shown or cells.NOTHING}".strip())
+        notes = (render(note, "en") for note in row.notes)
+        lines.append((_place(row), row.configuration, ", ".join(figures), "; ".join(notes)))
+    return table(("place", "configuration", "figures", "notes"), lines)
 
-    Raises:
-        UsageError: an unknown figure or key, or not a filter.
+
+def imported_summary(rows: Sequence[Row], unread: Sequence[Unread]) -> list[str]:
+    """Return how much was read, and each kind of reason with its number and its first place."""
+    lines = [message("imported", rows=len(rows), unread=len(unread))]
+    firsts = {entry.reason.code: entry for entry in reversed(unread)}
+    for code, count in Counter(entry.reason.code for entry in unread).most_common():
+        shown = f"{_place(firsts[code])}: {render(firsts[code].reason, 'en')}"
+        lines.append(message("imported_unread", count=count, first=shown))
+    return [render(line, "en") for line in lines]
+
+
+def _place(entry: Row | Unread) -> str:
+    return f"{entry.file}:{entry.line}" if entry.line else entry.file
+
+
+def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
+    """Return a table with a row an entry, then reasons, remarks and folders.
+
+    Figures are those of runs that passed, over several launches their geometric mean, with its
+    interval for the result; ``/`` where there is none, and no column without any. What holds for
+    several entries is said once. No line is wider than the screen, but for one with a folder.
     """
-    asked = [*_WORK, *_POINT, "run_id", figure]
-    found = listing(database, ["kind=record", *words], columns=asked)
-    if any(isinstance(row[-1], str | bool) for row in found.rows):
-        raise UsageError(f"{figure} is no figure", where=figure, rule="history FIGURE, as p_core")
-    pieces: dict[str, dict[str, Any]] = {}
-    for run in reversed(found.documents()):
-        if run[figure] is None:
-            continue
-        head = {name: run[name] for name in _WORK}
-        head |= {"figure": figure, "unit": found.units[-1], "points": []}
-        point = {name: run[name] for name in (*_POINT, "run_id")} | {"value": run[figure]}
-        pieces.setdefault(run["work"], head)["points"].append(point)
-    return list(pieces.values())
+    said: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for words in dict.fromkeys(_said(outcome)):
+            said.setdefault(words, []).append(outcome.name)
+    rows = [_row(outcome) for outcome in outcomes]
+    heads = [head for head in rows[0] if any(row[head] not in ("", "/", None) for row in rows)]
+    blocks: list[Block] = [
+        table(heads, ([row[head] or None for head in heads] for row in rows)),
+        *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
+    ]
+    for one in outcomes:
+        would = f": to run in {one.run_dir}: {one.reason}"  # in a dry run
+        line = would if one.state == "to run" else f": {one.run_dir}"
+        blocks += [Code(f"{one.name}{line}")] if one.run_dir is not None else []
+    if code_of(outcomes) == EXIT_USAGE:
+        blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
+    return show(blocks, screen)
 
 
-def history_text(pieces: Sequence[dict[str, Any]], *, screen: Screen | None = None) -> str:
-    """Return a heading and a table for each piece of work."""
-    blocks: list[Block] = []
-    for piece in pieces:
-        points = piece["points"]
-        shown, unit = cells.scaled([point["value"] for point in points], piece["unit"])
-        blocks.append(Paragraph(" ".join(str(piece[name]) for name in _WORK)))
-        rows = [
-            (value, *(_cell(point[name]) for name in _POINT))
-            for value, point in zip(shown, points, strict=True)
-        ]
-        blocks.append(table_of((f"{piece['figure']} {unit}".strip(), *_POINT), rows))
-    return show(blocks, screen or _screen())
+def launch_table(records: Iterable[Record]) -> Table:
+    """Return a row a launch: what ran, how it ended, how far it can be believed, the result."""
+    rows = []
+    for record in records:
+        result, quality = record.figures["final_result"], record.quality
+        shown = f"{cells.number(result.value)} {'' if result.value is None else result.unit}"
+        reached = cells.quality_and_target(quality.value, quality.target)
+        world = f"{record.plan.nnodes}x{record.plan.nproc}"
+        ended = (record.status, record.trust.grade, record.verification)
+        rows.append((record.run_id, record.plan.case, world, *ended, shown.strip(), reached))
+    heads = ("run", "case", "ranks", "status", "trust", "evidence", "final_result", "quality")
+    return table(heads, rows)
 
 
-def to_csv(found: Listing) -> str:
-    """Return a listing as ``export --to csv`` prints it."""
-    return csv_text(found.heads, found.rows)
+def _said(outcome: Outcome) -> Iterator[str]:
+    """Yield the remarks on an entry: its reason, its trust, what makes its figures doubtful."""
+    if outcome.state == "to run":
+        return
+    if outcome.reason:
+        yield f"{outcome.state}: {outcome.reason}"
+    if outcome.fallen:
+        yield f"did not pass before: {', '.join(_fallen(outcome))}"
+    trust = trust_of(outcome.records)
+    if trust is not None:
+        yield say(trust_line(trust, verification_of(outcome.records)), "en")
+    for record in outcome.records:
+        why = _no_result(record)
+        if why is not None:
+            yield f"no final_result: {why}"
+        for kind, items in (("finding", record.findings), ("note", record.notes)):
+            for item in items:
+                yield f"{kind}: {say(sentence(record, item), 'en')}"
+
+
+def _no_result(record: Record) -> str | None:
+    """Return the record's reason for the lack of a result; the status says it if it failed."""
+    entry = record.figures.get("final_result")
+    if not record.passed or entry is None or entry.value is not None:
+        return None
+    return say(sentence(record, entry.reason), "en")
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    """Return the cells of a row by their headers."""
+    document = _entry(outcome)
+    result, interval = document["final_result"], _interval(outcome)
+    ends = ""
+    if interval is not None:
+        kind = " (range)" if interval.is_range else ""
+        ends = f"{cells.number(interval.low)} – {cells.number(interval.high)}{kind}"
+    passed = document["statuses"].count("passed")
+    unit = document["final_result_unit"]
+    return {
+        "run": outcome.name,
+        "status": outcome.state,
+        "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else "",
+        "final_result": "" if result is None else f"{cells.number(result)} {unit}",
+        "interval": ends,
+        "quality": cells.quality_and_target(document["quality"], document["quality_target"]),
+        "token/p/s": cells.number(document["tokens_per_s_per_device"]),
+        "final_loss": cells.loss(document["final_loss"]),
+        "mem": cells.memory(document["mem_bytes"], _over(outcome, "mem_total")),
+    }
+
+
+def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
+    """Return all outcomes as one JSON document."""
+    return {"plan": name, "exit_code": exit_code, "runs": [_entry(x) for x in outcomes]}
+
+
+def _fallen(outcome: Outcome) -> list[str]:
+    """Return the folders of launches that did not pass: ``toy``, in a series ``toy/r2``."""
+    depth = 2 if outcome.planned > 1 else 1
+    return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    records, result = outcome.records, _over(outcome, "final_result")
+    return {
+        "name": outcome.name,
+        "status": outcome.state,
+        "reason": outcome.reason,
+        "run_dir": None if outcome.run_dir is None else str(outcome.run_dir),
+        "launches": outcome.planned,
+        "run_ids": [record.run_id for record in records],
+        "statuses": [record.status for record in records],
+        "did_not_pass_before": _fallen(outcome),
+        "final_result": result,
+        "final_result_unit": None if result is None else records[0].figures["final_result"].unit,
+        "final_result_interval": to_jsonable_python(_interval(outcome)),
+        "quality": _over(outcome, "quality"),
+        "quality_target": records[0].quality.target if records else None,
+        "tokens_per_s_per_device": _over(outcome, "token/p/s"),
+        "final_result_reason": next(filter(None, map(_no_result, records)), None),
+        "final_loss": _over(outcome, "final_loss"),
+        "mem_bytes": _over(outcome, "mem"),
+        "findings": [*{str(x): x.as_dict() for one in records for x in one.findings}.values()],
+        "trust": to_jsonable_python(trust_of(records)),
+        "verification": verification_of(records),
+        "notes": [*{str(x): x.as_dict() for one in records for x in one.notes}.values()],
+    }
+
+
+def _values(outcome: Outcome, name: str) -> list[float]:
+    """Return a figure, or the quality, of an entry's launches; none unless all of them passed."""
+    if outcome.state not in ("passed", "kept"):
+        return []
+    found = [x.quality.value if name == "quality" else x.figure(name) for x in outcome.records]
+    return [value for value in found if value is not None]
+
+
+def _over(outcome: Outcome, name: str) -> float | None:
+    """Return the mean over an entry's launches."""
+    values = _values(outcome, name)
+    return over_launches(values).mean if values else None
+
+
+def _interval(outcome: Outcome) -> Launches | None:
+    """Return the result over several launches."""
+    values = _values(outcome, "final_result")
+    return over_launches(values) if len(values) > 1 else None

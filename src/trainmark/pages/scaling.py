@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Document, Facts, Paragraph, Section, table
+from trainmark.pages.document import Bar, Bars, Block, Document, Facts, Paragraph, Section, table
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import Phrase, t
@@ -107,32 +107,32 @@ def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
 
 
 def _page(found: dict[str, Any]) -> Document:
-    worlds, kind, trust = found["worlds"], found["kind"], found["trust"]
+    worlds, kind = found["worlds"], found["kind"]
     heads = (t(f"scaling.{name}", unit=found["unit"]) for name in worlds[0])
-    shown = table(heads, (map(_cell, world.values()) for world in worlds))
     names = {"first": worlds[0]["world"], "last": worlds[-1]["world"]}
     means = (Paragraph(t(f"scaling.means-{x}", **names)) for x in (kind, "interval"))
-    runs = zip((world["world"] for world in worlds), map(", ".join, found["run_ids"]), strict=True)
+    shares = [(one["world"], *one["efficiency"]) for one in worlds]
+    end = max(1.0, *(share for _, share, *_ in shares))
+    bars = (
+        Bar(world, 0.0, share / end, "own", f"{share:.1%} ({low:.1%} – {high:.1%})")
+        for world, share, low, high in shares
+    )
+    runs = ((one["world"], ", ".join(ids)) for one, ids in
+            zip(worlds, found["run_ids"], strict=True))  # fmt: skip
+    shown: tuple[Block, ...] = (
+        Bars(t("scaling.efficiency"), tuple(bars)),
+        table(heads, (map(_cell, world.values()) for world in worlds)), *means,
+    )  # fmt: skip
     return Document(
         title=t("scaling.title", case=found["case"], device=found["device"]),
         badge=t(f"scaling.{kind}"), tone="good",
-        sentence=t("scaling.verdict", share=cells.percent(100 * worlds[-1]["efficiency"][0]),
-                   **names),
-        verification=t(f"trust.{found['verification']}"), doubts=tuple(trust.reasons),
+        sentence=t("scaling.verdict", share=f"{shares[-1][1]:.1%}", **names),
+        verification=t(f"trust.{found['verification']}"), doubts=tuple(found["trust"].reasons),
         sections=(
-            Section(t("section.scaling"), "scaling", (_bars(worlds), shown, *means)),
-            Section(t("section.footer"), "provenance", (Facts(tuple(runs)),)),
+            Section(t("section.scaling"), "scaling", shown),
+            Section(t("section.provenance"), "provenance", (Facts(tuple(runs)),)),
         ),
     )  # fmt: skip
-
-
-def _bars(worlds: Sequence[dict[str, Any]]) -> Bars:
-    end = max(1.0, *(one["efficiency"][0] for one in worlds))
-    shares = [(one["world"], *one["efficiency"]) for one in worlds]
-    return Bars(t("scaling.efficiency"), tuple(
-        Bar(world, 0.0, share / end, "own", f"{share:.1%} ({low:.1%} – {high:.1%})")
-        for world, share, low, high in shares
-    ))  # fmt: skip
 
 
 def _cell(value: Any) -> Phrase:

@@ -14,10 +14,18 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, Tile, Tiles, table
-from trainmark.pages.phrases import TONES, counted, has_cards, sentence, verdict
-from trainmark.pages.sections.limits import gravest
-from trainmark.pages.sections.performance import COLUMNS, PERFORMANCE, precision_label
-from trainmark.pages.sections.ruler import over
+from trainmark.pages.phrases import (
+    TONES,
+    counted,
+    has_cards,
+    heads,
+    num_parameters,
+    sentence,
+    speed_name,
+    verdict,
+)
+from trainmark.pages.sections.limits import gravest, over, ruler_line
+from trainmark.pages.sections.performance import COLUMNS, precision_label
 from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
@@ -28,10 +36,12 @@ from trainmark.record.work import differing, each_once, work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.judge.comparison.sides import Result
     from trainmark.pages.document import Table, Tone
     from trainmark.record.record import Record, Trust
 
 _DOUBTS = 2
+_LAUNCHES = 5  # lines at the end of a run
 _PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
 
@@ -129,8 +139,7 @@ def summary_table(found: RepeatSummary) -> Table:
         cv = cells.percent(None if item.cv is None else 100 * item.cv, digits=2)
         rows.append((name, mean, unit, f"{low} – {high}", cv, item.launches))
     interval = "range" if found.descriptive else "interval"
-    names = ("name", "mean", "unit", interval, "cv", "launches")
-    return table((t(f"head.{name}") for name in names), rows)
+    return table(heads("name", "mean", "unit", interval, "cv", "launches"), rows)
 
 
 def remarks(found: RepeatSummary) -> list[Phrase]:
@@ -152,9 +161,13 @@ def shown_of(records: Sequence[Record]) -> Record:
 
 
 def title(record: Record) -> Phrase:
-    """Return the work, the machine with its count and memory, the precision, nodes or ranks."""
+    """Return the work, the machine with its count and memory, the precision, nodes or ranks.
+
+    A small model in place of the case's is told: its speed says nothing of that one.
+    """
     plan, name = record.plan, short_device(record)
-    parts: list[Phrase] = [plan.about.title]
+    small = plan.recipe_name == "tiny" and (num_parameters(record) or 0) < _TINY
+    parts: list[Phrase] = [t("first.tiny", title=plan.about.title) if small else plan.about.title]
     if has_cards(record):
         first = (record.environment.get("devices") or [None])[0] or {}
         memory = first.get("memory_total_bytes")
@@ -162,11 +175,8 @@ def title(record: Record) -> Phrase:
         parts.append(f"{plan.world_size} x {told}" if plan.world_size > 1 else told)
     else:
         parts += [name, counted("ranks", plan.world_size)]
-    parts += [
-        precision_label(record),
-        *([counted("nodes", plan.nnodes)] if plan.nnodes > 1 else ()),
-    ]
-    return join(parts, "dot")
+    nodes = [counted("nodes", plan.nnodes)] if plan.nnodes > 1 else []
+    return join([*parts, precision_label(record), *nodes], "dot")
 
 
 def badge(records: Sequence[Record]) -> tuple[Phrase, Tone]:
@@ -189,14 +199,9 @@ def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
     return (*found[:_DOUBTS], *more)
 
 
-def _speed(record: Record) -> str:
-    return "token/p/s" if "token/p/s" in record.plan.about.references.columns else "p_train"
-
-
 def _unit(record: Record, name: str) -> Phrase:
-    per_device = name == "token/p/s" and record.plan.world_size > 1
     unit = record.figures[name].unit
-    return t("first.per_device", unit=unit) if per_device else unit
+    return t("first.per_device", unit=unit) if name == "token/p/s" else unit
 
 
 def first_sentence(records: Sequence[Record]) -> Phrase:
@@ -210,19 +215,17 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
         what = t(f"status.{record.status}")
         return join((what, *where, *([cause.place] if cause.place else ())))
     launches = [one for one in records if one.passed]
-    name = _speed(record)
+    name = speed_name(record)
     speed, time = over(launches, name), over(launches, "e2e_time")
     said: list[Phrase] = []
     if speed is not None:
-        shown = f"{speed.mean:,.0f}" if speed.mean >= 100 else f"{speed.mean:.3g}"
-        said.append((shown, " ", _unit(record, name)))
+        said.append((cells.rounded(speed.mean), " ", _unit(record, name)))
     took = "" if time is None else cells.duration(time.mean)
-    reached = "reached" if quality.reached else "no_target"
     if quality.value is not None:
         shown = cells.quality(quality.value, target=quality.target)
         target = "" if quality.target is None else f"{quality.target:g}"
         values = {"metric": quality.metric, "value": shown, "target": target, "time": took}
-        said.append(t(f"first.{reached}", **values))
+        said.append(t(f"first.{'reached' if quality.reached else 'no_target'}", **values))
     elif took:
         said.append(t("first.took", time=took))
     return join(said, "semicolon")
@@ -235,16 +238,18 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     nothing about the device.
     """
     record, launches = shown_of(records), [one for one in records if one.passed]
-    speed, used = _speed(record), "MFU" if over(launches, "MFU") else "MAMFU"
-    parameters = (record.environment.get("job") or {}).get("parameters") or _TINY
-    reached = "to_target" if record.quality.reached else "whole"
-    names = {speed: "speed", "e2e_time": reached, used: used, "energy_per_sample": "energy"}
+    speed, used = speed_name(record), "MFU" if over(launches, "MFU") else "MAMFU"
+    names = {
+        speed: "speed", "e2e_time": "to_target" if record.quality.reached else "whole",
+        **({used: used} if (num_parameters(record) or _TINY) >= _TINY else {}),
+        "energy_per_sample": "energy",
+    }  # fmt: skip
     if over(launches, "energy_per_sample") is None:
         names["estimated_energy_per_sample"] = "estimated"
     found = []
     for name, called in names.items():
         of = over(launches, name)
-        if of is None or (name == used and parameters < _TINY):
+        if of is None:
             continue
         note: Phrase = counted("launches", of.launches) if name == speed else ""
         if note and of.launches > 1:
@@ -253,11 +258,13 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
         if name == "e2e_time":
             value, unit = cells.duration(of.mean), ""
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
-    rate = over(launches, "p_train")
+    rate, work = over(launches, speed), record.plan.about.work_unit
     if price is not None and rate is not None:
-        cost = price.per_hour / 3600 / rate.mean * 1e6
-        how = f"{price.per_hour:g} / 3600 s / {rate.mean:,.1f} samples/s x 1,000,000"
-        found.append(Tile(t("tile.cost"), cells.rounded(cost), price.currency, "", "", how))
+        devices = record.plan.world_size if work == "tokens" else 1  # whose rates add up
+        per_second = rate.mean * devices
+        how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
+        cost = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
+        found.append(Tile(t(f"cost.{work}"), cost, price.currency, "", "", how))
     return Tiles(tuple(found))
 
 
@@ -270,25 +277,36 @@ def cause_facts(record: Record) -> Facts:
     return Facts(((t("cause.message"), said), *rank, (t("cause.remedy"), out)))
 
 
-def first_lines(records: Sequence[Record], lang: str = "en") -> list[str]:
-    """Return title with badge, the sentence, doubts, a row a launch and what limits the run.
+def first_lines(
+    records: Sequence[Record], against: Sequence[Result] = (), lang: str = "en"
+) -> list[str]:
+    """Return title with badge, the sentence, doubts, a row a launch, the ruler and the limit.
 
     Of a run that failed, its cause and what to try in place of the last two.
     """
     record = shown_of(records)
     marks = join((badge(records)[0], t(f"trust.{verification_of(records)}")))
     lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence(records)]
-    told = doubts(records)
-    lines += [join(told, "semicolon")] if told else []
-    for one in records:
+    lines.append(join(doubts(records), "semicolon"))
+    told = records if len(records) <= _LAUNCHES else records[: _LAUNCHES - 1]
+    for one in told:
         launch = f"r{one.plan.repeat_index}: " if len(records) > 1 else ""
-        shown = ((name, COLUMNS[name](one)) for name in (*PERFORMANCE[2:-2], "MFU", "mem"))
-        row: Phrase = join((f"{name} {cell}" for name, cell in shown), "dot")
+        shown = ((name, COLUMNS[name](one)) for name in _row(one))
+        known = (f"{name} {cell}" for name, cell in shown if cell != cells.NOTHING)
+        row = join(known, "dot")
         if one.passed or launch:
             lines.append((launch, row if one.passed else t(f"status.{one.status}")))
+    if len(told) < len(records):
+        lines.append(t("head.left_out", n=len(records) - len(told)))
     failed = next((one for one in records if one.cause is not None), None)
     if failed is not None:
         lines += [join(pair, "colon") for pair in cause_facts(failed).items]
     else:
-        lines.append(gravest(record))
+        lines += [ruler_line(records, against), gravest(record)]
     return [line for one in lines if (line := cells.clean(say(one, lang)))]
+
+
+def _row(record: Record) -> list[str]:
+    """Return the figures of a launch's line; tokens a device where they are the case's speed."""
+    tokens = ["token/p/s"] if speed_name(record) == "token/p/s" else []
+    return ["e2e_time", *tokens, "p_whole", "p_train", "p_core", "MFU", "mem"]

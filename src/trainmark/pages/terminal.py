@@ -141,7 +141,7 @@ def show_page(page: Document, screen: Screen | None = None, lang: str = "en") ->
         *(Paragraph(doubt, "warn") for doubt in page.doubts), *page.lead,
     ]  # fmt: skip
     for section in page.sections:
-        if section.in_terminal:
+        if section.in_terminal and section.has_text:
             blocks += [Paragraph(""), Paragraph(section.heading, "heading"), *section.blocks]
     return show(blocks, screen, lang)
 

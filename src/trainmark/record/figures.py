@@ -93,9 +93,7 @@ def compute(
         "p_train": _rate(counts.samples, ranks, without_evaluation),
         "p_core": _rate(counts.samples, ranks, without_waiting),
         "token/p/s": Figure(
-            None if tokens.value is None else tokens.value / len(ranks),
-            tokens.reason,
-            message("tokens_without_padding"),
+            None if tokens.value is None else tokens.value / len(ranks), tokens.reason
         ),
     }
     if counts.sequences not in (0, counts.samples):

@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.responses import (
-    FileResponse,
     HTMLResponse,
     JSONResponse,
     PlainTextResponse,
@@ -24,12 +23,10 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
-from trainmark.library.archive import ENDING
-from trainmark.pages.site.links import Links
+from trainmark.pages.site import Links
 from trainmark.pages.site.views import compare_page, error_page
 from trainmark.server import uploads
-from trainmark.server.serving import LOG, Serving, Settings
-from trainmark.server.tokens import Refused
+from trainmark.server.serving import LOG, Refused, Serving, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,7 +67,6 @@ def create_app(settings: Settings) -> Starlette:
             Route("/compare", _compare),
             Route("/zh/compare", _compare),
             Route("/api/runs", _upload, methods=["POST"]),
-            Route("/api/runs/{run_id}/bundle", _bundle),
             Route("/{path:path}", _file),
         ],
         middleware=[Middleware(_secured)],
@@ -165,9 +161,3 @@ async def _upload(request: Request) -> Response:
     stored, new = await uploads.take(request, request.app.state.serving)
     headers = {"Location": stored.runs[0].page}
     return JSONResponse(stored.model_dump(), 201 if new else 200, headers)
-
-
-def _bundle(request: Request) -> Response:
-    run_id = request.path_params["run_id"]
-    file = uploads.bundle_of(request.app.state.serving, run_id)
-    return FileResponse(file, filename=f"{run_id}{ENDING}")

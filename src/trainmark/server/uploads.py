@@ -21,12 +21,11 @@ from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.archive import ENDING, unpack
 from trainmark.library.bundle import checks
 from trainmark.library.store.query import listing
-from trainmark.pages.site.links import run_file
+from trainmark.pages.site import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.server.client import MEDIA_TYPE, Run, Stored
-from trainmark.server.serving import INCOMING, LOG
-from trainmark.server.tokens import Refused, state
+from trainmark.server.serving import INCOMING, LOG, Refused, state
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -134,16 +133,3 @@ def _verified(place: Path) -> list[str]:
             rule = "letters, digits and ._-, and each launch its own"
             raise Refused(422, "not the id of a run", where=f"run_id {run_id[:80]!r}", rule=rule)
     return run_ids
-
-
-def bundle_of(serving: Serving, run_id: str) -> Path:
-    """Return the bundle that brought a run.
-
-    Raises:
-        Refused: there is none.
-    """
-    for (path,) in listing(serving.index, [f"run_id={run_id}"], columns=["path"]).rows:
-        for folder in Path(path).resolve().parents:
-            if (folder / RECEIPT).is_file():
-                return folder / BUNDLE
-    raise Refused(404, "no bundle of this run", where=run_id[:200])

@@ -12,7 +12,7 @@ from trainmark.recipe import FIELD_ALIASES, fields_under
 from trainmark.record.record import Record
 from trainmark.record.rows import Row
 from trainmark.record.stats import proportional
-from trainmark.record.trust import of_repeats, refuted
+from trainmark.record.trust import of_repeats, refuted, verification_of
 from trainmark.record.work import each_once, printed_work, with_all_names, work
 from trainmark.spec import message
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from trainmark.plan.reference import EvidenceLevel
-    from trainmark.record.record import Trust
+    from trainmark.record.record import Trust, Verification
     from trainmark.spec import Message
 
 Result = Record | Row
@@ -55,6 +55,7 @@ class Side:
         names: run id of each launch that figures are over, or place of each published row.
         evidence: of rows, how far others can check them; None: launches of ours.
         judged: launches of which it is known whether they reached their target.
+        verification: of all its launches together.
     """
 
     names: tuple[str, ...]
@@ -63,6 +64,7 @@ class Side:
     evidence: EvidenceLevel | None
     reached: int
     judged: int
+    verification: Verification
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ def chosen(given: Sequence[Result], others: Sequence[Result], allow: Collection[
         left_out=tuple(LeftOut(name_of(one), why) for one, why in pairs if why is not None),
         trust=of_repeats(trusted) if trusted else None,
         evidence=max((one.evidence for one in kept if isinstance(one, Row)), default=None),
-        reached=sum(judged), judged=len(judged),
+        reached=sum(judged), judged=len(judged), verification=verification_of(records),
     )  # fmt: skip
     return Chosen([*records] or kept, kept, side)
 

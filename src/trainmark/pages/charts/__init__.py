@@ -1,56 +1,224 @@
-"""The charts: a function each, from a record to what Vega-Lite draws by ``specs.json``."""
+"""The charts of a run: a function each, from a record to what Vega-Lite draws by ``specs.json``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trainmark.pages import cells
-from trainmark.pages.charts import over_time, steps
-from trainmark.pages.document import Block, Paragraph, Section, Table, table
-from trainmark.pages.texts import t
-from trainmark.record.series import bucket_steps
+from trainmark.pages.document import Block, Chart, Section, Table, folded, table
+from trainmark.pages.phrases import heads
+from trainmark.pages.texts import Phrase, t
+from trainmark.record.series import TOGETHER, bucket_steps, thin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from trainmark.record.record import Record
+    from trainmark.record.series import Line
+
+Spec = dict[str, Any]
+_WIDTH = 460  # px of a static picture: it fits a phone, and two stand side by side
+# Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
+_LOG_RATIO = 20
+_MOST_EVALUATIONS = 200  # more would hide the curve
+TABLE_ROWS = 12
+_LONG_S = 600.0  # beyond, axes are in minutes
+# In the order of the page: name of the chart, unit, how much of the record's unit that is, scale.
+_QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
+    "memory_used_bytes": ("memory", "GiB", cells.GIB, {"zero": True}),
+    "utilization_percent": ("busy", "%", 1, {"domain": [0, 100]}),
+    "power_w": ("power", "W", 1, {"zero": True}),
+    "temperature_c": ("temperature", "°C", 1, {"zero": False}),
+}
+_COLOURS = [f"var(--{name})" for name in ("accent", "eval", "work", "wait")] * 2
+_DASHES = [*[[1, 0]] * 4, *[[5, 3]] * 4]
 
 
-def of_record(record: Record, telemetry: Sequence[Block] = ()) -> Iterator[Section]:
-    """Yield curves, ranks, and devices over time; ``telemetry``: what stands before the last."""
-    drawn = (steps.step_time(record), steps.loss(record), steps.quality(record))
-    course: list[Block] = [chart for chart in drawn if chart is not None]
+def of_record(record: Record, telemetry: Sequence[Block] = ()) -> list[Section]:
+    """Return curves, ranks, and devices over time; ``telemetry``: what stands before the last."""
     stretch = bucket_steps(len(record.steps.time_ns))
-    if course and stretch > 1:
-        course.append(Paragraph(t("chart.note", stretch=cells.count(stretch)), "muted"))
-    yield from _section("section.steps", "steps", course, in_terminal=False)
+    thinned = t("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
+    curves = step_time(record), loss(record), quality(record)
     timed = [one for one in record.ranks if one.step_ns]
-    yield from _section("ranks.heading", "ranks", [_ranks(record)] if len(timed) > 1 else [])
-    lines: list[Block] = [*over_time.charts(record)]
-    lines += [Paragraph(t("time.note"), "muted")] if lines else []
-    yield from _section("time.heading", "time", [*telemetry, *lines])
+    lines = [*over_time(record)]
+    return [
+        folded("steps", *curves, note=thinned),
+        folded("ranks", _ranks(record) if len(timed) > 1 else None),
+        folded("time", *telemetry, *lines, note=t("time.note") if lines else ""),
+    ]
+
+
+@cache
+def _specs() -> Spec:
+    found: Spec = json.loads(Path(__file__).with_name("specs.json").read_bytes())
+    return found
+
+
+def spec(name: str, **values: Any) -> Spec:
+    """Return what Vega-Lite draws: a specification of ``specs.json``, filled.
+
+    ``$x`` there is a value, ``@x`` a text by its key; what has an ``if`` is there where it is true.
+    """
+
+    def there(part: Any) -> bool:
+        return not isinstance(part, dict) or bool(filled(part.get("if", True)))
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            kept = {key: below for key, below in part.items() if key != "if" and there(below)}
+            return {key: filled(below) for key, below in kept.items()}
+        if isinstance(part, list):
+            return [filled(below) for below in part if there(below)]
+        if not isinstance(part, str) or part[:1] not in ("$", "@"):
+            return part
+        return values[part[1:]] if part[0] == "$" else t(part[1:])
+
+    return {"width": _WIDTH, "height": 180, **filled(_specs()[name])}
+
+
+def step_time(record: Record) -> Chart | None:
+    """Return the step time in ms, the warm-up shaded; None for fewer than two."""
+    values = np.asarray(record.steps.time_ns, np.float64) / 1e6
+    values[values <= 0] = np.nan
+    known = values[np.isfinite(values)]
+    if len(known) < 2:
+        return None
+    count, title, scale = len(values), t("chart.step_time"), dict[str, object](zero=False)
+    if known.max() > _LOG_RATIO * known.min():
+        title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
+    warmup, kind = min(record.steps.warmup, count), t("chart.warmup")
+    shaded = [{"kind": kind, "step": 1, "to": min(warmup + 0.5, count)}] if warmup else []
+    return Chart(
+        "step-time", title, t("chart.step_time.desc", n=cells.count(count), warmup=warmup),
+        spec("step_time", scale=scale, steps=[1, max(count, 2)], kinds=[kind] if warmup else []),
+        {"steps": _rows(values), "shaded": shaded}, _stretches(values, "ms"),
+    )  # fmt: skip
+
+
+def loss(record: Record) -> Chart | None:
+    """Return the loss step by step, with the evaluations; None for fewer than two."""
+    values = np.asarray(record.steps.loss, np.float64)
+    known = values[np.isfinite(values)]
+    if len(known) < 2:
+        return None
+    count = len(values)
+    ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
+    steps = [min(max(one.step, 1), count) for one in _some(record.quality.history)]
+    return Chart(
+        "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(count), **ends),
+        spec("loss", steps=[1, max(count, 2)]),
+        {"steps": _rows(values), "evaluations": [{"step": step} for step in steps]},
+        _stretches(values, ""),
+    )  # fmt: skip
+
+
+def quality(record: Record) -> Chart | None:
+    """Return the quality of each evaluation against the target; None for fewer than two."""
+    metric, target = record.quality.metric, record.quality.target
+    known = [(x.step, x.value) for x in record.quality.history if x.value is not None]
+    if len(known) < 2:
+        return None
+    steps = max(len(record.steps.time_ns), *(step for step, _ in known))
+    named = t("chart.quality.no_target")
+    if target is not None:
+        named = t("chart.quality.target", target=f"{target:g}")
+    ends = {"first": cells.quality(known[0][1]), "last": cells.quality(known[-1][1])}
+    return Chart(
+        "quality", t("chart.quality", metric=metric),
+        t("chart.quality.desc", n=cells.count(len(known)), target=named, **ends),
+        spec("quality", metric=metric, steps=[1, max(steps, 2)]),
+        {"steps": [{"step": step, "value": value} for step, value in _some(known)],
+         "target": [] if target is None else [{"value": target, "label": named}]},
+    )  # fmt: skip
+
+
+def over_time(record: Record) -> Iterator[Chart]:
+    """Yield a chart for each quantity that devices, then hosts, have at least twice."""
+    for of_host in (False, True):
+        for quantity in _QUANTITIES:
+            about = quantity, of_host
+            lines = [x for x in record.series.lines if (x.quantity, x.of_host) == about]
+            if max((len(one.points) for one in lines), default=0) > 1:
+                yield _quantity(record, quantity, lines)
+
+
+def _quantity(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
+    """Return the chart of a quantity, the steps that figures are over shaded."""
+    short, unit, factor, scale = _QUANTITIES[quantity]
+    kind, together = "host" if lines[0].of_host else "device", lines[0].of in TOGETHER
+    measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
+    told = [(value, s, one.of) for one in lines for s, value in one.points]
+    lowest, (highest, at_s, of) = min(told)[0], max(told, key=lambda point: point[0])
+    ends = [f"{x:.0f}" if x >= 100 else f"{x:.1f}" for x in (lowest / factor, highest / factor)]
+    said: list[Phrase] = [t(
+        f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), of=of, unit=unit,
+        lowest=ends[0], highest=ends[1], at=f"{at_s:.0f}",
+    )]  # fmt: skip
+    said += [(" ", t("time.together"))] if together else []
+    second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
+    names = [one.of for one in lines] if len(lines) > 1 and not together else []
+    drawn = spec(
+        "over_time", unit=unit, scale=scale, band=together, alone=not (together or names),
+        names=names, colours=_COLOURS[: len(names)], dashes=_DASHES[: len(names)],
+        member=t(f"time.{kind}-of"), axis=t(f"time.{axis}"),
+    )  # fmt: skip
+    data: dict[str, list[Spec]] = {
+        "measured": [dict(zip(("from", "to"), (s / second for s in measured or ()), strict=True))]
+        if measured else [],
+        "lines": [{"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
+                  for one in lines for s, value in one.points],
+    }  # fmt: skip
+    title = t(f"time.{kind}-title", quantity=t(f"time.{short}"))
+    return Chart(f"time-{kind}-{short}", title, (*said,), drawn, data)
+
+
+def _rows(values: NDArray[np.float64]) -> list[Spec]:
+    """Return thinned values as rows of step, from 1, and value; null for no value."""
+    return [
+        {"step": index + 1, "value": float(f"{value:.6g}") if math.isfinite(value) else None}
+        for index, value in thin(values)
+    ]
+
+
+def _some(items: Sequence[Any]) -> list[Any]:
+    """Return items evenly apart with the first and the last, no more than a chart can show."""
+    count = min(_MOST_EVALUATIONS, len(items))
+    return [
+        items[at] for at in sorted({*np.linspace(0, len(items) - 1, count).round().astype(int)})
+    ]
+
+
+def _stretches(values: NDArray[np.float64], unit: str) -> Table:
+    """Return least, median and greatest of some stretches of steps, which cover every step."""
+    found = []
+    for part in np.array_split(np.arange(len(values)), min(TABLE_ROWS, len(values))):
+        first, last = cells.count(int(part[0]) + 1), cells.count(int(part[-1]) + 1)
+        known = values[part][np.isfinite(values[part])]
+        reduced = [float(f(known)) if len(known) else None for f in (np.min, np.median, np.max)]
+        found.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))
+    names = heads("least", "median", "greatest")
+    named = (t("chart.in_unit", name=head, unit=unit) if unit else head for head in names)
+    return table((t("chart.step"), *named), found)
 
 
 def _ranks(record: Record) -> Table:
     """Return what the record has of each rank, the slowest first."""
-    rows = (
-        (
+    rows: Iterable[list[Phrase]] = (
+        [
             one.rank, one.rank // record.plan.nproc,
             *(None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)),
             (rate := one.matmul_flops_per_second) and f"{rate / 1e12:.4g}",
             cells.memory(one.used_bytes, None),
-        )
+        ]
         for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0))
     )  # fmt: skip
-    names = (
-        "use.rank",
-        *(f"ranks.{x}" for x in ("node", "step_ms", "wait_ms", "tflops", "memory")),
-    )
-    return table(map(t, names), rows, short=True)
-
-
-def _section(
-    heading: str, anchor: str, blocks: Sequence[Block], *, in_terminal: bool = True
-) -> Iterator[Section]:
-    if blocks:
-        yield Section(t(heading), anchor, tuple(blocks), folded=True, in_terminal=in_terminal)
+    names = ("node", "step_ms", "wait_ms", "tflops", "memory")
+    return table((t("use.rank"), *heads(*(f"ranks.{x}" for x in names))), rows, short=True)

@@ -1,14 +1,13 @@
-"""Charts drawn: as static SVG and PNG by vl-convert, and what a page's script draws.
+"""Charts drawn: as static SVG by vl-convert, and what a page's script draws.
 
-Owns colours, type and size of every chart. In a page colours are the CSS variables of
-``templates/base.css``, so that light, dark and print need no script; a file of its own has the
-light ones. The same chart gives the same bytes with the same version of vl-convert and fonts.
+Owns type and size of every chart. Colours are the CSS variables of ``templates/base.css``, so that
+light, dark and print need no script. The same chart gives the same bytes with the same version of
+vl-convert and fonts.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,26 +20,14 @@ if TYPE_CHECKING:
 
 _LONGEST = 400  # characters of a string in a chart
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-_COLOUR = re.compile(r"--([a-z]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)")
-_VARIABLE = re.compile(r'"var\(--([a-z]+)\)"')
 # Liberation Sans comes with vl-convert, so that text has the same width on every machine.
 _FONTS = "Liberation Sans, Arial, sans-serif"
-# A file takes all its text from the first of these that the system has, if any of it is Chinese.
-_CHINESE_FONTS = f"Noto Sans CJK SC, PingFang SC, Microsoft YaHei, {_FONTS}"
-_CHINESE = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 
 
 @cache
 def _config() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(Path(__file__).with_name("config.json").read_bytes())
     return found | {"font": _FONTS}
-
-
-@cache
-def colours(*, dark: bool = False) -> dict[str, str]:
-    """Return the page's colours by name as ``#rrggbb``, from ``templates/base.css``."""
-    css = (_TEMPLATES / "base.css").read_text(encoding="utf-8")
-    return {name: pair[dark] for name, *pair in _COLOUR.findall(css)}
 
 
 def document(chart: Chart, lang: str) -> dict[str, Any]:
@@ -53,27 +40,8 @@ def svg(chart: Chart, lang: str) -> str:
     """Return the static picture for a page; its colours are variables of the page."""
     import vl_convert
 
-    drawn: str = vl_convert.vegalite_to_svg(_whole(chart, lang))
-    return drawn
-
-
-def svg_file(chart: Chart, lang: str) -> str:
-    """Return the picture as a file of its own, with its title and light colours."""
-    import vl_convert
-
-    drawn: str = vl_convert.vegalite_to_svg(_standalone(chart, lang))
-    return drawn
-
-
-def png(chart: Chart, lang: str, *, scale: float = 2) -> bytes:
-    """Return the picture as PNG, with its title and light colours.
-
-    Args:
-        scale: pixels for each pixel of the SVG.
-    """
-    import vl_convert
-
-    drawn: bytes = vl_convert.vegalite_to_png(_standalone(chart, lang), scale=scale)
+    spec = _printable({**chart.spec, "datasets": chart.data}, lang) | {"config": _config()}
+    drawn: str = vl_convert.vegalite_to_svg(json.dumps(spec, ensure_ascii=False, allow_nan=False))
     return drawn
 
 
@@ -88,11 +56,6 @@ def script() -> str:
     loader = (_TEMPLATES / "charts.js").read_text(encoding="utf-8")
     made: str = vl_convert.javascript_bundle(loader)
     return f'(() => {{"use strict";{made}}})();\n'  # a module's names are its own
-
-
-def _whole(chart: Chart, lang: str, **further: Any) -> str:
-    spec = _printable({**chart.spec, **further, "datasets": chart.data}, lang)
-    return json.dumps({**spec, "config": _config()}, ensure_ascii=False, allow_nan=False)
 
 
 def _printable(value: Any, lang: str, key: str = "") -> Any:
@@ -111,11 +74,3 @@ def _printable(value: Any, lang: str, key: str = "") -> Any:
     text = say(value, lang)
     shown = escaped(text) if len(text) <= _LONGEST else f"{escaped(text[:_LONGEST])}…"
     return shown.replace("\n", " ").replace("\\", "\u2216") if key == "title" else shown
-
-
-def _standalone(chart: Chart, lang: str) -> str:
-    light = colours()
-    spec = _whole(chart, lang, title=chart.title, background="var(--paper)", padding=16)
-    if _CHINESE.search(spec):
-        spec = spec.replace(_FONTS, _CHINESE_FONTS)
-    return _VARIABLE.sub(lambda found: f'"{light[found[1]]}"', spec)

@@ -1,1 +1,122 @@
-"""Exports: records in the forms that other programs read."""
+"""Records in the forms that other programs read; here as a table, and the table as CSV.
+
+A row is one record. Column order is fixed, units are in the names, and what is null in
+the record is empty. Figures of a case's own come last, by name.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+from trainmark.data.documents import written_whole
+from trainmark.library.store.columns import COLUMNS, KINDS, column_name
+from trainmark.pages.cells import clean
+from trainmark.record import figures as figures_of
+from trainmark.record.figures import FIGURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from trainmark.record.record import Record
+
+Value = str | int | float | bool | None
+
+
+def _cell(value: Value) -> Value:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        line = clean(value)
+        # A spreadsheet would run such a cell as a formula.
+        return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+    return value
+
+
+def table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
+    """Return the names of the columns, and a row a record; None where the record has null."""
+    figures = {name: column_name(name, spec.unit, spec) for name, spec in FIGURES.items()}
+    for record in records:
+        specs = figures_of.specs(record.plan.about.page)
+        for name in sorted(record.figures.keys() - figures.keys()):
+            column = column_name(name, record.figures[name].unit, specs.get(name))
+            taken = column in COLUMNS or column in figures.values()
+            figures[name] = f"{column}_of_case_{len(figures)}" if taken else column
+    rows = [
+        [column(record) for column in COLUMNS.values()] + [record.figure(name) for name in figures]
+        for record in records
+    ]
+    return [*COLUMNS, *figures.values()], rows
+
+
+def settings(record: Record) -> dict[str, Any]:
+    """Return what was run on what by the names of the columns, and the recipe's fields."""
+    recipe = {f"recipe/{name}": value for name, value in record.plan.recipe.items()}
+    return {name: column(record) for name, column in COLUMNS.items()} | recipe
+
+
+def to_csv(records: Sequence[Record]) -> str:
+    """Return a row a record under a header row; lines end with a newline."""
+    return csv_text(*table(records))
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
+    """Return ``rows`` under a header row as CSV, in the form of ``to_csv``."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
+    """Return the names of the columns, and a row a step of each record."""
+    rows: list[list[Value]] = [
+        [record.run_id, step, step >= record.steps.warmup, time_ns / 1e9, loss, samples]
+        for record in records
+        for step, (time_ns, loss, samples) in enumerate(
+            zip(record.steps.time_ns, record.steps.loss, record.steps.samples, strict=True)
+        )
+    ]
+    return ["run_id", "step", "measured", "time_s", "loss", "samples"], rows
+
+
+def arrow(
+    names: Sequence[str], rows: Sequence[Sequence[Value]], kinds: Mapping[str, Any] = KINDS
+) -> pa.Table:
+    """Return a table with each column's own type, and null where a value is unknown.
+
+    Args:
+        kinds: types of columns; others hold numbers of the type that their values have.
+    """
+    import pyarrow as pa
+
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    columns = {}
+    for place, name in enumerate(names):
+        values = [row[place] for row in rows]
+        # A figure that no record has is a float all the same.
+        kind = float if all(value is None for value in values) else None
+        columns[name] = pa.array(values, types.get(kinds.get(name, kind)))
+    return pa.table(columns)
+
+
+def write_parquet(records: Sequence[Record], path: Path) -> None:
+    """Write the table as a Parquet file, each column with its type and null where unknown.
+
+    Raises:
+        OSError: the disk is full or the folder read-only.
+    """
+    write_table(arrow(*table(records)), path)
+
+
+def write_table(made: pa.Table, path: Path) -> None:
+    """Write a table as a Parquet file."""
+    from pyarrow import parquet
+
+    with written_whole(path) as file:
+        parquet.write_table(made, file)

@@ -13,8 +13,9 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import COLUMNS
+from trainmark.pages import exports
 from trainmark.pages.cells import clean
-from trainmark.pages.exports import run_log, tables, trackers
+from trainmark.pages.exports import run_log, trackers
 from trainmark.pages.summary import summary
 from trainmark.record import figures as figures_of
 from trainmark.record.index_record import index_records
@@ -116,14 +117,14 @@ def _head(family: str, unit: str, means: str) -> str:
 
 
 TEXTS: dict[str, Callable[[Sequence[Record]], str]] = {
-    "csv": tables.to_csv,
+    "csv": exports.to_csv,
     "json": to_json,
     "index": to_index,
     "openmetrics": to_openmetrics,
 }
 LOGS = {"perflog": run_log.to_perflog, "mlperf": run_log.to_mlperf}  # of one run, with its events
 WRITERS: dict[str, Callable[[Sequence[Record], Path], None]] = {
-    "parquet": tables.write_parquet,  # a file, the others are folders
+    "parquet": exports.write_parquet,  # a file, the others are folders
     "tensorboard": trackers.write_tensorboard,
     "wandb": trackers.write_wandb,
     "mlflow": trackers.write_mlflow,

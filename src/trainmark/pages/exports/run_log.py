@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.pages.exports.tables import settings
+from trainmark.pages.exports import settings
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
 
 if TYPE_CHECKING:

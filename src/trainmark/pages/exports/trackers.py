@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from trainmark.pages.cells import clean, markdown
-from trainmark.pages.exports.tables import settings
+from trainmark.pages.exports import settings
 from trainmark.record.figures import NS_PER_S
 
 if TYPE_CHECKING:

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.judge.audit import RULES, audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, Tone, table
+from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, Table, folded, table
 from trainmark.pages.phrases import definition, heads, sentence, trust_line, verdict
 from trainmark.pages.sections.limits import rules_table
-from trainmark.pages.texts import Phrase, join, known, t, term, worded
+from trainmark.pages.sections.performance import columns
+from trainmark.pages.texts import Phrase, join, known, pairs, t, term
 from trainmark.record import figures as figures_of
-from trainmark.record.trust import of_repeats, verification_of
+from trainmark.record.trust import trust_of, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.audit import Finding, Severity
+    from trainmark.judge.audit import Finding
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import Use
 
-_SHOWN_WITH = {"mem_total"}  # printed in the cell of another figure
-_TONES: dict[Severity, Tone] = {"error": "bad", "warning": "warn"}
 _COLOURS = {"evaluate": "evaluation", "compile": "compute", "warmup": "compute", "train": "compute"}
 _EVALUATIONS = 5  # rows of the page; the record has all
+# Columns of what was read: of a device or of the host, what is divided by, which end of the range.
 _USE = (
-    "rank", "memory", "busy", "power", "temperature", "clock", "throttled", "energy", "readings",
-)  # fmt: skip
+    ("memory", ("memory_used_bytes",), cells.GIB, "highest"),
+    ("busy", ("utilization_percent", "cpu_percent"), 1, "highest"),
+    ("power", ("power_w", "node_power_w"), 1, "highest"),
+    ("temperature", ("temperature_c",), 1, "highest"),
+    ("clock", ("clock_mhz",), 1, "lowest"),
+)
 
 
-def further(record: Record, columns: Sequence[str]) -> Section:
+def further(record: Record) -> Section:
     """Return the figures that the performance table has no column for, and the counts."""
     rows: list[list[Phrase]] = []
+    shown = {*columns(record.plan.about.references), "mem_total"}  # that in the cell of ``mem``
     specs = figures_of.specs(record.plan.about.page)
     for name, entry in record.figures.items():
-        if name in columns or name in _SHOWN_WITH:
+        if name in shown:
             continue
         (value,), unit = cells.scaled([entry.value], entry.unit)
         remark: list[Phrase] = []
@@ -46,13 +51,11 @@ def further(record: Record, columns: Sequence[str]) -> Section:
         elif entry.note is not None:
             remark.append(sentence(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
-    for name in type(record.counts).model_fields:
-        count = getattr(record.counts, name)
+    for name, count in record.counts:
         rows.append([term("count", name), None if count is None else cells.count(count), "", ""])
     passes = record.counts.samples / record.plan.data.train_samples
     rows.append([t("count.passes"), f"{passes:.2f}", "", ""])
-    shown = table(heads("name", "value", "unit", "remark"), rows)
-    return Section(t("section.figures"), "figures", (shown,), folded=True)
+    return folded("figures", table(heads("name", "value", "unit", "remark"), rows))
 
 
 def spans(record: Record) -> Section:
@@ -63,43 +66,40 @@ def spans(record: Record) -> Section:
         share = spent / wall if wall else 0.0
         if cells.spent(spent) != cells.spent(0):
             shown = f"{cells.spent(spent)} s · {share:.1%}"
-            colour = _COLOURS.get(name, "rest")
-            label = t("spans.name", name=name, means=term("span", name))
-            items.append(Bar(label, min(at, 1.0), min(at + share, 1.0), colour, shown))
+            colour, label = _COLOURS.get(name, "rest"), term("span", name)
+            items.append(Bar(label, min(at, 1.0), min(at + share, 1.0), colour, shown, name))
         at += share
     if not items:
-        return Section(t("section.spans"), "spans", (Paragraph(t("spans.none")),), folded=True)
+        return folded("spans", Paragraph(t("spans.none")))
     named = known(None if found.reconciled is None else f"{found.reconciled:.1%}")
     said = t("spans.caption", wall=cells.spent(wall), rank=found.rank, named=named)
-    shown_bars = Bars(t("head.span"), tuple(items), said)
-    return Section(t("section.spans"), "spans", (shown_bars,), folded=True)
+    return folded("spans", Bars(t("head.span"), tuple(items), said))
 
 
 def evaluations(record: Record) -> Section | None:
     """Return the last evaluations, and the breakdown of the last; None when there was none."""
-    rows: list[list[Phrase]] = []
     history = record.quality.history
-    for point in history[-_EVALUATIONS:]:
-        detail = [
-            (_called(record, name), " ", _figure(value)) for name, value in point.detail.items()
-        ]
-        rows.append([
-            point.epoch + 1, cells.count(point.step),
-            cells.quality(point.value, target=record.quality.target),
-            cells.count(point.samples), join(detail) if detail else None,
-        ])  # fmt: skip
-    if not rows:
+    if not history:
         return None
+    rows = [
+        [
+            point.epoch + 1, cells.count(point.step),
+            cells.quality(point.value, target=record.quality.target), cells.count(point.samples),
+            join((_called(record, x), " ", _figure(value)) for x, value in point.detail.items())
+            if point.detail else None,
+        ]
+        for point in history[-_EVALUATIONS:]
+    ]  # fmt: skip
     names = [*heads("epoch", "step"), record.quality.metric, *heads("samples", "detail")]
     blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:
         blocks.append(Paragraph(t("quality.earlier", n=len(history) - _EVALUATIONS), "muted"))
     for kind, parts in history[-1].parts.items():
         called = _called(record, kind)
-        blocks.append(Paragraph(t("quality.parts", kind=called), "muted"))
         of_parts = ((name, _figure(value)) for name, value in parts.items())
+        blocks.append(Paragraph(t("quality.parts", kind=called), "muted"))
         blocks.append(table((called, t("head.value")), of_parts))
-    return Section(t("section.quality"), "quality", tuple(blocks), folded=True)
+    return folded("quality", *blocks)
 
 
 def _called(record: Record, name: str) -> Phrase:
@@ -116,86 +116,68 @@ def telemetry(record: Record) -> list[Block]:
     found = record.telemetry
     if found is None:
         return []
-    over: Any = "train" if "train" in found.intervals_s else "run"
+    over = "train" if "train" in found.intervals_s else "run"
     uses: list[tuple[Phrase, Use | None]] = [
-        (", ".join(map(str, device.ranks)), device.over.get(over)) for device in found.devices
+        *((", ".join(map(str, x.ranks)), x.over.get(over)) for x in found.devices),  # type: ignore[call-overload]
+        (t("use.host"), found.host.get(over)),  # type: ignore[call-overload]
     ]
-    uses.append((t("use.host"), found.host.get(over)))
     rows = [_row(name, use) for name, use in uses if use is not None and use.readings]
     if not rows:
         return []
-    start_s, end_s = found.intervals_s[over]
+    start_s, end_s = found.intervals_s[over]  # type: ignore[index]
     every = known(None if found.interval_s is None else f"{found.interval_s:g}")
-    caption = t(
+    said = t(
         "telemetry.caption",
-        over=t(f"telemetry.{over}"),
-        seconds=f"{end_s - start_s:.1f}",
-        interval=every,
-    )
+        over=t(f"telemetry.{over}"), seconds=f"{end_s - start_s:.1f}", interval=every,
+    )  # fmt: skip
     sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
-    return [
-        table((t(f"use.{name}") for name in _USE), rows, short=True),
-        Paragraph(join((caption, sources), "semicolon"), "muted"),
-    ]
+    names = ("rank", *(name for name, *_ in _USE), "throttled", "energy", "readings")
+    shown = table(heads(*(f"use.{name}" for name in names)), rows, short=True)
+    return [shown, Paragraph(join((said, sources), "semicolon"), "muted")]
 
 
-def _row(name: Phrase, use: Use) -> tuple[Phrase, ...]:
+def _row(name: Phrase, use: Use) -> list[Phrase]:
+    """Return mean and peak, or mean and lowest, of each quantity; throttling, energy, readings."""
+    row: list[Phrase] = [name]
+    for _, names, unit, end in _USE:
+        found = next((use.quantities[x] for x in names if x in use.quantities), None)
+        values = [] if found is None else [found.mean / unit, getattr(found, end) / unit]
+        row.append("/".join(f"{x:.0f}" if x >= 100 else f"{x:.1f}" for x in values) or None)
     throttled = None
     if use.throttled is not None:
         throttled = ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"
-    (energy,), unit = cells.scaled([use.energy.joules], "J")
-    return (
-        name,
-        _pair(use, "memory_used_bytes", unit=cells.GIB),
-        _pair(use, "utilization_percent", "cpu_percent"),
-        _pair(use, "power_w", "node_power_w"),
-        _pair(use, "temperature_c"),
-        _pair(use, "clock_mhz", lowest=True),
-        throttled,
-        energy if use.energy.joules is None else f"{energy} {unit}",
-        use.readings,
-    )
-
-
-def _pair(use: Use, *names: str, unit: float = 1.0, lowest: bool = False) -> str | None:
-    """Return mean and peak, or mean and lowest, of the quantity that the device or host has."""
-    for found in (use.quantities[name] for name in names if name in use.quantities):
-        values = (found.mean / unit, (found.lowest if lowest else found.highest) / unit)
-        return "/".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values)
-    return None
+    (energy,), joule = cells.scaled([use.energy.joules], "J")
+    joules = energy if use.energy.joules is None else f"{energy} {joule}"
+    return [*row, throttled, joules, use.readings]
 
 
 def doubts(records: Sequence[Record]) -> Section:
     """Return how far figures can be trusted: reasons, findings, notes, the audit, the limits."""
-    record = records[0]
-    trust = record.trust if len(records) == 1 else of_repeats(records)
-    said = join((t("trust.label"), trust_line(trust, verification_of(records))), "colon")
-    blocks: list[Block] = [Paragraph(said)]
+    record, trust = records[0], trust_of(records)
+    assert trust is not None
+    blocks: list[Block] = [Paragraph(trust_line(trust, verification_of(records)))]
     for kind, tone in (("finding", "warn"), ("note", "plain")):
         found = {str(x): x for one in records for x in getattr(one, f"{kind}s")}
-        blocks += [
-            Paragraph(join((t(f"terminal.{kind}"), sentence(record, x)), "colon"), tone)  # type: ignore[arg-type]
-            for x in found.values()
-        ]
+        for one in found.values():
+            line = join((t(f"terminal.{kind}"), sentence(record, one)), "colon")
+            blocks.append(Paragraph(line, tone))  # type: ignore[arg-type]
     audited = audit([of_record(one, "") for one in records])
-    blocks.append(Paragraph(t("audit.found", n=len(audited), rules=len(RULES)),
-                            _TONES[audited[0].severity] if audited else "good"))  # fmt: skip
-    blocks += [findings_table(audited)] if audited else []
-    limits = rules_table(record)
-    blocks += [limits] if limits else []
-    return Section(t("section.trust"), "trust", tuple(blocks), folded=True)
+    grave = "bad" if any(one.severity == "error" for one in audited) else "warn"
+    said = t("audit.found", n=len(audited), rules=len(RULES))
+    blocks.append(Paragraph(said, grave if audited else "good"))  # type: ignore[arg-type]
+    return folded("trust", *blocks, findings_table(audited), rules_table(record))
 
 
-def findings_table(found: Sequence[Finding]) -> Block:
-    """Return findings of the audit with their arithmetic; of rows with the row's number."""
-    rows = (
+def findings_table(found: Sequence[Finding]) -> Table | None:
+    """Return findings of the audit with their arithmetic, of rows with the row's number."""
+    rows = [
         (
             t(f"audit.{one.severity}"), one.rule,
             ("" if one.subject.record else f"{one.subject.line}: ", one.message),
-            join((name, " ", f"{value:.6g}" if isinstance(value, float) else worded(value))
-                 for name, value in one.message.args.items()),
+            pairs({name: f"{value:.6g}" if isinstance(value, float) else value
+                   for name, value in one.message.args.items()}),
         )
         for one in found
-    )  # fmt: skip
-    return table(heads("audit.severity", "audit.rule", "judgement", "audit.arithmetic"), rows,
-                 short=True)  # fmt: skip
+    ]  # fmt: skip
+    names = heads("audit.severity", "audit.rule", "judgement", "audit.arithmetic")
+    return table(names, rows, short=True) if rows else None

@@ -1,27 +1,39 @@
-"""What limits a training: its time as shares of 100%, and a table of rules with their arithmetic.
+"""What limits a training, how it stands beside comparable results, and how its ranks differ.
 
 Owns the rules: each tells how much of the training time it costs, and advises only what follows.
+Comparable is the same work, on any device: own launches, and rows that others published.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainmark.judge.comparison.sides import name_of
+from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Table, table
-from trainmark.pages.phrases import heads
-from trainmark.pages.texts import Phrase, t
+from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, Tone, table
+from trainmark.pages.phrases import configuration, devices, has_cards, heads, speed_name
+from trainmark.pages.texts import Phrase, join, t
 from trainmark.protocols import SET_LIMITS
+from trainmark.record.record import Record
+from trainmark.record.rows import Row
 from trainmark.record.run.findings import BUSY_SHARE
+from trainmark.record.stats import over_launches
+from trainmark.record.trust import refuted
+from trainmark.record.work import differing, groups, printed_work, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from trainmark.record.record import Record
+    from trainmark.judge.comparison.sides import Result
+    from trainmark.record.stats import Launches
 
-_STEPS = ("compile", "warmup", "train")  # whose windows ``train_parts_ns`` takes apart
 _LEAST_SHARE = 0.005  # of the training time; less is told with the rest
 _GOOD_USE, _ROOMY = 0.4, 0.5  # of the matmul rate; of the memory
+_ALIKE = 0.02  # of a step
+_DEVICES = "device_products"  # other devices are what a comparison is for
+_MOST = 3  # comparable results that are drawn
+_LONGEST = 60  # characters of a printed configuration
 
 
 class Limit(NamedTuple):
@@ -55,123 +67,229 @@ def bar(record: Record) -> Bars | None:
             shown, hover = f"{100 * share:.0f}%", f"{seconds:.3f} s / {total:.3f} s"
             drawn.append(Bar(t(f"limit.{called}"), at, at + share, name, shown, hover))
         at += share
-    if not drawn:
-        return None
-    return Bars(t("limit.title"), tuple(drawn), gravest(record), stacked=True)
+    return Bars(t("limit.title"), tuple(drawn), gravest(record), stacked=True) if drawn else None
 
 
 def gravest(record: Record) -> Phrase:
     """Return the sentence of the rule that costs most; that it computes where none holds."""
-    found = max(limits(record), key=lambda one: one.cost, default=None)
-    if found is not None:
-        return found.said
-    spent = shares(record)
+    found, spent = limits(record), shares(record)
+    if found:
+        return found[0].said
     if not spent:
         return ""
-    share = spent["compute"] / sum(spent.values())
-    if (rate := record.figure("MAMFU")) is None:
+    share, rate = spent["compute"] / sum(spent.values()), record.figure("MAMFU")
+    if rate is None:
         return t("limit.none", share=f"{share:.0%}")
     return t("limit.none_rate", share=f"{share:.0%}", rate=f"{rate:.2g}%")
 
 
 def rules_table(record: Record) -> Table | None:
     """Return the rules that hold with their arithmetic, the costliest first; None without any."""
-    found = sorted(limits(record), key=lambda one: -one.cost)
-    rows = ((one.rule, one.arithmetic, one.said) for one in found)
-    return table(heads("audit.rule", "audit.arithmetic", "remark"), rows) if found else None
+    rows = [(one.rule, one.arithmetic, one.said) for one in limits(record)]
+    return table(heads("audit.rule", "audit.arithmetic", "remark"), rows) if rows else None
 
 
 def limits(record: Record) -> list[Limit]:
-    """Return what the rules find in a run."""
-    return [one for one in (rule(record) for rule in _RULES) if one is not None]
+    """Return what the rules find in a run, the costliest first."""
+    found = [one for one in (rule(record) for rule in _RULES) if one is not None]
+    return sorted(found, key=lambda one: -one.cost)
 
 
-def _spent_on(name: str, least: float, record: Record) -> Limit | None:
-    spent = shares(record)
-    total = sum(spent.values())
-    if not total or spent[name] / total < least:
-        return None
-    share = spent[name] / total
-    arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {least:.0%}"
-    return Limit(name, share, t(f"advice.{name}", share=f"{share:.0%}"), arithmetic)
+def _spent_on(name: str, least: float) -> Callable[[Record], Limit | None]:
+    """Return the rule that no more than a share of the training time goes to ``name``."""
+
+    def rule(record: Record) -> Limit | None:
+        spent = shares(record)
+        total = sum(spent.values())
+        share = spent[name] / total if total else 0.0
+        if share < least:
+            return None
+        arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {least:.0%}"
+        return Limit(name, share, t(f"advice.{name}", share=f"{share:.0%}"), arithmetic)
+
+    return rule
 
 
-def _data(record: Record) -> Limit | None:
-    return _spent_on("data", 0.05, record)
-
-
-def _evaluation(record: Record) -> Limit | None:
-    return _spent_on("evaluation", 0.25, record)
-
-
-def throttled(record: Record, interval: str) -> dict[int, float]:
+def _throttled(record: Record, interval: str) -> dict[int, float]:
     """Return the share of an interval with clocks lowered beyond set limits, by first rank."""
     found: dict[int, float] = {}
     for device in record.telemetry.devices if record.telemetry else ():
         use = device.over.get(interval)  # type: ignore[call-overload]
-        beyond = [share for why, share in (use.throttled or {}).items() if why not in SET_LIMITS] \
-            if use else []  # fmt: skip
-        if device.ranks and max(beyond, default=0.0) > 0:
-            found[device.ranks[0]] = max(beyond)
+        lowered = (use.throttled or {}) if use else {}
+        share = max((x for why, x in lowered.items() if why not in SET_LIMITS), default=0.0)
+        if device.ranks and share > 0:
+            found[device.ranks[0]] = share
     return found
 
 
 def _clocks(record: Record) -> Limit | None:
-    found = throttled(record, "measured")
-    if not found:
-        return None
-    rank = max(found, key=found.__getitem__)
-    share = found[rank]
+    found = _throttled(record, "measured")
+    share, rank = max(((x, rank) for rank, x in found.items()), default=(0.0, 0))
     said = t("advice.clocks", rank=rank, share=f"{share:.0%}")
     return Limit("clocks", share, said, f"{share:.1%} ≥ 5%") if share >= 0.05 else None
 
 
-def slowest(record: Record) -> tuple[int, float] | None:
+def _slowest(record: Record) -> tuple[int, float] | None:
     """Return the slowest rank and by what share its median step is longer than the ranks' median.
 
-    None where all are alike within 2%.
+    None where all are alike.
     """
-    times = {one.rank: one.step_ns for one in record.ranks if one.step_ns}
+    times = sorted((one.step_ns, one.rank) for one in record.ranks if one.step_ns)
     if len(times) < 2:
         return None
-    rank = max(times, key=times.__getitem__)
-    share = times[rank] / sorted(times.values())[(len(times) - 1) // 2] - 1
-    return (rank, share) if share >= 0.02 else None
+    share = times[-1][0] / times[(len(times) - 1) // 2][0] - 1
+    return (times[-1][1], share) if share >= _ALIKE else None
 
 
 def _rank(record: Record) -> Limit | None:
-    found = slowest(record)
-    if found is None or found[1] < 0.05:
-        return None
-    rank, over = found
-    lost = over / (1 + over)
-    said = t("advice.rank", rank=rank, share=f"{over:.0%}")
-    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}")
+    rank, over = _slowest(record) or (0, 0.0)
+    lost, said = over / (1 + over), t("advice.rank", rank=rank, share=f"{over:.0%}")
+    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}") \
+        if over >= 0.05 else None  # fmt: skip
 
 
 def _other_work(record: Record) -> Limit | None:
     """Return that other programs used the cores that a run computed on or read with."""
     share: float = record.environment.get("others_cpu_share") or 0.0
-    if share <= BUSY_SHARE:
-        return None
     said = t("advice.other_work", share=f"{share:.0%}")
-    return Limit("other_work", share, said, f"{share:.1%} of the cores")
+    return Limit("other_work", share, said, f"{share:.1%} of the cores") \
+        if share > BUSY_SHARE else None  # fmt: skip
 
 
 def _batch(record: Record) -> Limit | None:
     """Return that a larger batch may use the device better: little of its rate and memory used."""
     rate, used, total = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
-    if rate is None or not used or not total or record.plan.device.torch_type == "cpu":
+    if rate is None or not used or not total or not has_cards(record):
         return None
     if rate >= 100 * _GOOD_USE or used / total >= _ROOMY or record.plan.recipe["compile"]:
         return None
     said = t("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / total:.0%}")
-    shown = cells.memory(used, total)
-    return Limit(
-        "batch", 0.05, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown} < {_ROOMY:.0%}"
-    )
+    shown = f"{cells.memory(used, total)} < {_ROOMY:.0%}"
+    return Limit("batch", 0.05, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown}")
 
 
 _RULES: tuple[Callable[[Record], Limit | None], ...] = (
-    _data, _evaluation, _clocks, _rank, _other_work, _batch,
+    _spent_on("data", 0.05), _spent_on("evaluation", 0.25), _clocks, _rank, _other_work, _batch,
 )  # fmt: skip
+
+
+def over(results: Sequence[Result], figure: str) -> Launches | None:
+    """Return a figure over the results that have it; None where none has."""
+    values = [x for one in results if (x := one.figure(figure)) is not None]
+    return over_launches(values) if values else None
+
+
+def _unlike(own: Record, other: Result) -> dict[str, tuple[object, object]]:
+    """Return in what the work of a result differs, by name, with both values."""
+    if isinstance(other, Row):
+        ours, theirs = printed_work(own), printed_work(other)
+        names = [x for x in theirs if ours.get(x, theirs[x]) != theirs[x]]
+    else:
+        ours, theirs = work(own), work(other)
+        names = [x for x in differing(ours, theirs) if x != _DEVICES]
+    return {name: (ours.get(name), theirs.get(name)) for name in names}
+
+
+def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragraph | None:
+    """Return the launches beside the best comparable results, each with its ratio.
+
+    Where none is comparable, one line names the nearest and what differs. None: nothing to compare.
+    """
+    own = [one for one in records if one.passed and not refuted(one.trust)]
+    ids = {one.run_id for one in records}
+    others = [x for x in against if isinstance(x, Record) and x.passed and x.run_id not in ids]
+    found: list[Sequence[Result]] = [*groups(others)]
+    found += [[x] for x in against if isinstance(x, Row) and x.failure is None]
+    if not own or not found:
+        return None
+    unlike = [(_unlike(own[0], one[0]), one) for one in found]
+    same = [one for keys, one in unlike if not keys]
+    for figure in (speed_name(own[0]), "p_train", "p_core", "p_whole"):
+        ours = over(own, figure)
+        told = [(value.mean, one) for one in same if (value := over(one, figure))]
+        if ours and told:
+            best = sorted(told, key=lambda x: -x[0])[:_MOST]
+            return _bars(figure, own[0].figures[figure].unit, ours.mean, best)
+    keys, nearest = min(unlike, key=lambda one: len(one[0]))
+    differs = join(f"{name} {a} / {b}" for name, (a, b) in list(keys.items())[:2])
+    why = differs if keys else t("against.silent")
+    return Paragraph(t("against.none", name=_named(nearest[0]), why=why), "muted")
+
+
+def _bars(
+    figure: str, unit: str, ours: float, told: Sequence[tuple[float, Sequence[Result]]]
+) -> Bars:
+    end = max(ours, told[0][0])
+    items = [Bar(t("against.this"), 0.0, ours / end, "own", "", f"{cells.number(ours)} {unit}")]
+    for value, results in told:
+        kind = "published" if isinstance(results[0], Row) else "history"
+        label = t(f"against.{kind}", name=_named(results[0]))
+        hover = f"{cells.number(value)} {unit}; {', '.join(map(name_of, results))}"
+        items.append(Bar(label, 0.0, value / end, "other", f"× {ours / value:#.3g}", hover))
+    return Bars(t("against.title", figure=figure), tuple(items))
+
+
+def ruler_line(records: Sequence[Record], against: Sequence[Result]) -> Phrase:
+    """Return the ruler in one line: the ratio to each comparable result, or that there is none."""
+    found = ruler(records, against)
+    if not isinstance(found, Bars):
+        return found.text if found else ""
+    return join(
+        (
+            found.title,
+            join(t("against.ratio", ratio=x.shown, name=x.label) for x in found.items[1:]),
+        ),
+        "colon",
+    )
+
+
+def _named(result: Result) -> Phrase:
+    """Return a result's devices; of a row as it was printed, in English in our words."""
+    if isinstance(result, Record):
+        return devices(result)
+    device, printed = result.device or "", result.configuration
+    named = printed if device in printed else f"{device} {printed}"
+    named = cells.clean(named)[:_LONGEST]
+    if not (device and result.nnodes and result.nproc):
+        return named
+    ours = configuration(device, nnodes=result.nnodes, nproc=result.nproc)
+    return t("reference.as_printed", printed=named, ours=ours)
+
+
+def strip(record: Record) -> Strip | None:
+    """Return a cell for each rank, by node: slowest, throttled and hottest named; None of one."""
+    if record.plan.world_size < 2 or not record.ranks:
+        return None
+    slow, hot = _slowest(record), _hottest(record)
+    lowered, ever = _throttled(record, "measured"), _throttled(record, "run")
+    said: list[Phrase] = []
+    if slow:
+        said.append(t("strip.slowest", rank=slow[0], share=f"{slow[1]:+.0%}"))
+    if lowered:
+        worst = max(lowered, key=lowered.__getitem__)
+        said.append(t("strip.throttled", rank=worst, share=f"{lowered[worst]:.0%}"))
+    outside = [str(rank) for rank in ever if rank not in lowered]
+    if outside:
+        said.append(t("strip.outside", ranks=", ".join(outside[:4])))
+    if hot:
+        said.append(t("strip.hottest", rank=hot[0], celsius=f"{hot[1]:.0f}"))
+    nodes: dict[int, list[tuple[Tone, Phrase]]] = {}
+    for one in record.ranks:
+        tone: Tone = "bad" if slow and one.rank == slow[0] else "plain"
+        tone = "warn" if one.rank in lowered or not one.finished else tone
+        step = "/" if one.step_ns is None else f"{one.step_ns / 1e6:.4g} ms"
+        hover = f"rank {one.rank}, {short_device(record)}: {step}"
+        nodes.setdefault(one.rank // record.plan.nproc, []).append((tone, hover))
+    told = join(said, "semicolon") if said else t("strip.alike")
+    return Strip(t("strip.title"), tuple(map(tuple, nodes.values())), told)
+
+
+def _hottest(record: Record) -> tuple[int, float] | None:
+    """Return the rank with the hottest device in the training, and how hot it was."""
+    found = [
+        (use.quantities["temperature_c"].highest, device.ranks[0])
+        for device in (record.telemetry.devices if record.telemetry else ())
+        if device.ranks and (use := device.over.get("train")) and "temperature_c" in use.quantities
+    ]
+    celsius, rank = max(found, default=(0.0, 0))
+    return (rank, celsius) if len(found) > 1 else None

@@ -1,4 +1,100 @@
-"""Pages about many results: list, cases, runs, comparisons and references, out of a store.
+"""The site: pages about many results; here their addresses, each relative to the page that has it.
 
-They are written as plain files or answered by ``trainmark.server``; both show the same pages.
+Pages of the first language lie in the site's folder, those of others in a folder of the language's
+name; data and what pages load is there once.
 """
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from trainmark.pages.texts import LANGUAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# No two of them are the same file where upper and lower case are not told apart.
+_PLAIN = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
+
+
+def name(text: str) -> str:
+    """Return a name out of a record as one of a file that is safe."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def run_file(run_id: str) -> str:
+    """Return where a run's page is."""
+    return f"runs/{name(run_id)}.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Every address, as one page has it.
+
+    Args:
+        path: of the page, below its language's folder: ``cases/toy.html``.
+        served: the site is a server's, which compares runs.
+    """
+
+    path: str
+    lang: str = LANGUAGES[0]
+    served: bool = False
+
+    @property
+    def file(self) -> str:
+        """Return where the page is in the site's folder."""
+        return self.path if self.lang == LANGUAGES[0] else f"{self.lang}/{self.path}"
+
+    @property
+    def here(self) -> str:
+        """Return the page's own address."""
+        return self.to(self.path)
+
+    @property
+    def translations(self) -> list[tuple[str, str]]:
+        """Return each language with the address of this page in it."""
+        return [(lang, self.root(Links(self.path, lang).file)) for lang in LANGUAGES]
+
+    def to(self, path: str) -> str:
+        """Return the address of another page of the language."""
+        return "../" * self.path.count("/") + path
+
+    def root(self, path: str) -> str:
+        """Return the address of a file of the site's folder."""
+        return "../" * self.file.count("/") + path
+
+    def runs(self, page: int = 1) -> str:
+        """Return the address of a page of the list."""
+        return self.to("index.html" if page == 1 else f"page-{page}.html")
+
+    def case(self, case: str) -> str:
+        """Return the address of a case's page."""
+        return self.to(f"cases/{name(case)}.html")
+
+    def run(self, run_id: str) -> str:
+        """Return the address of a run's page."""
+        return self.to(run_file(run_id))
+
+    def record(self, run_id: str) -> str:
+        """Return the address of a run's record."""
+        return self.root(run_file(run_id).removesuffix("html") + "json")
+
+    @property
+    def machines(self) -> str:
+        """Return the address of the page of all machines and cases."""
+        return self.to("machines.html")
+
+    def references(self, case: str | None = None) -> str:
+        """Return the address of the published figures, of all cases or of one."""
+        return self.to("references.html" if case is None else f"references/{case}.html")
+
+    def compare(self, run_ids: Sequence[str], allow: Sequence[str] = ()) -> str:
+        """Return the address of the side-by-side page, which only a server has."""
+        fields = [("run", run_id) for run_id in run_ids] + [("allow", key) for key in allow]
+        return self.to(f"compare?{urlencode(fields)}")

@@ -1,6 +1,7 @@
-"""Pages about many runs: the list, and a page a case.
+"""Pages about many runs: the list, a page a case, and one over all machines.
 
-A run is all its launches: one row, with the mean over those that passed and their range.
+A run is all its launches: one row, with the mean over those that passed and their range. A speed
+is the figure that a run's page has first: tokens of a device where a case counts tokens.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
 from trainmark.pages import cells
-from trainmark.pages.charts import vega
+from trainmark.pages.charts import spec
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
-from trainmark.pages.phrases import TONES, status_tone
+from trainmark.pages.phrases import TONES, heads, status_tone
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page, with_rows
 from trainmark.pages.texts import Link, Phrase, t
@@ -21,14 +22,17 @@ from trainmark.record.stats import over_launches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.pages.site.links import Links
+    from trainmark.pages.site import Links
 
-    Run = list[dict[str, Any]]  # what the index has of its launches, in their order
+    Launch = dict[str, Any]  # what the index has of it
+    Run = list[Launch]  # its launches, in their order
 
 ROWS = 2_000  # of a page of the list, which the site's script filters; of a line over time
-_SPEEDS = ("final_result", "token/p/s", "p_train", "p_core", "p_whole")
+_SPEEDS = ("p_train", "token/p/s", "p_core", "p_whole", "final_result")
 _FILTERS = ("case", "device", "precision", "badge")
-_COLUMNS = ("started_utc", "case", "device", "world", "precision", "speed", "MFU", "quality")
+_COLUMNS = (
+    "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
+)  # fmt: skip
 _NUMBERS = ("world", "speed", "MFU", "quality")
 _LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
 KEYS = (
@@ -44,48 +48,61 @@ def _mean(run: Run, key: str) -> float | None:
     return over_launches(values).mean if values else None
 
 
-def _when(one: dict[str, Any]) -> str:
+def _speed_key(one: Launch) -> str:
+    """Return the figure that is a launch's speed; of a printed row the first that it tells."""
+    if one["kind"] == "row":
+        return next((key for key in _SPEEDS if one[key]), _SPEEDS[0])
+    return "token/p/s" if one["final_result_unit"] == "tokens/s" else "p_train"
+
+
+def _unit(one: Launch) -> Phrase:
+    key = _speed_key(one)
+    unit = one["final_result_unit"] if key == "final_result" else FIGURES[key].unit
+    return t("first.per_device", unit=unit) if key == "token/p/s" else unit or ""
+
+
+def _speed(run: Run) -> float | None:
+    return _mean(run, _speed_key(run[0]))
+
+
+def _when(one: Launch) -> str:
     return (one["started_utc"] or cells.NOTHING)[:16].replace("T", " ")
 
 
-def _badge(run: Run) -> tuple[str, str]:
-    """Return what became of a run, as a word and its tone."""
+def _badge(run: Run) -> tuple[str, Phrase, str]:
+    """Return what became of a run: a word, a text, a tone."""
     first = next((one for one in run if one["status"] != "passed"), run[0])
     if first["kind"] == "row":
-        return "imported", "muted"
+        return "imported", t("site.imported"), "muted"
     if first["status"] != "passed":
-        return first["status"], status_tone(first["status"])
-    doubtful = any(one["trust"] == "do_not_quote" for one in run)
-    return ("doubtful", "warn") if doubtful else ("passed", "good")
-
-
-def _badge_text(word: str) -> Phrase:
-    return t(f"site.{word}" if word in ("imported", "doubtful") else f"status.{word}")
+        return first["status"], t(f"status.{first['status']}"), status_tone(first["status"])
+    if any(one["trust"] == "do_not_quote" for one in run):
+        return "do_not_quote", t("badge.do_not_quote"), "warn"
+    return "passed", t("badge.passed"), "good"
 
 
 def _row(run: Run, links: Links) -> dict[str, Any]:
     """Return what a row of the list shows: each cell's text, and the value that it sorts by."""
-    one, (word, tone) = run[0], _badge(run)
+    one, (word, badge, tone) = run[0], _badge(run)
     imported = one["kind"] == "row"
-    key = next((key for key in _SPEEDS if _mean(run, key)), _SPEEDS[0])
-    speed, mfu, quality = (_mean(run, x) for x in (key, "MFU", "quality_value"))
-    unit = one["final_result_unit"] if key == _SPEEDS[0] else FIGURES[key].unit
+    speed, mfu, quality = _speed(run), _mean(run, "MFU"), _mean(run, "quality_value")
+    key = _speed_key(one)
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     many: Phrase = ""
     if len(values) > 1:
-        low, high = cells.number(min(values)), cells.number(max(values))
+        low, high = cells.rounded(min(values)), cells.rounded(max(values))
         many = t("site.of_launches", low=low, high=high, n=len(values))
     ident = f"{one['path'].rpartition('/')[2]}:{one['line']}" if imported else one["run_id"]
-    texts = {
+    texts: dict[str, Phrase] = {
         "started_utc": _when(one), "device": one["device"] or one["configuration"],
-        "speed": f"{cells.number(speed)} {unit}" if speed else None,
+        "speed": (cells.rounded(speed), " ", _unit(one)) if speed else None,
         "MFU": cells.percent(mfu),
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
     }  # fmt: skip
     sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality}
     return {
         "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
-        "word": word, "badge": _badge_text(word), "tone": tone, "many": many, "id": ident,
+        "word": word, "badge": badge, "tone": tone, "many": many, "id": ident,
         "unverified": any(x["verification"] == "unverified" for x in run),
         "short": ident if imported else ident.rpartition("-")[2],
         "address": None if imported else links.run(one["run_id"]),
@@ -98,9 +115,9 @@ def list_page(runs: Sequence[Run], number: int, links: Links) -> str:
     first = (number - 1) * ROWS
     part = runs[first : first + ROWS]
     values = {key: {run[0][key] for run in part} - {None} for key in _FILTERS[:-1]}
-    choices = {key: [(x, x) for x in sorted(of)] for key, of in values.items()}
-    words = {_badge(run)[0] for run in part}
-    choices["badge"] = [(word, _badge_text(word)) for word in sorted(words)]
+    choices: dict[str, Any] = {key: [(x, x) for x in sorted(of)] for key, of in values.items()}
+    words = {word: text for word, text, _ in map(_badge, part)}
+    choices["badge"] = sorted(words.items(), key=lambda one: one[0])
     span = {"first": first + 1, "last": first + len(part), "total": cells.count(len(runs))}
     return rendered(
         "site/list.html.j2", links.lang, links=links, rows=[_row(run, links) for run in part],
@@ -117,24 +134,30 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     Where no run may be quoted, it is about all that passed, and says so.
     """
     launches = [x for run in runs for x in run if x["case"] == case and x["kind"] == "record"]
-    passed = [x for x in launches if x["status"] == "passed" and x["final_result"]]
-    good = [x for x in passed if x["trust"] != "do_not_quote"]
-    counts = {"good": cells.count(len(good)), "total": cells.count(len(launches))}
+    shown, quotable, passed = _shown(launches)
+    counts = {"good": cells.count(quotable), "total": cells.count(len(launches))}
     blocks: list[Block] = [Paragraph(t("site.best_of", **counts), "muted")]
-    if not good:
+    if not quotable:
         none = t("site.none_quotable") if passed else t("site.none_good")
         blocks.append(Paragraph(none, "warn"))
-    sections = [Section(t("site.best"), "best", tuple(blocks))]
-    if shown := good or passed:
-        works, unit = _works(shown), shown[0]["final_result_unit"] or ""
-        blocks.append(_speeds(works, unit, links))
-        sections = [Section(t("site.best"), "best", tuple(blocks))]
-        if bars := _bars(works, unit):
-            sections.append(Section(t("site.devices"), "devices", tuple(bars)))
-        history = _history(works, t("site.speed_unit", unit=unit), links)
+    works = _works(shown)
+    sections = []
+    if works:
+        blocks.append(_speeds(works, links))
+        if bars := _bars(works):
+            sections.append(Section(t("site.devices"), "devices", bars))
+        history = _history(works, t("site.speed_unit", unit=_unit(shown[0])), links)
         sections.append(Section(t("site.over_time"), "over-time", (history,)))
+    sections.insert(0, Section(t("site.best"), "best", tuple(blocks)))
     actions = [Link(t("site.references"), links.references(case))] if case in with_rows() else []
     return page(links, case, sections, actions=actions)
+
+
+def _shown(launches: Run) -> tuple[Run, int, int]:
+    """Return launches that may be quoted, or else all that passed; how many of both there are."""
+    passed = [x for x in launches if x["status"] == "passed" and x[_speed_key(x)]]
+    quotable = [x for x in passed if x["trust"] != "do_not_quote"]
+    return quotable or passed, len(quotable), len(passed)
 
 
 def _works(launches: Run) -> dict[str, Run]:
@@ -143,21 +166,21 @@ def _works(launches: Run) -> dict[str, Run]:
     for one in launches:
         found.setdefault(one["work"], []).append(one)
     named: dict[str, Run] = {}
-    for work, of in sorted(found.items(), key=lambda item: -(_mean(item[1], _SPEEDS[0]) or 0)):
+    for work, of in sorted(found.items(), key=lambda item: -(_speed(item[1]) or 0)):
         name = f"{of[0]['device']} · {_what(of[0])}"
         named[f"{name} · {work[:6]}" if name in named else name] = of
     return named
 
 
-def _what(one: dict[str, Any]) -> str:
+def _what(one: Launch) -> str:
     return f"{one['recipe']} · {one['precision']} · x{one['world']}"
 
 
-def _speeds(works: dict[str, Run], unit: str, links: Links) -> Block:
+def _speeds(works: dict[str, Run], links: Links) -> Block:
     """Return the mean speed of each work on each device, with its interval."""
     rows: list[list[Phrase]] = []
     for of in works.values():
-        first, over = of[0], over_launches([one["final_result"] for one in of])
+        first, over = of[0], over_launches([one[_speed_key(one)] for one in of])
         ends: Phrase = f"{cells.number(over.low)} – {cells.number(over.high)}"
         ends = t("site.range", ends=ends) if over.is_range else ends
         worst = next(x for x in reversed(TONES) if x in {one["trust"] for one in of})
@@ -167,27 +190,28 @@ def _speeds(works: dict[str, Run], unit: str, links: Links) -> Block:
             cells.percent(_mean(of, "MFU")), cells.quality(_mean(of, "quality_value")),
             t(f"trust.{worst}"), Link(_when(first), links.run(first["run_id"])),
         ])  # fmt: skip
+    unit = _unit(next(iter(works.values()))[0])
     names = ("device", "world", "precision", "recipe", "launches", "speed_unit", "interval", "MFU",
              "quality", "trust", "newest")  # fmt: skip
     return table((t(f"site.{name}", unit=unit) for name in names), rows)
 
 
-def _bars(works: dict[str, Run], unit: str) -> list[Block]:
+def _bars(works: dict[str, Run]) -> tuple[Block, ...]:
     """Return for each work that several devices did their mean speeds as bars, with the power."""
     alike: dict[str, list[Run]] = {}
     for of in works.values():
         alike.setdefault(of[0]["comparable"], []).append(of)
     blocks: list[Block] = []
     for sides in (x for x in alike.values() if len(x) > 1):
-        end, items = _mean(sides[0], _SPEEDS[0]) or 1.0, []
+        end, items = _speed(sides[0]) or 1.0, []
         for of in sides:
-            speed, power = _mean(of, _SPEEDS[0]) or 0.0, _mean(of, "power")
-            shown = f"{cells.number(speed)} {unit}"
+            speed, power, unit = _speed(of) or 0.0, _mean(of, "power"), _unit(of[0])
+            shown: tuple[Phrase, ...] = (cells.number(speed), " ", unit)
             if power:
-                shown += f" · {power:,.0f} W · {cells.number(speed / power)} {unit}/W"
+                shown += (f" · {power:,.0f} W · {cells.number(speed / power)} ", unit, "/W")
             items.append(Bar(of[0]["device"], 0.0, speed / end, "other", shown))
         blocks.append(Bars(t("site.same_work", what=_what(sides[0][0])), tuple(items)))
-    return blocks
+    return tuple(blocks)
 
 
 def machines_page(runs: Sequence[Run], links: Links) -> str:
@@ -195,42 +219,43 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
 
     A cell has the time to the target, where it was reached, and the speed, of the fastest work.
     """
-    passed = [x for run in runs for x in run if x["status"] == "passed" and x["final_result"]]
-    works = _works([x for x in passed if x["trust"] != "do_not_quote"] or passed)
+    works = _works(_shown([x for run in runs for x in run if x["kind"] == "record"])[0])
     names = sorted({of[0]["case"] for of in works.values()})
     found: dict[tuple[str, str], dict[str, Phrase]] = {}
     for of in works.values():  # the fastest first
         one, time = of[0], _mean([x for x in of if x["quality_reached"]], "e2e_time")
-        speed = f"{cells.number(_mean(of, _SPEEDS[0]))} {one['final_result_unit']}"
-        shown = speed if time is None else f"{cells.duration(time)} · {speed}"
+        took = "" if time is None else f"{cells.duration(time)} · "
+        shown = (took, cells.rounded(_speed(of) or 0.0), " ", _unit(one))
         row = found.setdefault((one["device"], one["world"]), {})
         row.setdefault(one["case"], Link(shown, links.run(one["run_id"])))
     rows = ((*machine, *(row.get(name) for name in names)) for machine, row in found.items())
-    heads = (t("site.device"), t("site.world"), *(Link(x, links.case(x)) for x in names))
-    section = Section(t("site.machines_lead"), "machines", (table(heads, rows),))
+    columns = (*heads("site.device", "site.world"), *(Link(x, links.case(x)) for x in names))
+    section = Section(t("site.machines_lead"), "machines", (table(columns, rows),))
     return page(links, t("site.machines"), [section])
 
 
 def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
     """Return the speed of each work over time, with its change points; the table has commits."""
     most = sorted(works, key=lambda name: -len(works[name]))[: len(_LINES)]
-    points, steps, rows = list[dict[str, Any]](), list[dict[str, str]](), list[list[Phrase]]()
+    points: list[Launch] = []
+    steps: list[Launch] = []
+    rows: list[list[Phrase]] = []
     for name in most:
         of = sorted(works[name], key=lambda one: one["started_utc"])[-ROWS:]
-        times, values = [x["started_utc"] for x in of], [x["final_result"] for x in of]
-        points += [{"series": name, "started": at, "value": value}
-                   for at, value in zip(times, values, strict=True)]  # fmt: skip
+        times, values = [x["started_utc"] for x in of], [x[_speed_key(x)] for x in of]
         changes = {x.index: x for x in change_points(times, values)}
         steps += [{"series": name, "started": times[at]} for at in changes]
-        for at, one in enumerate(of):
+        for at, (one, value) in enumerate(zip(of, values, strict=True)):
+            points.append({"series": name, "started": times[at], "value": value})
             step = f"{changes[at].after / changes[at].before - 1:+.1%}" if at in changes else None
             when = Link(_when(one), links.run(one["run_id"]))
             commit = (one["suite_commit"] or cells.NOTHING)[:10]
-            rows.append([when, name, cells.number(one["final_result"]), step, commit])
-    drawn = vega.spec("history", figure=figure, series=most, colours=_LINES, steps=steps)
-    heads = (t("site.started_utc"), t("site.series"), figure, t("site.changes"), t("site.commit"))
+            rows.append([when, name, cells.number(value), step, commit])
+    drawn = spec("history", figure=figure, series=most, colours=_LINES, steps=steps)
+    first, *rest = heads("site.started_utc", "site.series", "site.changes", "site.commit")
+    columns = (first, rest[0], figure, *rest[1:])
     return Chart(
         "history", t("site.history", figure=figure),
         t("site.history_seen", runs=len(points), series=len(most), steps=len(steps)),
-        drawn, {"history": points, "changes": steps}, table(heads, rows),
+        drawn, {"history": points, "changes": steps}, table(columns, rows),
     )  # fmt: skip

@@ -21,18 +21,14 @@ from trainmark.library.archive import ENDING, unpacked
 from trainmark.library.importers.table import published, references
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
-from trainmark.pages import comparison
 from trainmark.pages.document import Block, Paragraph, Section, table
+from trainmark.pages.judgements import comparison
 from trainmark.pages.page import document
 from trainmark.pages.phrases import device_configuration, grade_line, heads
 from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.sections.figures import findings_table
-from trainmark.pages.sections.performance import (
-    reference_cells,
-    reference_configuration,
-    sources,
-)
-from trainmark.pages.site.links import Links
+from trainmark.pages.sections.performance import reference_rows, sources
+from trainmark.pages.site import Links
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.plan.reference import of_case
 from trainmark.record.record import RECORD_FILE, read
@@ -122,7 +118,7 @@ def compare_page(
         else:
             figures = [x for x in _FIGURES if all(_has(one, x) for one in (sides[0], side))]
             found = compare(sides[0], side, figures=figures or None, allow=unlike)
-            verdict, *blocks = comparison.blocks(found, letter)
+            verdict, *blocks = comparison(found, letter)
             verdicts.append(verdict)
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
     names = ("run_id", "case", "device", "status", "runs_of", "trust", "base")
@@ -221,19 +217,20 @@ def references_page(case: str | None, links: Links) -> str:
     """
     if case is None:
         return page(links, t("site.references"), [_all_references(links)])
-    found, findings = of_case(case), _audited(case)
+    found = of_case(case)
     columns = ["#", t("head.configuration"), *found.columns, t("reference.evidence")]
     rows = (
-        (number, reference_configuration(row), *reference_cells(row), row.source.evidence)
-        for number, row in enumerate(found.rows, start=1)
+        (number, *cells, row.source.evidence)
+        for number, (row, cells) in enumerate(
+            zip(found.rows, reference_rows(found), strict=True), start=1
+        )
     )
-    none = Paragraph(t("site.no_findings"), "muted")
-    parts: tuple[tuple[str, Phrase, Block], ...] = (
-        ("rows", t("site.as_printed"), table(columns, rows)),
-        ("findings", t("site.findings"), findings_table(findings) if findings else none),
-        ("sources", t("reference.source"), sources(found)),
+    findings = findings_table(_audited(case)) or Paragraph(t("site.no_findings"), "muted")
+    sections = (
+        Section(t("site.as_printed"), "rows", (table(columns, rows),)),
+        Section(t("site.findings"), "findings", (findings,)),
+        Section(t("reference.source"), "sources", (sources(found),)),
     )
-    sections = [Section(heading, anchor, (block,)) for anchor, heading, block in parts]
     return page(links, case, sections, trail=[Link(t("site.references"), links.references())])
 
 

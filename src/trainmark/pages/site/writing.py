@@ -16,10 +16,11 @@ from trainmark import __version__
 from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.query import listing
-from trainmark.pages import results as display
 from trainmark.pages.charts import drawing
+from trainmark.pages.exports import csv_text
 from trainmark.pages.rendering import shipped
-from trainmark.pages.site.links import Links, name, run_file
+from trainmark.pages.results import listing_json
+from trainmark.pages.site import Links, name, run_file
 from trainmark.pages.site.lists import KEYS, ROWS, case_page, list_page, machines_page
 from trainmark.pages.site.views import (
     error_page,
@@ -120,8 +121,8 @@ def _lists(
     at = found.columns.index("path")  # on this machine
     for row in (found.columns, found.heads, found.units, *found.rows):
         del row[at]
-    files["runs.csv"] = display.to_csv(found)
-    files["runs.json"] = json.dumps(display.document(found, []))
+    files["runs.csv"] = csv_text(found.heads, found.rows)
+    files["runs.json"] = json.dumps(listing_json(found, []))
     pages: dict[str, Callable[[Links], str]] = {"machines.html": partial(machines_page, runs)}
     for number in range(1, max(1, -(-len(runs) // ROWS)) + 1):
         pages[Links("").runs(number)] = partial(list_page, runs, number)

@@ -1,0 +1,135 @@
+"""Records in every form of export: golden, and read back by the readers of those forms."""
+
+import csv
+import io
+import json
+import socket
+
+import pyarrow.parquet as pq
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as collector_families
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from exported_runs import write_two_ranks
+from fakes import GOLDEN, check_golden
+from trainmark.library.store.columns import COLUMNS
+from trainmark.pages.exports import table, to_csv, write_parquet
+from trainmark.pages.exports.forms import to_index, to_json, to_openmetrics, to_text
+from trainmark.pages.exports.trackers import write_tensorboard
+from trainmark.record.record import FigureEntry, Record
+
+
+def record(**changes):
+    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
+    return Record.model_validate_json(text).model_copy(update=changes)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a record and its folder; the evidence, which is invented, is left out of it."""
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
+    return write_two_ranks(tmp_path / "run")
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_json_is_an_array_of_whole_records():
+    made = [record(), record(run_id="b")]
+    found = json.loads(to_json(made))
+    assert [item.pop("verification") for item in found] == ["unverified"] * 2
+    assert [Record.model_validate(item) for item in found] == made
+    assert json.loads(to_json([])) == []
+
+
+def test_figures_of_a_case_come_last_with_their_unit():
+    own = {"energy": FigureEntry(value=1.5, unit="J/sample")}
+    first, second = rows_of(to_csv([record(), record(figures=record().figures | own)]))
+    assert list(second)[-1] == "energy_J_per_sample"
+    assert (first["energy_J_per_sample"], second["energy_J_per_sample"]) == ("", "1.5")
+
+
+def test_cells_that_a_spreadsheet_would_run_are_text():
+    (row,) = rows_of(to_csv([record(case_key='=HYPERLINK("x")\n')]))
+    assert row["case_key"] == """'=HYPERLINK("x") """.strip()
+
+
+def test_the_texts_are_golden(tmp_path):
+    check_golden("export_csv.csv", to_csv([record()]))
+    check_golden("export_index.jsonl", to_index([record()]))
+    check_golden("export_openmetrics.txt", to_openmetrics([write_two_ranks(tmp_path / "run")[0]]))
+
+
+def test_the_collectors_parsers_read_the_same_gauges():
+    text = to_openmetrics([record(), record(run_id='a"\\b')])
+    strict, lax = ([
+        (sample.labels["run_id"], sample.labels["figure"], sample.value)
+        for family in families(text) for sample in family.samples
+    ] for families in (text_string_to_metric_families, collector_families))  # fmt: skip
+    assert sorted(strict) == sorted(lax)
+    known = [name for name, entry in record().figures.items() if entry.value is not None]
+    assert len(strict) == 2 * len(known)
+
+
+def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
+    records = [run[0], run[0].model_copy(update={"run_id": "second"})]
+    write_parquet(records, tmp_path / "a.parquet")
+    found = pq.read_table(tmp_path / "a.parquet")
+    names, rows = table(records)
+    assert found.column_names == names
+    assert [list(row.values()) for row in found.to_pylist()] == rows
+    assert names[: len(COLUMNS)] == list(COLUMNS)
+    kinds = {name: str(found.schema.field(name).type) for name in names}
+    # The second is null in both.
+    assert kinds["p_train_samples_per_s"] == kinds["energy_to_target_j"] == "double"
+    assert (kinds["samples"], kinds["quality_reached"]) == ("int64", "bool")
+
+
+def test_tensorboard_reads_steps_evaluations_figures_and_settings(run, tmp_path):
+    made = run[0]
+    write_tensorboard([made], tmp_path / "boards")
+    folder = tmp_path / "boards" / made.run_id
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    series = {
+        tag: [(item.step, item.value) for item in found.Scalars(tag)]
+        for tag in found.Tags()["scalars"]
+    }
+    assert series["train/loss"] == list(enumerate(made.steps.loss, start=1))
+    assert series["train/step_time_s"] == [(step, 0.125) for step in range(1, 13)]
+    assert series["train/samples_per_s"] == [(step, 512.0) for step in range(1, 13)]
+    assert series["eval/acc"] == [(4, 0.75), (12, 0.9375)]
+    assert series["figure/p_train"] == [(12, 384.0)]
+    assert {item.wall_time for item in found.Scalars("train/loss")} == {1767323045.0}  # its start
+    (text,) = found.Tensors("settings")[0].tensor_proto.string_val
+    assert f"| run_id | {made.run_id} |".encode() in text
+    (file,) = folder.iterdir()  # neither host nor process is in its name
+    assert file.name == "events.out.tfevents.1767323045.trainmark"
+    assert socket.gethostname().encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["csv", "perflog"])
+def test_a_text_goes_to_stdout_or_to_a_file_that_is_replaced_as_a_whole(form, run, cli, tmp_path):
+    made, folder = run
+    file, words = tmp_path / "out.txt", ("export", folder, "--to", form)
+    code, out, err = cli(*words)
+    assert (code, err) == (0, "")
+    assert out == to_text(form, [made], [str(folder)])
+    file.write_text("x" * 10**6)
+    assert cli(*words, "-o", file) == (0, "", f"{file}\n")
+    assert file.read_text(encoding="utf-8") == out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "run"]
+
+
+def test_what_an_export_cannot_do_is_said(run, cli, tmp_path):
+    (tmp_path / "file").touch()
+    for form, words, told in (
+        ("parquet", (), "-o PATH"),
+        ("tensorboard", (), "-o PATH"),
+        ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
+        ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
+        ("perflog", (run[1],), "2 runs in one log"),
+    ):
+        code, out, err = cli("export", run[1], *words, "--to", form)
+        assert (code, out, told in err) == (2, "", True)
