@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainmark.judge.audit import audit, subject
-from trainmark.library.importers import pages
+from trainmark.library.importers import files
 from trainmark.library.importers.table import Page
 from trainmark.record.rows import Row
 
@@ -63,7 +63,7 @@ def audited(case: str, rows: Cells) -> list[Finding]:
     heads = [CASES[case][2] if head == "metric" else head for head in HEADS]
     lines = [heads, ["---"] * len(heads), *rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    found = list(pages.read(text, Page(file="page.md", form="flagperf", model=case)))
+    found = list(files.read_page(text, Page(file="page.md", form="flagperf", model=case)))
     assert all(isinstance(one, Row) for one in found)
     return audit([subject.of_row(one) for one in found if isinstance(one, Row)])
 

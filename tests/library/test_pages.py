@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakes import GOLDEN
-from trainmark.library.importers import files, pages
+from trainmark.library.importers import files
 from trainmark.library.importers.table import Page
 from trainmark.pages.phrases import record_configuration
 from trainmark.pages.texts import say
@@ -29,7 +29,7 @@ FACTS = """\
 
 
 def read(text, **facts):
-    return list(pages.read(text, Page(file="page.md", form="flagperf", **facts)))
+    return list(files.read_page(text, Page(file="page.md", form="flagperf", **facts)))
 
 
 def test_the_nine_column_table():
@@ -150,11 +150,11 @@ def test_a_row_with_other_cells_than_headers_is_not_read(cells, count):
 
 
 def test_the_place_of_a_page_says_model_and_vendor(tmp_path):
-    page = pages.placed(
+    page = files._placed(
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
     assert (page.vendor, page.model, page.framework) == ("metax", "glm", "pytorch")
-    row = next(pages.read(FACTS + NINE, page))
+    row = next(files.read_page(FACTS + NINE, page))
     assert (row.case, row.vendor) == ("glm_superglue", "metax")
 
 

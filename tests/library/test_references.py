@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmark.errors import UsageError
-from trainmark.library.importers import pages
+from trainmark.library.importers import files
 from trainmark.library.importers.table import Page, references
 from trainmark.library.selection import select
 from trainmark.pages import document
@@ -29,7 +29,7 @@ def page_of(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
-    printed = list(pages.read(page_of(case), Page(file="page.md", form="flagperf")))
+    printed = list(files.read_page(page_of(case), Page(file="page.md", form="flagperf")))
     shipped = list(references(case))
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
     for row, known, source in zip(printed, shipped, reference.of_case(case).rows, strict=True):
