@@ -105,7 +105,7 @@ def test_no_acknowledged_record_is_lost_when_writers_are_killed(empty, tmp_path)
 
 def test_a_server_answers_out_of_postgresql(empty, tmp_path):
     write(tmp_path / "a", document("a"))
-    Index(empty).take([str(tmp_path / "a")], str(tmp_path))
+    Index(empty).take([str(tmp_path / "a")])
     client = TestClient(create_app(Settings(store=empty)))
     client.app.state.serving.refresh()
     assert client.get("/health").json() == {"status": "ok", "runs": 1}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark.errors import RecordError
-from trainmark.library import bundle
+from trainmark.library import archive, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,19 +86,25 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
         *({"files": [FILE | {"name": name}]} for name in (
             "../x.txt", "/etc/passwd", "1-toy/../x",
         )),
-        {"files": [FILE | {"bytes": 65 << 30}]},
     ],
 )  # fmt: skip
 def test_a_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
     if names := [file["name"] for file in manifest.get("files", [])]:
-        with zipfile.ZipFile(packed) as archive:
-            items = dict.fromkeys((x for x in archive.namelist() if "/" in x), None)
+        with zipfile.ZipFile(packed) as zipped:
+            items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
     with pytest.raises(bundle.BundleError) as refused:
         bundle.unpacked(changed(packed, items=items, manifest=manifest)).__enter__()
     assert refused.value.exit_code == 2
     assert str(refused.value.where).startswith(str(packed))
+
+
+def test_a_bundle_larger_than_may_be_unpacked_is_refused(packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(bundle.BundleError, match="at most 1,000") as refused:
+        archive.unpack(packed, tmp_path / "none", most_bytes=1000)
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path, packed: Path) -> None:

@@ -154,8 +154,8 @@ def test_malformed_events_are_listed_once_with_their_number(imported):
     [
         ("nothing here\n", "log_without_events"),
         ("", "log_without_events"),
-        (perflog("INIT_START"), "log_without_figures"),
-        (mllog("run_stop", None, 5), "log_without_figures"),
+        (perflog("INIT_START"), "table_without_results"),
+        (mllog("run_stop", None, 5), "table_without_results"),
     ],
 )
 def test_logs_without_figures(imported, text, code):

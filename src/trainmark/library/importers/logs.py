@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError
 from trainmark.library.events import MARKS, EventValues
-from trainmark.library.importers.cells import WORDS, columns
+from trainmark.library.importers.cells import WORDS
 from trainmark.library.importers.table import Line
 from trainmark.library.importers.table import read as read_table
 from trainmark.library.log import lines
@@ -99,20 +99,16 @@ def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
             told["device"] = told.pop("vendor")
     if "throughput(ips)_raw" in told:  # the other is of the planned steps, not of samples trained
         told = {key: value for key, value in told.items() if not key.endswith("_per_second")}
-    names = {column.name for column in columns([*told], unknown="ignored")}
-    if "p_train" not in names and (speed := _speed(steps)) is not None:
+    speed, named = _speed(steps), WORDS["columns"]["figure"]
+    if speed is not None and told.keys().isdisjoint(named["p_train"]):
         told["p_train"] = str(speed)
-    if "final_loss" not in names and steps.loss is not None:
+    if steps.loss is not None and told.keys().isdisjoint(named["final_loss"]):
         told["last_loss"] = str(steps.loss)
-    known = columns(["configuration", *told], unknown="ignored")
-    notes = [message("run_not_converged")] if told.get("converged") == "False" else []
-    notes += [message("run_not_successful")] if steps.failed else []
-    if any(column.is_figure for column in known):
-        head, printed = ["configuration", *told], [configuration, *told.values()]
-        line = Line(run.line, printed, run.raw)
-        yield from read_table(Line(0, head, ""), [line], replace(page, notes=tuple(notes)))
-    else:
-        yield page.unread(0, "file", message("log_without_figures", events=steps.events))
+    notes = [message("run_not_converged")] * (told.get("converged") == "False")
+    notes += [message("run_not_successful")] * steps.failed
+    head = Line(0, ["configuration", *told], "")
+    line = Line(run.line, [configuration, *told.values()], run.raw)
+    yield from read_table(head, [line], replace(page, notes=tuple(notes)))
 
 
 def _text(value: object) -> str:

@@ -38,10 +38,6 @@ def short_device(record: Record) -> str:
     return escaped(" ".join(str(names[0]).split())) if names else "/"
 
 
-def _changes(values: dict[str, Any]) -> str | None:
-    return fix_hp_text(values) if values else None
-
-
 # Where a record has it, or what computes it.
 _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "run_id": "run_id",
@@ -64,8 +60,8 @@ _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "precision": lambda record: record.plan.recipe["precision"],
     "rules": "plan.rules",
     "compared_with": "plan.compared_with",
-    "fix_hp": lambda record: _changes(record.fix_hp),
-    "extra": lambda record: _changes(record.extra),
+    "fix_hp": lambda record: fix_hp_text(record.fix_hp) if record.fix_hp else None,
+    "extra": lambda record: fix_hp_text(record.extra) if record.extra else None,
     "labels": lambda record: " ".join(record.labels) or None,
     "data_origin": "plan.data.origin",
     "data_content_id": "plan.data.content_id",

@@ -44,8 +44,6 @@ _PRAGMAS = (
     "busy_timeout=60000",  # ms that a writer waits for others
     "journal_mode=WAL",  # readers do not wait for writers
     "synchronous=NORMAL",  # safe when a process is killed; the files are the truth
-    "cache_size=-65536",  # KiB
-    f"mmap_size={1 << 30}",
 )
 _LOCK = 0x7472616D  # of PostgreSQL: held by the one that writes
 _DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
@@ -188,12 +186,12 @@ class Index:
                 found.append(made | {"path": place, "line": entry.line})
             self._put(found, source, self._known(source))
 
-    def take(self, paths: Sequence[str], source: str = "") -> None:
+    def take(self, paths: Sequence[str]) -> None:
         """Read run directories and record files into the index."""
         # While this one is open, SQLite does not write back after each transaction.
         with self.engine.connect():
             for start in range(0, len(paths), _BATCH):
-                self._put([self._read(x) for x in paths[start : start + _BATCH]], source)
+                self._put([self._read(x) for x in paths[start : start + _BATCH]], "")
 
     def _read(self, path: str) -> dict[str, Any]:
         """Return what the index holds of a run directory or record file."""
