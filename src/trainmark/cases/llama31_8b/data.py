@@ -140,28 +140,58 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
 
 
 def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step; a lower bound."""
+    """Return what one rank of ``world_size`` holds at the peak of a step; a lower bound.
+
+    The peak is where the forward pass ends, in the backward pass of the last or of the first block,
+    or where that pass ends with all gradients; names and terms follow the library's Llama.
+    """
     cut, replicas = recipe.tensor_parallel, world_size // recipe.tensor_parallel
-    number = HALF if recipe.precision in AUTOCAST else FULL  # in matmuls
-    hidden, heads, layers = recipe.hidden_size, recipe.num_heads, recipe.num_layers
+    half = recipe.precision in AUTOCAST
+    number = HALF if half else FULL  # in matmuls
+    hidden, ffn, layers = recipe.hidden_size, recipe.ffn_size, recipe.num_layers
     tokens = recipe.micro_batch_size * recipe.seq_length
+    heads, kept = recipe.num_heads, hidden // recipe.num_heads * recipe.num_kv_heads
     table = recipe.vocab_size * hidden
     whole = recipe.matmul_weights + table + (2 * layers + 1) * hidden
-    held = whole // (cut * replicas if recipe.fsdp else cut)
-    stream = tokens * hidden * FULL
-    kept = hidden // heads * recipe.num_kv_heads
-    attention = (4 * hidden + 2 * kept) * number + heads * FULL  # q, k, v, inputs, result
-    block = 4 * stream + tokens * (attention + 4 * recipe.ffn_size * number)
-    saved = layers * block
+    of_block = (recipe.matmul_weights - table) // layers
+    sharded = recipe.fsdp and replicas > 1
+    held = whole // (cut * replicas if sharded else cut)
+    gathered = (2 * table + min(2, layers) * of_block) // cut if sharded else 0  # FSDP2: the root's
+    stream = tokens * hidden * FULL // (cut if recipe.sequence_parallel else 1)
+    inside = tokens * number // cut
+    copies = of_block * HALF // cut if half else 0  # of a block's weights, by autocast
+    # Two norms save their input and result; query, key, value, result of attention; inputs of
+    # matmuls, one copy for each under autocast; four results of the feed-forward layer.
+    inputs = 5 if half else 2
+    block = 4 * stream + inside * ((2 + inputs) * hidden + 2 * kept + 4 * ffn)
+    block += tokens * heads * FULL // cut
+    # Its backward pass: gradients of two results of that layer, of the stream and of a matrix.
+    temporary = 2 * inside * ffn + stream + hidden * ffn * number // cut
+    saved = block + copies
     if recipe.checkpoint_activations != "none" or recipe.compile:
-        saved = layers * stream + block
-    head = min(tokens * recipe.vocab_size // cut, SCORES_AT_ONCE) * FULL
-    at_forward_end = saved // cut + head
-    gradients = held * FULL
+        results = 0
+        if recipe.checkpoint_activations == "selective":  # of matmuls and attention
+            results = inside * (4 * hidden + 2 * kept + 2 * ffn)
+        temporary += saved - stream - results
+        saved = stream + results
+    scores = min(tokens * recipe.vocab_size // cut, SCORES_AT_ONCE)
+    head = 4 * stream + (table // cut + scores) * FULL
+    if half:
+        head += inside * hidden + scores * HALF
+    cache = 0 if saved > block else layers * copies  # autocast's, to the end of the forward pass
+    grads, shards = held * FULL, replicas if sharded else 1
+    of_head, of_one = table * FULL // (cut * shards), of_block * FULL // (cut * shards)
+    early = grads if recipe.grad_accum_steps > 1 else 0
+    peaks = (
+        (early, layers * saved + cache + head),
+        (max(early, of_head), layers * saved + temporary),
+        (max(early, grads - of_head - of_one), saved + temporary),
+        (grads, stream),
+    )
+    gradients, activations = max(peaks, key=sum)
     return Prediction(
-        weights=held * FULL, optimizer=held * FULL * ADAM_MOMENTS,
-        gradients=gradients if gradients > at_forward_end or recipe.grad_accum_steps > 1 else 0,
-        activations=0 if gradients > at_forward_end else at_forward_end,
+        weights=(held + gathered) * FULL, optimizer=held * FULL * ADAM_MOMENTS,
+        gradients=gradients, activations=activations,
     )  # fmt: skip
 
 
