@@ -34,10 +34,6 @@ def codes(path: Path) -> tuple[int, list[str]]:
     return found.exit_code, broken
 
 
-def test_a_bundle_that_is_only_written_again_verifies(packed: Path) -> None:
-    assert codes(changed(packed)) == (0, [])
-
-
 @pytest.mark.parametrize(
     "items",
     [

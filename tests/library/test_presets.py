@@ -70,12 +70,6 @@ LOGS = {
         "'train_loss': '0.2854', 'epoch': '3'}\n"
     ),
     "paddle": _nlp(1, 9.0, 100, 9.5) + _nlp(2, 0.5, 11000, 8.5) + _nlp(3, 0.5, 12000, 8.25),
-    "paddle_ocr": "".join(
-        f"[2026/01/01 00:00:0{i}] ppocr INFO: epoch: [1/9], global_step: {i}, lr: 0.1, "
-        f"loss: 0.{i}, avg_reader_cost: 0.06 s, avg_batch_cost: 0.7 s, avg_samples: 8.0, "
-        f"ips: {10 + i}.5 samples/s, eta: 0:39:29\n"
-        for i in (1, 2, 3)
-    ),
     "nanogpt": (
         "step 0: train loss 10.9, val loss 10.9\niter 0: loss 10.9, time 30000.00ms, mfu -100.00%\n"
         "iter 10: loss 6.5000, time 100.00ms, mfu 12.30%\niter 20: loss 6.2500, time 300.00ms, "

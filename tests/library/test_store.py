@@ -11,7 +11,7 @@ from fakes import GOLDEN, launch_event, rank_events, write_run
 from store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.library.store.index import INDEX_FILE, Index
-from trainmark.library.store.query import listing, unread
+from trainmark.library.store.query import listing
 
 
 @pytest.fixture(scope="module")
@@ -116,15 +116,6 @@ def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     found = listing(opened(tmp_path), columns=["case", "status"])
     assert found.rows == [["toy", "interrupted"]]
     assert (tmp_path / "a" / "record.json").exists()
-
-
-def test_a_record_that_cannot_be_read_is_told(tmp_path):
-    write(tmp_path / "b", document("b"))
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "record.json").write_text('{"suite": ')
-    assert listed(tmp_path) == "b"
-    ((path, line, reason),) = unread(Index(str(tmp_path)))
-    assert (path, line, reason.code) == (str(tmp_path / "a"), 0, "record_unreadable")
 
 
 def test_what_was_added_is_read_again_when_the_index_is_made_anew_or_its_disk_is_back(tmp_path):
