@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from pathlib import Path
+from os import scandir
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_PREFIX = b"[trainmark."
-
 
 @cache
 def _anybody_offers() -> bool:
-    folders = [Path(item) for item in sys.path if item]
-    return any(
-        _PREFIX in file.read_bytes()
-        for folder in folders
-        if folder.is_dir()
-        for file in folder.glob("*-info/entry_points.txt")
-    )
+    for folder in sys.path:
+        try:
+            packages = [item.path for item in scandir(folder) if item.name.endswith("-info")]
+        except OSError:  # a zip, or not there
+            continue
+        for package in packages:
+            try:
+                with open(f"{package}/entry_points.txt", "rb") as file:  # noqa: PTH123 - of hundreds
+                    if b"[trainmark." in file.read():
+                        return True
+            except OSError:  # most have none
+                continue
+    return False
 
 
 def offered(group: str) -> list[EntryPoint]:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
     Protocol,
-    get_args,
-    get_origin,
     get_type_hints,
     runtime_checkable,
 )
 
-from annotated_types import Interval, Len
+from annotated_types import Interval, Len, Predicate
 
 from trainmark.spec import Message  # noqa: TC001 - pydantic reads it where vendors are checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pydantic import TypeAdapter
 
 # Reasons for lowered clocks with which a sound device under full load works as it was set up, in
 # these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
@@ -30,7 +31,7 @@ FaultKind = Literal["absent", "hung", "failed", "unreadable"]
 Measured = Annotated[float, Interval(ge=0, le=1e15)]  # beyond is a tool's word for "unknown"
 Bytes = Annotated[int, Interval(ge=0, le=10**15)]
 Percent = Annotated[float, Interval(ge=0, le=100)]
-Word = Annotated[str, Len(1, 200)]
+Word = Annotated[str, Len(1, 200), Predicate(str.isprintable)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,30 +69,20 @@ class DeviceSample:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-_HINTS = get_type_hints(DeviceSample, include_extras=True)
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # not needed to import a vendor
+
+    return TypeAdapter(get_type_hints(DeviceSample, include_extras=True)[name])
 
 
 def fits(name: str, value: object) -> bool:
     """Tell whether a value is one that ``DeviceSample`` may have under this name."""
-    return _fits(value, _HINTS[name])
-
-
-def _fits(value: object, hint: Any) -> bool:
-    if get_origin(hint) is not Annotated:  # a union with None, or a tuple of words
-        of = get_args(hint)[0]
-        if get_origin(hint) is tuple:
-            return isinstance(value, tuple | list) and all(_fits(item, of) for item in value)
-        return _fits(value, of)
-    kind, limit = get_args(hint)
-    if kind is str:
-        return (
-            isinstance(value, str)
-            and value.isprintable()
-            and limit.min_length <= len(value) <= limit.max_length
-        )
-    numbers = (int, float) if kind is float else int
-    is_number = isinstance(value, numbers) and not isinstance(value, bool)
-    return is_number and bool(limit.ge <= value <= limit.le)
+    try:
+        _adapter(name).validate_python(value, strict=True)
+    except ValueError:
+        return False
+    return True
 
 
 class MonitorFault(Exception):
