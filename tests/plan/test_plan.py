@@ -15,7 +15,7 @@ from trainmark import cases, devices
 from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.plan import case_key, overrides, plan, resolving
+from trainmark.plan import choosing, overrides, plan, resolving
 from trainmark.plan.choosing import choose
 from trainmark.plan.request import RunRequest
 from trainmark.recipe import Recipe
@@ -32,7 +32,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "all_vendors", lambda: known)
-    monkeypatch.setattr(case_key, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(choosing, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
 
@@ -88,7 +88,7 @@ def test_a_product_in_a_key_names_its_device(resolve: Any) -> None:
 def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
     with pytest.raises(UsageError, match="is not a case key") as caught:
         resolve(key)
-    assert case_key.FORM in str(caught.value)
+    assert choosing.KEY_FORM in str(caught.value)
 
 
 def test_a_given_peak_is_in_the_plan_and_labelled(resolve: Any) -> None:

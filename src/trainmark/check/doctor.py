@@ -20,9 +20,8 @@ from trainmark.check import host
 from trainmark.check.host import Conditions, Subject, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
-from trainmark.plan import case_key
 from trainmark.plan.choosing import choose as choose_work
-from trainmark.plan.choosing import refuse_ranks
+from trainmark.plan.choosing import refuse_ranks, vendor_of
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
@@ -89,7 +88,7 @@ def subject_of(
     if case_word is not None:
         choice = choose_work(RunRequest.of(case=case_word, recipe=recipe, data=data, nproc=nproc))
         nproc = choice.nproc
-        device = device or case_key.vendor_of(choice.hardware)
+        device = device or vendor_of(choice.hardware)
     elif recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     try:

@@ -1,17 +1,19 @@
 """Case, recipe, world and device of a request, before any data is inspected.
 
-Owns the reasons for which a run is refused, or one of a plan file skipped. What a request names is
-checked in full also where this machine cannot run it.
+Owns the form of case keys, which name a piece of work in other systems, and the reasons for which a
+run is refused, or one of a plan file skipped. What a request names is checked in full also where
+this machine cannot run it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, nearest
-from trainmark.plan import case_key
 from trainmark.plan.overrides import apply_overrides, choose_recipe
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from trainmark.spec import Case
 
 ACCELERATOR = "accelerator"  # any vendor with a device here, but never the processor
+KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
+_KEY = re.compile("([^:]+):([^:]+):([^:]+):" + ":".join(["([1-9][0-9]{0,5})"] * 3))
 # torch runs a compiled graph once before it records it, and replays it from the third time on.
 _STEPS_TO_REPLAY = 3
 
@@ -47,22 +51,34 @@ def choose(request: RunRequest) -> Choice:
     """Return what ``request`` names.
 
     Raises:
-        UsageError: an unknown case, recipe or field, or a value that does not fit.
+        UsageError: an unknown case, recipe or field, a malformed case key, or a value that does not
+            fit.
         EnvironmentFault: a case key asks for another version of the framework.
     """
-    key = case_key.split(request.case)
-    case = cases.load(key.case)
-    case_key.check_framework(case, key.framework)
-    machines, ranks = _world_meant(case, key, request.recipe)
-    if request.nproc is not None and key.hardware is None:
+    name, hardware, (machines, ranks, repeat) = request.case, None, (1, 1, 1)
+    if ":" in request.case:
+        found = _KEY.fullmatch(request.case)
+        if found is None:
+            raise UsageError(
+                f"{request.case!r} is not a case key", where="CASE", rule=f"a key is {KEY_FORM}",
+                remedy="for example distilbert:pytorch_2.13:cpu:1:2:1",
+            )  # fmt: skip
+        name, framework, hardware, *numbers = found.groups()
+        machines, ranks, repeat = map(int, numbers)
+        _check_framework(cases.load(name), framework)
+    case = cases.load(name)
+    named = case.recipes.get(request.recipe or "")
+    if named and named.world and hardware is None:  # it was written for some machines and ranks
+        machines, ranks = map(int, named.world.split("x"))
+    if request.nproc is not None and hardware is None:
         machines = 1
     nnodes, nproc = request.nnodes or machines, request.nproc or ranks
-    name = choose_recipe(
+    recipe_name = choose_recipe(
         case, request.recipe, world=f"{nnodes}x{nproc}", real_data=request.data is not None
     )
     options = {"timeout_s": request.timeout, "seed": request.seed}
     texts = {field: str(value) for field, value in options.items() if value is not None}
-    recipe = apply_overrides(case.recipes[name], {**request.overrides, **texts})
+    recipe = apply_overrides(case.recipes[recipe_name], {**request.overrides, **texts})
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
             f"precision=fp8 in {case.name}", where="recipe field precision",
@@ -71,14 +87,65 @@ def choose(request: RunRequest) -> Choice:
     recipe.check(nnodes * nproc)
     _check_replay(recipe, nnodes * nproc)
     return Choice(
-        case=case,
-        recipe_name=name,
-        recipe=recipe,
-        hardware=key.hardware,
-        nnodes=nnodes,
-        nproc=nproc,
-        repeat=request.repeat or key.repeat,
-    )
+        case=case, recipe_name=recipe_name, recipe=recipe, hardware=hardware, nnodes=nnodes,
+        nproc=nproc, repeat=request.repeat or repeat,
+    )  # fmt: skip
+
+
+def case_key(choice: Choice, hardware: str) -> str:
+    """Return the key of a choice as it runs here; the form is ``KEY_FORM``."""
+    case = choice.case
+    framework = f"{case.framework}_{'.'.join(_torch_version().split('.')[:2])}"
+    world = f"{choice.nnodes}:{choice.nproc}:{choice.repeat}"
+    return f"{case.name}:{framework}:{hardware}:{world}"
+
+
+def _torch_version() -> str:
+    return version("torch").split("+")[0]
+
+
+def _check_framework(case: Case, framework: str) -> None:
+    """Refuse a key that names another framework, or a version that is not installed.
+
+    Raises:
+        UsageError, EnvironmentFault: so that no record answers for work it did not do.
+    """
+    name, _, wanted = framework.partition("_")
+    if name != case.framework:
+        raise UsageError(
+            f"case {case.name} runs on {case.framework}, not on {framework}", where="CASE",
+            remedy=f"write {case.framework} in the key",
+        )  # fmt: skip
+    installed = _torch_version()
+    if not f"{installed}.".startswith(f"{wanted}." if wanted else ""):
+        raise EnvironmentFault(
+            f"the key asks for {framework}, and torch {installed} is installed", where="CASE",
+            remedy=f"install that version, or leave it out: {case.framework}",
+        )  # fmt: skip
+
+
+def vendor_of(hardware: str | None) -> str | None:
+    """Return what ``devices.choose`` takes for a key's hardware field.
+
+    The field names a vendor, torch's type of its devices, or a product of this machine.
+
+    Raises:
+        EnvironmentFault: neither of these.
+    """
+    if hardware is None or hardware in devices.choices():
+        return hardware
+    for vendor in devices.all_vendors().values():
+        if vendor.count() and _plain(hardware) in map(_plain, vendor.product_names()):
+            return vendor.name
+    raise EnvironmentFault(
+        f"the key asks for {hardware}, which is not here", where="CASE",
+        rule="the hardware part is a device's name or the full product name of one here",
+        remedy="see `trainmark list devices`",
+    )  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _check_replay(recipe: Recipe, world_size: int) -> None:
@@ -114,18 +181,6 @@ def _check_replay(recipe: Recipe, world_size: int) -> None:
             )
 
 
-def _world_meant(case: Case, key: case_key.CaseWord, recipe: str | None) -> tuple[int, int]:
-    """Return machines and ranks on each where no option names them.
-
-    A key names them; else a recipe called by its full name was written for some.
-    """
-    named = case.recipes.get(recipe or "")
-    if named is None or named.world is None or key.hardware is not None:
-        return key.nnodes, key.nproc
-    machines, ranks = named.world.split("x")
-    return int(machines), int(ranks)
-
-
 def capable_vendor(
     choice: Choice, device: str | None, *, elsewhere: Elsewhere | None, ranks_share_cores: bool
 ) -> Vendor:
@@ -142,7 +197,7 @@ def capable_vendor(
         UsageError: no vendor is called so.
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
-    wanted = device or case_key.vendor_of(choice.hardware)
+    wanted = device or vendor_of(choice.hardware)
     if elsewhere is not None:
         named = elsewhere.device if wanted == ACCELERATOR else wanted
         here = wanted == ACCELERATOR and named is None

@@ -1,8 +1,7 @@
 """Choose a recipe and change it by words; the rules of a case's closed and open divisions.
 
-Which recipe fields may change is said by ``recipe_field(rule=…)``; the ``rules.toml`` beside a
-``case.py`` can only narrow the values of a field that the closed rules let change. What such a file
-leaves out is as in the ``rules.toml`` beside this module, which also holds for a case without one.
+Which recipe fields may change is said by ``recipe_field(rule=…)``. What the ``rules.toml`` beside a
+``case.py`` leaves out is as in the one beside this module, which also holds for a case without one.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import tomllib
 from dataclasses import asdict, fields
 from decimal import Decimal
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from trainmark import cases
 from trainmark.data.documents import Frozen
@@ -32,13 +30,6 @@ if TYPE_CHECKING:
 RULES_FILE = "rules.toml"
 DivisionName = Literal["closed", "open"]
 _DataFact = Literal["origin", "train_samples", "eval_samples", "content_id"]
-
-
-class Range(Frozen):
-    """Numbers from ``least`` to ``most``, both included."""
-
-    least: float = -math.inf
-    most: float = math.inf
 
 
 class Division(Frozen):
@@ -64,26 +55,17 @@ class Division(Frozen):
 
 
 class Rules(Frozen):
-    """Both divisions of a case; ``values`` narrows fields that the closed rules let change."""
+    """Both divisions of a case."""
 
-    values: dict[str, list[str | int | float | bool] | Range] = Field({})
     closed: Division
     open: Division
-
-    def allows(self, field: str, value: object) -> bool:
-        """Tell whether the closed rules allow ``value`` in a field that they let change."""
-        values = self.values.get(field)
-        if isinstance(values, Range):
-            return isinstance(value, int | float) and values.least <= value <= values.most
-        return values is None or value in values
 
 
 def rules_of(case: Case | None) -> Rules:
     """Return the rules of ``case``; the general ones for None and where it has no file.
 
     Raises:
-        UsageError: the file is not TOML, has an unknown key or value, narrows a field that the
-            closed rules do not let change, or forbids a value of a shipped recipe.
+        UsageError: the file is not TOML, or has an unknown key or value.
     """
     general = tomllib.loads(Path(__file__).with_name(RULES_FILE).read_text(encoding="utf-8"))
     own: dict[str, Any] = {}
@@ -91,12 +73,7 @@ def rules_of(case: Case | None) -> Rules:
         if case and (path := cases.folder(case.name) / RULES_FILE).is_file():
             own = tomllib.loads(path.read_text(encoding="utf-8"))
         merged = {name: part | own.get(name, {}) for name, part in general.items()}
-        rules = Rules.model_validate(own | merged, strict=True)
-        for field, recipe in product(rules.values, case.recipes.values() if case else ()):
-            if field not in fields_under(type(recipe), "closed"):
-                raise ValueError(f"values.{field}: the closed rules do not let this field change")
-            if not rules.allows(field, getattr(recipe, field)):
-                raise ValueError(f"values.{field} forbids a value of a shipped recipe")
+        return Rules.model_validate(own | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"cannot be read: {' '.join(str(error).split()[:40])}",
@@ -104,7 +81,6 @@ def rules_of(case: Case | None) -> Rules:
             rule=f"a division has {', '.join(Division.model_fields)}",
             remedy="docs/audit.md describes the file",
         ) from None
-    return rules
 
 
 @cache  # making one takes 10 ms, and a plan file may have 1,000 runs
@@ -149,42 +125,35 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         UsageError: an unknown field, or a value outside its type or range.
     """
     known = {item.name for item in fields(recipe)}
-    fixed = fields_under(type(recipe), "fixed")
     values: dict[str, Any] = {}
     for key, text in overrides.items():
-        name = FIELD_ALIASES.get(key, key)
+        name, where = FIELD_ALIASES.get(key, key), f"{key}={text}"
         if name not in known:
+            names = known | {k for k, v in FIELD_ALIASES.items() if v in known}
+            what = f"unknown recipe field {key!r}"
+            raise UsageError(what, where=where, remedy=nearest(key, names))
+        if name in fields_under(type(recipe), "fixed"):
             raise UsageError(
-                f"unknown recipe field {key!r}",
-                where=f"{key}={text}",
-                remedy=nearest(key, known | {k for k, v in FIELD_ALIASES.items() if v in known}),
-            )
-        if name in fixed:
-            raise UsageError(
-                f"{name} cannot be changed by hand",
-                where=f"{key}={text}",
+                f"{name} cannot be changed by hand", where=where,
                 rule="it follows from the recipe and from --data",
                 remedy="choose another --recipe, or give --data",
-            )
+            )  # fmt: skip
         if name in values:
-            raise UsageError(f"{name} is given twice", where=f"{key}={text}", remedy="name it once")
+            raise UsageError(f"{name} is given twice", where=where, remedy="name it once")
         known_as = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else known_as.get(text, text)
     kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
-    adapter = _adapter(kind)
     try:
-        resolved: Recipe = adapter.validate_python({**asdict(recipe), **values})
+        resolved: Recipe = _adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
-        found = error.errors()
-        name = str(found[0]["loc"][0]) if found[0]["loc"] else "recipe"
         # A field of several types has a message for each.
-        rules = [str(one["msg"]) for one in found if [str(x) for x in one["loc"][:1]] == [name]]
+        name = str((*error.errors()[0]["loc"], "recipe")[0])
+        rules = [one["msg"] for one in error.errors() if one["loc"][:1] in ((name,), ())]
         raise UsageError(
-            f"{values.get(name)!r} does not fit",
-            where=f"recipe field {name}",
-            rule="; or ".join(rules) or str(found[0]["msg"]),
+            f"{values.get(name)!r} does not fit", where=f"recipe field {name}",
+            rule="; or ".join(rules),
             remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
-        ) from None
+        ) from None  # fmt: skip
     return resolved
 
 
@@ -219,22 +188,21 @@ def _ranks(world: str) -> int:
 
 
 def changes(
-    resolved: Recipe, *, named: Recipe, standard: Recipe, rules: Rules | None = None
+    resolved: Recipe, *, named: Recipe, standard: Recipe
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
 
     Args:
         named: the shipped recipe that was asked for; what it sets of the scope is no change.
-        rules: of the case, which may narrow the values of a field; None: any value.
     """
     fix_hp, extra = {}, {}
     for item in fields(resolved):
         rule, value = item.metadata.get("rule", "open"), getattr(resolved, item.name)
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
-        if rule == "closed" and (rules is None or rules.allows(item.name, value)):
+        if rule == "closed":
             fix_hp[item.name] = value
-        elif rule in ("closed", "open") or value != getattr(named, item.name):
+        elif rule == "open" or value != getattr(named, item.name):
             extra[item.name] = value
     return fix_hp, extra
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
 from trainmark import cases
 from trainmark.data.documents import Frozen
@@ -123,53 +123,28 @@ def read(path: Path) -> References:
     """
     try:
         file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        # A misspelt key is also a missing one: the misspelling says more.
-        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"])
+        rows = tuple(_row(file, number) for number in range(len(file.reference)))
+    except (OSError, ValueError) as error:
         raise RecordError(
-            f"key {key}: {first['msg']}",
-            where=_place(path),
+            f"cannot be read: {' '.join(str(error).split())[:400]}",
+            where=f"{path.parent.name}/{path.name}",
             rule=f"top-level keys are {', '.join(_File.model_fields)}; "
             f"a reference has {', '.join(_PrintedRow.model_fields)}",
         ) from None
-    except (OSError, ValueError) as error:
-        raise RecordError(
-            f"cannot be read: {error}", where=_place(path), rule="it is TOML in UTF-8"
-        ) from None
-    sources = {source.id: source for source in file.source}
-    rows = tuple(_row(path, file, sources, index) for index in range(len(file.reference)))
     return References(
         columns=tuple(file.columns), samples_per_pass=file.samples_per_pass, rows=rows
     )
 
 
-def _place(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
-
-
-def _row(path: Path, file: _File, sources: dict[str, Source], index: int) -> Reference:
-    printed = file.reference[index]
-    where = f"{_place(path)}, reference {index + 1}"
-    if len(printed.cells) != len(file.columns):
-        raise RecordError(
-            f"{len(printed.cells)} cells",
-            where=where,
-            rule=f"columns names {len(file.columns)}: {', '.join(file.columns)}",
-        )
-    if printed.source not in sources:
-        raise RecordError(
-            f"unknown source {printed.source!r}",
-            where=where,
-            remedy=f"sources are {', '.join(sorted(sources)) or 'missing'}",
-        )
-    strange = sorted(set(printed.cells_en) - set(file.columns))
-    if strange:
-        raise RecordError(
-            f"cells_en names {strange[0]!r}",
-            where=where,
-            rule=f"columns are {', '.join(file.columns)}",
-        )
+def _row(file: _File, number: int) -> Reference:
+    printed, sources = file.reference[number], {source.id: source for source in file.source}
+    for fault, wrong in (
+        (f"{len(printed.cells)} cells", len(printed.cells) != len(file.columns)),
+        (f"source {printed.source!r}", printed.source not in sources),
+        (f"cells_en names {[*printed.cells_en]}", not printed.cells_en.keys() <= {*file.columns}),
+    ):
+        if wrong:
+            raise ValueError(f"reference {number + 1}: {fault}")
     return Reference(
         source=sources[printed.source],
         cells=dict(zip(file.columns, printed.cells, strict=True)),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from trainmark import cases, devices
 from trainmark.data.generated import default_root
 from trainmark.errors import DataError, UsageError
-from trainmark.plan import case_key, overrides, resuming
-from trainmark.plan.choosing import capable_vendor, choose
+from trainmark.plan import resuming
+from trainmark.plan.choosing import capable_vendor, case_key, choose
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import (
     RUNS_DIR,
@@ -27,74 +27,34 @@ from trainmark.plan.plan import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from trainmark.plan.choosing import Choice, Elsewhere
+    from trainmark.plan.choosing import Elsewhere
     from trainmark.plan.request import RunRequest
     from trainmark.recipe import Recipe
     from trainmark.spec import Case, DataFacts
 
-PASSED_OVER = "accelerator-not-used"  # labels: see ``_labels``
-_GIVEN_PEAK = "given-peak"
-
-
-def _labels(
-    choice: Choice,
-    recipe: Recipe,
-    facts: DataFacts,
-    *,
-    oversubscribed: bool,
-    passed_over: bool,
-    simulated: bool,
-    peak_given: bool,
-) -> list[str]:
-    """Return what a reader of the figures must know at first sight.
-
-    Args:
-        passed_over: nobody asked for the processor; it was taken because an accelerator that is
-            here cannot be used.
-    """
-    labels = ["self-reported"]
-    if simulated:
-        labels.append(SIMULATED)
-    if recipe.target_value is None or (recipe.data == "real" and not facts.quality_comparable):
-        labels.append("performance-only")
-    if recipe.data == "generated":
-        labels.append("generated-data")
-    if oversubscribed:
-        labels.append("oversubscribed")
-    if passed_over:
-        labels.append(PASSED_OVER)
-    if peak_given:
-        labels.append(_GIVEN_PEAK)
-    if recipe.world is not None and recipe.world != choice.world:
-        labels.append(f"recipe-written-for-{recipe.world}")
-    return labels
+PASSED_OVER = "accelerator-not-used"  # label
 
 
 def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
     """Refuse a run that cannot end as its recipe asks."""
-    target = case.target(recipe)
-    if target and facts.best_quality is not None and not target.reached(facts.best_quality):
+    target, best = case.target(recipe), facts.best_quality
+    if target and best is not None and not target.reached(best):
         raise UsageError(
-            f"target_value={target.value:g} cannot be reached",
-            where="recipe field target_value",
-            rule=f"the best {case.metric} any model can score on this data is "
-            f"{facts.best_quality:.4g}",
+            f"target_value={target.value:g} cannot be reached", where="recipe field target_value",
+            rule=f"the best {case.metric} any model can score on this data is {best:.4g}",
             remedy="choose a target below it" if case.higher_is_better else "choose one above it",
-        )
+        )  # fmt: skip
     if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
         raise UsageError(
             f"eval_from_sample={recipe.eval_from_sample} has nothing to begin",
             where="recipe field eval_from_sample",
-            rule="it says when the evaluations of eval_every_samples begin",
             remedy="set eval_every_samples too, or eval_from_sample=none",
         )
-    if recipe.target_value is not None and not recipe.evaluates:
+    if target and not recipe.evaluates:
         raise UsageError(
-            f"target_value={recipe.target_value:g} cannot be reached without an evaluation",
-            where="recipe field eval_every_epochs",
-            rule="none is for recipes without a target",
-            remedy="add target_value=none",
-        )
+            f"target_value={target.value:g} cannot be reached without an evaluation",
+            where="recipe field eval_every_epochs", remedy="add target_value=none",
+        )  # fmt: skip
     needed = {"training": facts.train_samples}
     if recipe.evaluates:
         needed["evaluation"] = facts.eval_samples
@@ -149,41 +109,40 @@ def resolve(
         data.check_fit(folder, recipe, choice.nnodes * nproc, memory)
     standard = standard_of(case, choice.recipe_name, world=choice.world)
     fix_hp, extra = changes(
-        recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard],
-        rules=overrides.rules_of(case),
+        recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard]
     )  # fmt: skip
     extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
     about_data = {name: value for name, value in asdict(facts).items() if name != "changed_rules"}
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
     names = vendor.product_names() if here else []
-    labels = _labels(
-        choice,
-        recipe,
-        facts,
-        oversubscribed=here and vendor.counts_cores and nproc > vendor.count(),
-        simulated=devices.named_only(vendor),
-        passed_over=(
-            here and request.device is None and choice.hardware is None
-            and vendor.counts_cores and bool(devices.unusable())
-        ),
-        peak_given=request.peak_tflops is not None,
-    )  # fmt: skip
+    no_target = recipe.target_value is None
+    # What a reader of the figures must know at first sight.
+    labels = {
+        "self-reported": True,
+        SIMULATED: devices.named_only(vendor),
+        "performance-only": no_target or (recipe.data == "real" and not facts.quality_comparable),
+        "generated-data": recipe.data == "generated",
+        "oversubscribed": here and vendor.counts_cores and nproc > vendor.count(),
+        # Nobody asked for the processor: an accelerator that is here cannot be used.
+        PASSED_OVER: here and vendor.counts_cores and bool(devices.unusable())
+        and request.device is None and choice.hardware is None,
+        "given-peak": request.peak_tflops is not None,
+        f"recipe-written-for-{recipe.world}": recipe.world not in (None, choice.world),
+    }  # fmt: skip
     plan = Plan(
         suite_version=__version__,
         run_id=run_id,
         case=case.name,
         about=PlannedCase.of(case),
-        case_key=case_key.write(
-            case, vendor.name, nnodes=choice.nnodes, nproc=nproc, repeat=choice.repeat
-        ),
+        case_key=case_key(choice, vendor.name),
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
         compared_with=standard,
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
-        labels=labels,
+        labels=[x for x, told in labels.items() if told],
         device=PlannedDevice(
             vendor=vendor.name,
             torch_type=vendor.torch_type,
