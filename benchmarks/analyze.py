@@ -91,7 +91,7 @@ def _compare(path: Path, every: int, rounds: int) -> tuple[list[Bar], str]:
     print(f"  writing the log, one line of {every} matches", file=sys.stderr)
     write_log(path, every)
     ours = Runs(
-        [PROGRAM, "analyze", str(path), "--quiet", f"keyword={KEYWORD}",
+        [PROGRAM, "analyze", str(path), f"keyword={KEYWORD}",
          "time_unit=ms", "model_mode=4"]
     )  # fmt: skip
     plain = Runs([sys.executable, "-c", PLAIN_LOOP, str(path), KEYWORD])

@@ -286,15 +286,12 @@ class PrepareOption:
         """
         try:
             value = self.type(text)
+            fits = not self.choices or value in self.choices
         except ValueError:
-            value = None
-        if value is None or (self.choices and value not in self.choices):
-            raise UsageError(
-                f"{self.name} is {text}",
-                where=f"{self.name}={text}",
-                rule=self.rule,
-                remedy="leave it out for the default",
-            )
+            fits = False
+        if not fits:
+            remedy = "leave it out for the default"
+            raise UsageError(f"{self.name} is {text}", rule=self.rule, remedy=remedy)
         return value
 
 

@@ -230,10 +230,10 @@ def test_list_devices_has_the_peaks_of_known_products_with_their_evidence(cli, m
     }
     monkeypatch.setattr(devices, "load_all", lambda: (known, []))
     _, out, _ = cli("list", "devices", "--json")
-    assert [found["dense_tflops"] for found in json.loads(out)["devices"]] == [
+    assert [found["products"] for found in json.loads(out)["devices"]] == [
         "NVIDIA H100 NVL: fp32 60 (B), tf32 417.5 (B), bf16 835.5 (B), fp16 835.5 (B), "
         "fp8 1670.5 (B)",
-        "-",
+        "Fake CPU",
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.options import Json, Lang, Output, Quiet
+from trainmark.cli.options import Json, Lang, Output
 from trainmark.cli.output import (
     say,
     say_faults,
@@ -22,7 +22,7 @@ from trainmark.cli.output import (
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, RecordError, TrainmarkError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 EXAMPLES = {
     "bundle": """\
@@ -112,39 +112,25 @@ def _push(
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
     from trainmark.library.archive import ENDING
     from trainmark.library.bundle import BundleError, pack
+    from trainmark.library.selection import find_runs
     from trainmark.server.client import Client, RefusedBundleError, token_of
 
-    failed, secret = False, token_of(token_file)
-    client = Client(url, secret, insecure_http=insecure_http)
+    failed, client = False, Client(url, token_of(token_file), insecure_http=insecure_http)
     with closing(client), tempfile.TemporaryDirectory() as place:
-        for path, launches in (found for word in words for found in _found(word)):
-            try:
-                file = path
-                if launches:
-                    file = Path(place) / f"run{ENDING}"
-                    pack([launches], file, key=key)
-                for run in client.send(file).runs:
-                    say(run.page)
-            except (BundleError, RefusedBundleError) as error:
-                error.where = f"{path}: {error.where}" if error.where else str(path)
-                say_faults([error])
-                failed = True
+        for word in words:
+            bundle = word.name.endswith(ENDING)
+            for launches in [[word]] if bundle else find_runs(word):
+                try:
+                    file = word if bundle else Path(place) / f"run{ENDING}"
+                    if not bundle:
+                        pack([launches], file, key=key)
+                    for run in client.send(file).runs:
+                        say(run.page)
+                except (BundleError, RefusedBundleError) as error:
+                    say_remark(f"{launches[0]}: {error}")
+                    failed = True
     if failed:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _found(word: Path) -> Iterator[tuple[Path, Sequence[Path]]]:
-    """Yield what a word names: each run with its launches; a bundle without any."""
-    from trainmark.library.archive import ENDING
-    from trainmark.library.selection import find_runs
-
-    if word.name.endswith(ENDING):
-        if not word.is_file():
-            raise RecordError("no such bundle", where=str(word))
-        yield word, ()
-        return
-    for launches in find_runs(word):
-        yield launches[0] if len(launches) == 1 else launches[0].parent, launches
 
 
 def verify(
@@ -193,19 +179,17 @@ def export(
     from trainmark.library.selection import select
     from trainmark.pages.exports.forms import WRITERS, to_text
 
-    if output is None and form in WRITERS:
-        raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
     found = select(runs or [])
     if not found.records:
         raise RecordError("no record there", rule="rows of pages are not exported")
-    if output is None:
-        say(to_text(form, found.records, found.places), newline=False)
+    if form in WRITERS:
+        if output is None:
+            raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
+        with writing(output):
+            WRITERS[form](found.records, output)
     else:
-        if form in WRITERS:
-            with writing(output):
-                WRITERS[form](found.records, output)
-        else:
-            write_text(output, to_text(form, found.records, found.places))
+        write_text(output, to_text(form, found.records, found.places))
+    if output:
         say(str(output), err=True)
     say_refuted(found)
 
@@ -241,7 +225,6 @@ def analyze(
         ),
     ],
     as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Read the figures of a training log of another program; --json prints them all."""
     from trainmark.library.analysis import analyze as analysed
@@ -264,8 +247,7 @@ def analyze(
     said = options(parse_assignments(keys))
     analyses = [analysed(log, said) for log in logs]
     for analysis in analyses:
-        if not quiet:
-            say(text(analysis), err=True)
+        say(text(analysis), err=True)
         if as_json:
             say_json(analysis.figures)
         say(analysis.record.to_json())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from itertools import zip_longest
-from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from unicodedata import east_asian_width
 
 import typer
 
@@ -28,7 +26,7 @@ EXAMPLES = {
   trainmark list recipes            each case's recipes with their main fields
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list options            what `prepare` takes as KEY=VALUE
-  trainmark list launchers --site site.yaml    what can start runs from here
+  trainmark list launchers          what can start runs from here
   trainmark list divisions          what the closed and the open rules of each case ask
   trainmark list schema > record.schema.json
 """,
@@ -42,65 +40,49 @@ What = Literal[
 ]  # fmt: skip
 
 
-def _of_cases(what: str, loaded: Sequence[Case], lang: str) -> Rows:
-    """Return the rows of a section that follows from the cases alone."""
+def _of_case(what: str, case: Case, lang: str) -> Rows:
+    """Return the rows of a section that follows from a case alone."""
     from trainmark.recipe import FIELD_ALIASES
 
     short = {full: alias for alias, full in reversed(FIELD_ALIASES.items())}
-    match what:
-        case "cases":
-            return [
-                {
-                    "name": case.name, "task": case.task.in_language(lang), "model": case.model,
-                    "dataset": case.dataset, "quality": case.metric,
-                    "aliases": ", ".join(case.aliases),
-                }
-                for case in loaded
-            ]  # fmt: skip
-        case "recipes":
-            return [
-                {
-                    "case": case.name, "recipe": name, "data": recipe.data,
-                    "world": recipe.world or "any", "batch": recipe.micro_batch_size,
-                    "accumulation": recipe.grad_accum_steps, "lr": recipe.learning_rate,
-                    "precision": recipe.precision, "target": recipe.target_value,
-                }
-                for case in loaded
-                for name, recipe in case.recipes.items()
-            ]  # fmt: skip
-        case "fields":
-            return [
-                {
-                    "case": case.name, "field": item.name, "short": short.get(item.name, ""),
-                    "rule": item.metadata["rule"], "meaning": item.metadata["doc"],
-                }
-                for case in loaded
-                for item in fields(case.recipe_type)
-            ]  # fmt: skip
-        case "options":
-            return [
-                {"case": case.name, "option": one.name, "values": one.rule, "meaning": one.help}
-                for case in loaded
-                for one in case.prepare_options
-            ]
-    return [row for case in loaded for row in _division(case)]
-
-
-def _division(case: Case) -> Rows:
+    if what == "cases":
+        return [{
+            "name": case.name, "task": case.task.in_language(lang), "model": case.model,
+            "dataset": case.dataset, "quality": case.metric, "aliases": ", ".join(case.aliases),
+        }]  # fmt: skip
+    if what == "recipes":
+        return [
+            {
+                "case": case.name, "recipe": name, "data": recipe.data,
+                "world": recipe.world or "any", "batch": recipe.micro_batch_size,
+                "accumulation": recipe.grad_accum_steps, "lr": recipe.learning_rate,
+                "precision": recipe.precision, "target": recipe.target_value,
+            }
+            for name, recipe in case.recipes.items()
+        ]  # fmt: skip
+    if what == "fields":
+        return [
+            {
+                "case": case.name, "field": item.name, "short": short.get(item.name, ""),
+                "rule": item.metadata["rule"], "meaning": item.metadata["doc"],
+            }
+            for item in fields(case.recipe_type)
+        ]  # fmt: skip
+    if what == "options":
+        return [
+            {"case": case.name, "option": one.name, "values": one.rule, "meaning": one.help}
+            for one in case.prepare_options
+        ]
     from trainmark.plan.overrides import rules_of
     from trainmark.recipe import fields_under
 
     rules = rules_of(case).model_dump(mode="json", exclude_unset=True)
-    tunable = dict.fromkeys(sorted(fields_under(case.recipe_type, "closed")), "any value")
-    rules["values"] = tunable | rules.get("values", {})
+    rules["closed"]["changes"] = sorted(fields_under(case.recipe_type, "closed"))
     return [
-        {
-            "case": case.name, "division": part, "key": key,
-            "value": value if isinstance(value, str) else json.dumps(value),
-        }
+        {"case": case.name, "division": part, "key": key, "value": json.dumps(value)}
         for part, asked in rules.items()
         for key, value in asked.items()
-    ]  # fmt: skip
+    ]
 
 
 def _devices() -> Rows:
@@ -108,47 +90,41 @@ def _devices() -> Rows:
 
     known, faults = devices.load_all()
     say_faults([*faults, *devices.unusable()])
-    return [
-        {
-            "name": vendor.name,
-            "torch": vendor.torch_type,
-            "present": vendor.count(),
-            "taken": "only if named" if devices.named_only(vendor) else "if the first present",
-            "products": ", ".join(products) or "-",
-            "collectives": vendor.collective_backend,
-            "dense_tflops": "; ".join(filter(None, map(_peaks, known_peaks))) or "-",
-        }
-        for vendor in known.values()
-        for products in [sorted(set(vendor.product_names()))]
+    rows = []
+    for vendor in known.values():
+        products, named = sorted(set(vendor.product_names())), devices.named_only(vendor)
         # None is published for a processor or a simulation, and reading the table takes 12 ms.
-        for known_peaks in [() if vendor.counts_cores or devices.named_only(vendor) else products]
-    ]
+        told = products if vendor.counts_cores or named else map(_with_peaks, products)
+        rows.append({
+            "name": vendor.name, "torch": vendor.torch_type, "present": vendor.count(),
+            "taken": "only if named" if named else "if the first present",
+            "collectives": vendor.collective_backend, "products": "; ".join(told) or "-",
+        })  # fmt: skip
+    return rows
 
 
-def _peaks(product: str) -> str:
-    """Return the published dense peaks of a product, with the evidence of each."""
+def _with_peaks(product: str) -> str:
+    """Return a product with its published dense peaks in TFLOP/s, and the evidence of each."""
     from trainmark.devices.peaks import dense_peaks
 
     found = dense_peaks(product)
     rates = (f"{one.precision} {one.flops_per_second / 1e12:g} ({one.evidence})" for one in found)
-    return f"{product}: {', '.join(rates)}" if found else ""
+    return f"{product}: {', '.join(rates)}" if found else product
 
 
-def _launchers(chosen: Path | None) -> Rows:
+def _launchers() -> Rows:
     from trainmark.launch import launchers
-    from trainmark.launch.site import LOCAL, NAMES, default_file, read_site
+    from trainmark.launch.site import LOCAL, NAMES, read_site
 
-    site, file = read_site(chosen), chosen or default_file()
+    site = read_site(None)
     return [
         {
-            "name": name,
+            "name": name, "taken": "by default" if name == site.launcher else "if named",
             "here": "yes" if why is None else f"no: {why}",
-            "taken": "by default" if name == site.launcher else "if named",
-            "site": "-" if file is None else str(file),
         }
         for name in NAMES
         for why in [None if name == LOCAL else launchers.absent(name, site)]
-    ]
+    ]  # fmt: skip
 
 
 def _audit_rules(lang: str) -> Rows:
@@ -157,17 +133,15 @@ def _audit_rules(lang: str) -> Rows:
     from trainmark.spec import message
 
     return [
-        {
-            "rule": name, "severity": severity,
-            "definition": render(message(f"audit_rule.{name}"), lang),
-        }
+        {"rule": name, "severity": severity,
+         "definition": render(message(f"audit_rule.{name}"), lang)}
         for name, (severity, _) in audit.RULES.items()
     ]  # fmt: skip
 
 
 def _width(text: str) -> int:
     """Return the columns that a terminal takes for a text; two for a Chinese character."""
-    return sum(2 if east_asian_width(sign) in "WF" else 1 for sign in text)
+    return len(text) + sum(sign > "\u2e7f" for sign in text)
 
 
 def _print_table(title: str, rows: Rows) -> None:
@@ -178,27 +152,20 @@ def _print_table(title: str, rows: Rows) -> None:
     cells += [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     words = [max(map(_width, " ".join(column).split())) for column in zip(*cells, strict=True)]
-    while sum(widths) + 2 * len(widths) > max(get_terminal_size().columns, 80) - 2:
-        spare = [width - least for width, least in zip(widths, words, strict=True)]
-        if not any(spare):
-            break
-        widths[spare.index(max(spare))] -= 1
+    spare = [width - word for width, word in zip(widths, words, strict=True)]
+    while any(spare) and sum(widths) + 2 * len(widths) > max(get_terminal_size().columns, 80) - 2:
+        widest = spare.index(max(spare))
+        widths[widest], spare[widest] = widths[widest] - 1, spare[widest] - 1
     for row in cells:
         folded = [wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
         for line in zip_longest(*folded, fillvalue=""):
-            text = "  ".join(
-                part + " " * (width - _width(part))
-                for part, width in zip(line, widths, strict=True)
-            )
-            say("  " + text.rstrip())
+            padded = (x + " " * (width - _width(x)) for x, width in zip(line, widths, strict=True))
+            say(f"  {'  '.join(padded)}".rstrip())
     say("")
 
 
 def list_(
     what: Annotated[What | None, typer.Argument(help="One section only.")] = None,
-    site: Annotated[
-        Path | None, typer.Option(help="File with a site's settings, for launchers.")
-    ] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
@@ -211,8 +178,7 @@ def list_(
     from trainmark import cases
 
     of_machine: dict[str, Callable[[], Rows]] = {
-        "devices": _devices, "launchers": lambda: _launchers(site),
-        "audit-rules": lambda: _audit_rules(lang),
+        "devices": _devices, "launchers": _launchers, "audit-rules": lambda: _audit_rules(lang),
     }  # fmt: skip
     names = (what,) if what else ("cases", "recipes", "devices")
     loaded: Sequence[Case] = ()
@@ -220,9 +186,10 @@ def list_(
         loaded, faults = cases.load_all()
         say_faults(faults)
     found = {
-        name: of_machine[name]() if name in of_machine else _of_cases(name, loaded, lang)
+        name: of_machine[name]() if name in of_machine
+        else [row for case in loaded for row in _of_case(name, case, lang)]
         for name in names
-    }
+    }  # fmt: skip
     if as_json:
         say_json(found, indent=2)
         return

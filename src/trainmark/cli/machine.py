@@ -94,10 +94,6 @@ def ceilings(
         float | None,
         typer.Option(min=0.01, max=3600, help="Seconds of one measurement; default: 3, full 15."),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=1, max=1e6, help="Seconds for everything; default: by the budget."),
-    ] = None,
     as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
@@ -114,7 +110,7 @@ def ceilings(
     with stop_signals_noted() as stop, others_to_stderr():
         found = measure_ceilings(
             stop, device=request.device, nproc=request.nproc or 1, budget_s=budget, full=full,
-            timeout_s=timeout or _STARTING_S + 3 * _MOST_KINDS * budget,
+            timeout_s=_STARTING_S + 3 * _MOST_KINDS * budget,
         )  # fmt: skip
     if as_json:
         say_json(Redactor().document(found))  # it is passed on

@@ -14,11 +14,10 @@ import typer
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from trainmark.errors import TrainmarkError
     from trainmark.library.selection import Selection
-    from trainmark.record.record import Record
 
 
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
@@ -84,8 +83,8 @@ def writing(output: Path) -> Iterator[None]:
         ) from error
 
 
-def write_text(output: Path, text: str) -> None:
-    """Write a file that the user named with ``-o``, whole or not at all.
+def write_text(output: Path | None, text: str) -> None:
+    """Write a file that the user named with ``-o``, whole or not at all; None: print the text.
 
     A pipe, a device or a link stays what it is.
 
@@ -94,38 +93,15 @@ def write_text(output: Path, text: str) -> None:
     """
     from trainmark.data.documents import written_whole
 
+    if output is None:
+        say(text, newline=False)
+        return
     with writing(output):
         if output.is_symlink():
             output.write_text(text, encoding="utf-8")
         else:
             with written_whole(output) as file:
                 file.write(text.encode())
-
-
-def print_records(
-    found: Sequence[tuple[Path, Record]], *, as_json: bool, repeated: bool, lang: str = "en"
-) -> None:
-    """Print the records of a run: as JSON, in a list where it is a series, or what matters of them.
-
-    Args:
-        found: the folder of each launch and its record.
-    """
-    if as_json:
-        documents = [record.model_dump(mode="json") for _, record in found]
-        say_json(documents if repeated or len(documents) != 1 else documents[0])
-        return
-    if not found:
-        return
-    from trainmark.pages.page import beside
-    from trainmark.pages.summary import first_lines
-
-    records, folder = [record for _, record in found], from_here(found[0][0])
-    whole = folder.parent if repeated else folder
-    say("\n".join(first_lines(records, beside(records, whole), lang)))
-    say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
-    page = whole / "page.html"
-    if page.exists():
-        say(f"page: {page}")
 
 
 def from_here(path: Path) -> Path:

@@ -17,8 +17,8 @@ from trainmark.cli.output import (
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.judge.comparison.sides import Result
     from trainmark.library.selection import Selection
+    from trainmark.pages.sections.ruler import Result
 
 EXAMPLES = {
     "report": """\
@@ -96,10 +96,8 @@ def report(
         text = markdown_page(found.records, lang)
     else:
         text = html_page(found.records, lang, against=others, price=price)
-    if text and output:
+    if text:
         write_text(output, text)
-    elif text:
-        say(text, newline=False)
     if output:
         say(str(output), err=True)
     say_refuted(found)
@@ -112,14 +110,10 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
 
     if against is None:
         return beside(shown.records, shown.folders[0] if shown.folders else None)
-    results: list[Result] = []
-    for word in against:
-        found = select([word])
-        if not found.records and not found.rows:
-            remedy = "name runs, pages of results or a case that has published rows"
-            raise UsageError(f"{word} holds no result", where="--against", remedy=remedy)
-        results += [*found.records, *found.rows]
-    return results
+    found = select(against)
+    if not found.records and not found.rows:
+        raise UsageError(f"{' '.join(against)}: no result", where="--against")
+    return [*found.records, *found.rows]
 
 
 def results(

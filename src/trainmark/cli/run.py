@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
-from trainmark.cli.output import from_here, print_records, say, say_json, say_remark
+from trainmark.cli.output import from_here, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
+    from trainmark.api import Records
     from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
 
@@ -61,7 +62,7 @@ def run(
         raise UsageError("run takes a case or --attach RUN", where="CASE")
     if attach is not None:
         records = api.attached(attach, cancel=cancel, quiet=quiet)
-        _print_records(records, lang, as_json=as_json, repeated=False)
+        _print_records(records, lang, as_json=as_json)
         return
     request = RunRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
@@ -115,15 +116,28 @@ def _run_once(plan: Plan, site: Site, lang: str, *, as_json: bool, quiet: bool) 
     if stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"
         say_remark(f"stopped by {stop.signal_name} {done}")
-    _print_records(records, lang, as_json=as_json, repeated=plan.repeat_count > 1, failed=stopped)
+    _print_records(records, lang, as_json=as_json, repeated=plan.repeat_count > 1)
+    if stopped:
+        raise typer.Exit(EXIT_FAILED)
 
 
-def _print_records(
-    records: Any, lang: str, *, as_json: bool, repeated: bool, failed: bool = False
-) -> None:
-    found = list(zip(records.places, records, strict=True))
-    print_records(found, as_json=as_json, repeated=repeated, lang=lang)
-    if failed or not all(record.passed for record in records):
+def _print_records(records: Records, lang: str, *, as_json: bool, repeated: bool = False) -> None:
+    """Print the records of a run, as JSON or what matters of them; end with 1 if one failed."""
+    from trainmark.pages.page import beside
+    from trainmark.pages.summary import first_lines
+
+    if as_json:
+        documents = [record.model_dump(mode="json") for record in records]
+        say_json(documents if repeated else documents[0])
+    elif records:
+        folder = from_here(records.places[0])
+        whole = folder.parent if repeated else folder
+        say("\n".join(first_lines(records, beside(records, whole), lang)))
+        say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
+        page = whole / "page.html"
+        if page.exists():
+            say(f"page: {page}")
+    if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 
 
