@@ -1,4 +1,4 @@
-"""Launches and rows for tests of comparisons: the golden record with other figures and times."""
+"""Launches for tests of comparisons: the golden record with other figures and times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from fakes import GOLDEN
 from trainmark.record.record import FigureEntry, Record, Steps
-from trainmark.record.rows import Reading, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,14 +67,3 @@ def turns(a: Sequence[float], b: Sequence[float], **of_b: Any) -> tuple[list[Rec
                 launch("ab"[side] + str(number), number, minute, figures=rates, **given)
             )
     return sides
-
-
-def row(line: int, rate: float | None = 200.0, **changes: Any) -> Row:
-    """Return a row of the golden launches' work: 1x2, TF32, bs=96 and lr=0.00015."""
-    given = {
-        "file": "page.md", "line": line, "form": "flagperf", "raw": "", "configuration": "1x2",
-        "case": "distilbert_sst2", "nnodes": 1, "nproc": 2, "precision": "tf32", "evidence": "C",
-        "device": "A100", "changes": {"bs": "96", "lr": "1.5e-4"},
-        "figures": {"p_core": Reading(value=rate, unit="samples/s", raw="")},
-    }  # fmt: skip
-    return Row(**given | changes)

@@ -38,7 +38,7 @@ from trainmark.record.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from typing import Literal, Unpack
+    from typing import Any, Literal, Unpack
 
     import pandas as pd
     import pyarrow as pa
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
     from trainmark.plan.request import RunFields
-    from trainmark.record.rows import Row
     from trainmark.record.work import Outcome
 
-    Compared = Sequence[Record | Row] | Sequence[str | Path] | str | Path
+    Compared = Sequence[Record] | Sequence[str | Path] | str | Path
     Say = Callable[[object], None]
 
 __all__ = [
@@ -91,9 +90,7 @@ class Records(list[Record]):
 
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
         """Return the result page as Markdown, or as HTML: a file in both languages."""
-        if not html:
-            return markdown_page(self, lang)
-        return html_page(self, lang)
+        return html_page(self, lang) if html else markdown_page(self, lang)
 
     def frame(self, *, steps: bool = False) -> pd.DataFrame:
         """Return the records as a data frame; see ``trainmark.frame``."""
@@ -149,14 +146,14 @@ def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say
             say(f"the other launches ({left}) would come to the time limit too: left out")
             break
     if plan.repeat_count > 1 and records:
-        _written(partial(write_repeats, records, Path(plan.run_dir)), say)
+        _draw(write_repeats, records, Path(plan.run_dir), say=say)
     return records
 
 
-def _written(write: Callable[[], None], say: Say) -> None:
+def _draw(write: Callable[..., None], *given: Any, say: Say) -> None:
     """Write pages; what prevents it is no fault of the run, whose record is there."""
     try:
-        write()
+        write(*given)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run ended as it did
         say(f"{error or type(error).__name__}; `trainmark report -o page.html` draws it later")
 
@@ -170,7 +167,7 @@ def launch_one(
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
     record = launch_shown(single, site, label, stop, quiet=quiet)
-    _written(partial(write_pages, [record], Path(single.run_dir)), say)
+    _draw(write_pages, [record], Path(single.run_dir), say=say)
     return record
 
 
@@ -205,7 +202,7 @@ def run_entries(
             launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
         )  # fmt: skip
         for outcome in outcomes:
-            _written(partial(write_missing, outcome), say)
+            _draw(write_missing, outcome, say=say)
     return outcomes, stop.signal_name
 
 
@@ -217,14 +214,11 @@ def submitted(plan: Plan, site: Site) -> str:
     """
     can = plan.node_processes > 0 and submission.command(plan, site).submits
     if not can or plan.repeat_count > 1:
+        what = f"{plan.repeat_count} launch(es) on {plan.launcher}"
         raise UsageError(
-            "several launches cannot be detached"
-            if can
-            else f"{plan.launcher} does not go on alone",
-            where="--detach",
-            rule="an engine must keep the job, and a job is one launch",
+            what, where="--detach", rule="an engine must keep the job, and a job is one launch",
             remedy="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
-        )
+        )  # fmt: skip
     return submission.prepare(plan, site)().id
 
 
@@ -239,7 +233,7 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
     stop = StopRequest("SIGINT" if cancel else None)
     said = (lambda _: None) if quiet else job_line(Progress(plan), plan.case)
     record = submission.follow(plan, running, stop, said)
-    _written(partial(write_pages, [record], folder), _warn)
+    _draw(write_pages, [record], folder, say=_warn)
     return Records([record], [folder])
 
 
@@ -305,7 +299,7 @@ def compare(
     """Compare the launches ``b`` with the launches ``a``; see ``comparison.compare``.
 
     Args:
-        a: records, or words as ``load`` takes them, which may also name published figures.
+        a: records, or words as ``load`` takes them.
         figures: names as in a record; None: the throughputs that both sides have.
         threshold: share by which a ratio must differ from 1, with its whole interval.
         allow: keys of the work in which the sides may differ.
@@ -316,19 +310,15 @@ def compare(
     """
     figures = [figures] if isinstance(figures, str) else figures
     allow = [allow] if isinstance(allow, str) else allow
-    first, other = _results(a), _results(b)
-    return compare_results(first, other, figures=figures, threshold=threshold, allow=allow)
+    sides = [
+        [x for one in given for x in ([one] if isinstance(one, Record) else _launches(one))]
+        for given in ([side] if isinstance(side, str | Path) else side for side in (a, b))
+    ]
+    return compare_results(*sides, figures=figures, threshold=threshold, allow=allow)
 
 
-def _results(given: Compared) -> Sequence[Record | Row]:
-    results: list[Record | Row] = []
-    for one in [given] if isinstance(given, str | Path) else given:
-        if isinstance(one, str | Path):
-            found = select([str(one)])
-            results += [*found.records, *found.rows]
-        else:
-            results.append(one)
-    return results
+def _launches(word: str | Path) -> Sequence[Record]:
+    return select([str(word)], rows=False).records
 
 
 def audit_results(*words: str | Path, only: Iterable[str] = ()) -> list[Finding]:

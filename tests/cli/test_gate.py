@@ -69,7 +69,7 @@ def test_a_tolerance_that_hides_regressions_is_told(gate: Call) -> None:
     code, out, err = gate(
         "gate", "runs/wild", "--write", "-", "--figure", "p_train", "--figure", "mem"
     )
-    assert (code, "worse_by: 100%" in out) == (0, True)
+    assert (code, "worse_by: 1.0" in out) == (0, True)
     assert "wide tolerance of p_train: " in err
 
 

@@ -13,14 +13,14 @@ from trainmark import __version__, cases, devices
 from trainmark.check.case_check import description_faults
 from trainmark.cli.app import main
 from trainmark.errors import RecordError, UsageError
-from trainmark.judge.compliance import Compliance, check
+from trainmark.judge.compliance import check
 from trainmark.plan import overrides, reference, resolving
 from trainmark.plan.request import RunRequest
 from trainmark.record.record import Evidence, Record
 from trainmark.spec import DataFacts, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
 TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
@@ -46,66 +46,61 @@ def changed(**updates: Any) -> Record:
     return planned().model_copy(update=updates)
 
 
-def broken(found: Compliance) -> tuple[set[str], set[str]]:
-    """Return the rules of the closed and of the open division that are not kept."""
-    closed, opened = (
-        {judged.rule for judged in found.divisions[name] if not judged.kept}
-        for name in ("closed", "open")
-    )
-    return closed, opened
+OPEN = {"rules": "open", "extra": {"weight_decay": 0.1}}
 
 
-def test_five_sound_launches_comply_with_both() -> None:
-    found = check([planned()] * 5)
-    assert broken(found) == (set(), set())
-    assert (found.claimed, found.compliant(), found.compliant("open")) == ("closed", True, True)
+def broken(launches: list[Record]) -> set[str]:
+    """Return the rules that are not kept."""
+    return {judged.rule for judged in check(launches).rules if not judged.kept}
 
 
-BOTH = ("closed", "open")
+@pytest.mark.parametrize("changes", [{}, OPEN])
+def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
+    found = check([planned(**changes)] * 5)
+    assert (found.division, found.compliant) == (changes.get("rules", "closed"), True)
 
 
 @pytest.mark.parametrize(
-    ("rule", "launch", "divisions"),
+    ("rule", "launch", "in_open"),
     [
-        ("passed", changed(status="diverged"), BOTH),
-        ("same_work", planned(recipe={"kernels": "own"}), BOTH),
-        ("seeds", planned(recipe={"seed": 2}), ("closed",)),
-        ("target", changed(quality=TOY.quality.model_copy(update={"reached": False})), ("closed",)),
-        ("warmup", changed(steps=TOY.steps.model_copy(update={"warmup": 9})), BOTH),
-        ("evidence", changed(evidence=EVIDENCE[:-1]), ("closed",)),
-        ("evidence", changed(evidence=EVIDENCE[:2] + EVIDENCE[3:]), BOTH),
+        ("passed", changed(status="diverged"), True),
+        ("same_work", planned(recipe={"kernels": "own"}), True),
+        ("seeds", planned(recipe={"seed": 2}), False),
+        ("target", changed(quality=TOY.quality.model_copy(update={"reached": False})), False),
+        ("warmup", changed(steps=TOY.steps.model_copy(update={"warmup": 9})), True),
+        ("evidence", changed(evidence=EVIDENCE[:-1]), False),
+        ("evidence", changed(evidence=EVIDENCE[:2] + EVIDENCE[3:]), True),
         ("evidence", changed(trust=TOY.trust.model_copy(
-            update={"reasons": [message("evidence_altered", file="plan.json")]})), BOTH),
+            update={"reasons": [message("evidence_altered", file="plan.json")]})), True),
         ("doubts", changed(trust=TOY.trust.model_copy(
-            update={"reasons": [message("trust_simulated_device")]})), BOTH),
+            update={"reasons": [message("trust_simulated_device")]})), True),
     ],
 )  # fmt: skip
 def test_one_launch_of_five_that_breaks_a_rule_is_found(
-    rule: str, launch: Record, divisions: tuple[str, ...]
+    rule: str, launch: Record, *, in_open: bool
 ) -> None:
-    closed, opened = broken(check([*[planned()] * 4, launch]))
-    assert (closed, opened) == (
-        {rule} if "closed" in divisions else set(), {rule} if "open" in divisions else set(),
-    )  # fmt: skip
+    assert broken([*[planned()] * 4, launch]) == {rule}
+    claims = launch.model_copy(update={"plan": launch.plan.model_copy(update=OPEN)})
+    assert broken([*[planned(**OPEN)] * 4, claims]) == ({rule} if in_open else set())
 
 
 @pytest.mark.parametrize(
-    ("rules", "launch"),
+    ("rule", "changes"),
     [
-        ({"data"}, planned(data=TOY.plan.data.model_copy(update={"train_samples": 4095}))),
-        ({"scope"}, planned(recipe={"max_epochs": 20})),
-        ({"changes"}, planned(recipe={"weight_decay": 0.1}, extra={"weight_decay": 0.1},
-                              rules="open")),
+        ("data", {"data": TOY.plan.data.model_copy(update={"train_samples": 4095})}),
+        ("scope", {"recipe": {"max_epochs": 20}}),
+        ("changes", {"extra": {"weight_decay": 0.1}}),
     ],
-)  # fmt: skip
-def test_all_launches_of_other_work_break_the_closed_rules(rules: set[str], launch: Record) -> None:
-    closed, opened = broken(check([launch] * 5))
-    assert closed == rules
-    assert opened == set()
+)
+def test_all_launches_of_other_work_break_the_closed_rules(
+    rule: str, changes: dict[str, Any]
+) -> None:
+    assert broken([planned(**changes)] * 5) == {rule}
+    assert broken([planned(**changes | OPEN)] * 5) == set()
 
 
 def test_four_launches_are_too_few_and_none_is_refused() -> None:
-    assert broken(check([planned()] * 4)) == ({"launches"}, {"launches"})
+    assert broken([planned()] * 4) == {"launches"}
     with pytest.raises(RecordError):
         check([])
 
@@ -138,9 +133,9 @@ def test_what_plans_call_themselves_agrees_with_the_checker(
                 generated_root=tmp_path,
             )  # fmt: skip
             assert resolved.rules == rules, (recipe_name, words)
-            record = TOY.model_copy(update={"plan": resolved})
-            closed, _ = broken(check([record]))
-            assert ("changes" not in closed) == (rules == "closed"), (recipe_name, words)
+            found = check([TOY.model_copy(update={"plan": resolved})])
+            assert found.division == rules, (recipe_name, words)
+            assert "changes" not in {one.rule for one in found.rules if not one.kept}
 
 
 @pytest.mark.parametrize("name", cases.names())
@@ -195,8 +190,6 @@ def test_a_file_names_what_differs_from_the_general_rules(outside: Any) -> None:
     [
         ("[closed", "cannot be read"),
         ("[closed]\nlaunches = 0", "closed.launches"),
-        ("[values]\nweight_decay = [0.0]", "values.weight_decay: the closed rules do not let"),
-        ("[values]\nmicro_batch_size = [32]", "forbids a value of a shipped recipe"),
     ],
 )
 def test_a_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
@@ -208,30 +201,6 @@ def test_a_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
         description_faults(name)  # of `trainmark check`
 
 
-@pytest.mark.parametrize(
-    ("values", "word", "rules"),
-    [
-        ("{ least = 1, most = 128 }", "128", "closed"),
-        ("{ least = 1, most = 128 }", "129", "open"),
-        ("[64, 96]", "96", "closed"),
-        ("[64, 96]", "97", "open"),
-    ],
-)
-def test_a_value_outside_the_narrowed_ones_makes_a_plan_open(
-    outside: Any, values: str, word: str, rules: str, tmp_path: Path
-) -> None:
-    resolved = resolving.resolve(
-        RunRequest(
-            case=outside(f"[values]\nmicro_batch_size = {values}\n"), overrides={"bs": word},
-            device="cpu", out=tmp_path / "run",
-        ),
-        generated_root=tmp_path / "cache",
-    )  # fmt: skip
-    assert resolved.rules == rules
-    listed = resolved.extra if rules == "open" else resolved.fix_hp
-    assert listed == {"micro_batch_size": int(word)}
-
-
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("sys.argv", ["trainmark", *words])
     with pytest.raises(SystemExit) as ending:
@@ -239,28 +208,18 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(ending.value.code or 0)
 
 
-@pytest.fixture
-def result(tmp_path: Path) -> Callable[[Sequence[Record]], Path]:
-    """Return what writes launches into a folder, as their records alone."""
-
-    def write(records: Sequence[Record]) -> Path:
-        for number, record in enumerate(records, 1):
-            folder = tmp_path / "result" / f"r{number}"
-            folder.mkdir(parents=True)
-            (folder / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
-        return tmp_path / "result"
-
-    return write
-
-
-def test_the_command_ends_by_the_division_asked(
-    result: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_ends_by_the_division_that_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = str(result([planned()] * 5))
+    folder = str(tmp_path / "result")
+    for number in range(1, 6):
+        place = tmp_path / "result" / f"r{number}"
+        place.mkdir(parents=True)
+        (place / "record.json").write_text(planned().model_dump_json(), encoding="utf-8")
     assert command(monkeypatch, "audit", "--rules", folder, "--json") == 1  # no evidence
     (document,) = json.loads(capsys.readouterr().out)
-    assert document["compliant"] == {"closed": False, "open": False}
-    faults = [x for x in document["divisions"]["closed"] if not x["kept"]]
+    assert document["compliant"] is False
+    faults = [x for x in document["rules"] if not x["kept"]]
     assert [fault["rule"] for fault in faults] == ["evidence"]
     assert "evidence_absent" in faults[0]["found"]["args"]["wanting"]
     monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
@@ -268,7 +227,6 @@ def test_the_command_ends_by_the_division_asked(
     assert "closed: compliant" in capsys.readouterr().out
     command(monkeypatch, "audit", "--rules", folder, "--lang", "zh")
     assert "ok " not in capsys.readouterr().out
-    assert command(monkeypatch, "audit", "--rules", folder + "/r1", "--division", "open") == 1
+    assert command(monkeypatch, "audit", "--rules", folder + "/r1") == 1
     assert "at least 5 launches; there are 1" in capsys.readouterr().out
     assert command(monkeypatch, "audit", "--rules", folder + "/none") == 2
-    assert command(monkeypatch, "audit", "--rules", folder, "--division", "third") == 2

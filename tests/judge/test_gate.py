@@ -10,8 +10,14 @@ import pytest
 
 from comparison_records import golden, launch
 from trainmark.errors import UsageError
-from trainmark.judge.comparison.baseline import Baseline, take
-from trainmark.judge.comparison.gate import Judgement, against_baseline, against_history, exit_code
+from trainmark.judge.comparison.gate import (
+    Baseline,
+    Judgement,
+    against_baseline,
+    against_history,
+    exit_code,
+    take,
+)
 from trainmark.record.record import Cause, FigureEntry
 from trainmark.record.trust import graded
 from trainmark.spec import message

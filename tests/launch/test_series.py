@@ -18,7 +18,7 @@ from trainmark.launch.processes import StopRequest
 from trainmark.launch.submission import SITE_FILE
 from trainmark.pages.results import series_table
 from trainmark.pages.terminal import Screen
-from trainmark.plan import case_key
+from trainmark.plan import choosing
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import of_repeat
@@ -39,7 +39,7 @@ def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVe
     """Make plans the same on every machine: two accelerators, four cores."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "all_vendors", lambda: known)
-    monkeypatch.setattr(case_key, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(choosing, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return known

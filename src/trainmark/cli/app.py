@@ -62,7 +62,7 @@ VERBS = {
 _NAMES = [name for group in VERBS.values() for name in group]
 _MODULES = {
     "doctor": "machine", "ceilings": "machine", "check": "machine", "list": "list_",
-    "results": "report", "site": "serve", "gate": "judge", "audit": "judge",
+    "results": "report", "site": "serve", "compare": "judge", "gate": "judge", "audit": "judge",
     "bundle": "exchange", "verify": "exchange", "export": "exchange", "import": "exchange",
     "analyze": "exchange",
 }  # fmt: skip

@@ -18,7 +18,7 @@ from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.library.selection import Selection
-    from trainmark.pages.sections.ruler import Result
+    from trainmark.record.work import Result
 
 EXAMPLES = {
     "report": """\

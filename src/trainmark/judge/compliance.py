@@ -1,4 +1,4 @@
-"""Check the launches of a result against the closed and the open rules of their case.
+"""Check the launches of a result against the rules of the division that they claim.
 
 Owns how records are held to a rule; ``plan.overrides`` has what it asks. Whether evidence verifies
 is in the trust of the records.
@@ -22,11 +22,10 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.plan.overrides import Division, DivisionName, Rules
+    from trainmark.plan.overrides import Division, DivisionName
     from trainmark.record.record import Record
     from trainmark.spec import Case
 
-NAMES: tuple[DivisionName, ...] = ("closed", "open")
 # Reasons of a grade that a rule of their own judges.
 _JUDGED_APART = ("trust_not_passed", "trust_generated_data", "evidence_")
 
@@ -42,24 +41,25 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
-    """The launches of a result against both divisions; ``claimed`` is the one they claim."""
+    """The launches of a result against the division that they claim."""
 
     case: str
     run_ids: list[str]
-    claimed: DivisionName
-    divisions: dict[DivisionName, list[Judged]]
+    division: DivisionName
+    rules: list[Judged]
 
-    def compliant(self, division: DivisionName | None = None) -> bool:
-        """Tell whether all rules of ``division`` are kept; None: of the claimed one."""
-        return all(judged.kept for judged in self.divisions[division or self.claimed])
+    @property
+    def compliant(self) -> bool:
+        """Tell whether all rules are kept."""
+        return all(judged.kept for judged in self.rules)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it for JSON, with ``compliant`` by division."""
-        return asdict(self) | {"compliant": {name: self.compliant(name) for name in NAMES}}
+        """Return all of it for JSON."""
+        return asdict(self) | {"compliant": self.compliant}
 
 
 def check(records: Sequence[Record]) -> Compliance:
-    """Return how the launches of one result comply with both divisions of their case.
+    """Return how the launches of one result comply: with the open rules if one claims these.
 
     Args:
         records: read with their evidence, as ``selection.words.select`` does.
@@ -72,15 +72,9 @@ def check(records: Sequence[Record]) -> Compliance:
         raise RecordError("no record to check", remedy="name the launches of a result")
     name = records[0].plan.case
     case = cases.load(name) if name in cases.names() else None
-    rules = overrides.rules_of(case)
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
-    judged = {
-        division: [
-            *_of_work(records, rules, case, closed=division == "closed"),
-            *_of_launches(records, getattr(rules, division)),
-        ]
-        for division in NAMES
-    }
+    asked: Division = getattr(overrides.rules_of(case), claimed)
+    judged = [*_of_work(records, asked, case, claimed), *_of_launches(records, asked)]
     return Compliance(name, [record.run_id for record in records], claimed, judged)
 
 
@@ -95,25 +89,26 @@ def _nothing(rule: str, wanting: Iterable[str], **args: Any) -> Judged:
 
 
 def _of_work(
-    records: Sequence[Record], rules: Rules, case: Case | None, *, closed: bool
+    records: Sequence[Record], asked: Division, case: Case | None, claimed: DivisionName
 ) -> Iterator[Judged]:
     """Yield the rules about what was trained, and how."""
-    first, *others = map(work, records)
+    plans, (first, *others) = [record.plan for record in records], map(work, records)
     yield _nothing("same_work", (key for other in others for key in differing(first, other)))
-    fix_hp = fix_hp_text({k: v for record in records for k, v in record.plan.fix_hp.items()})
-    extra = fix_hp_text({k: v for record in records for k, v in record.plan.extra.items()})
-    kept = not closed or not any(record.plan.extra for record in records)
-    yield _rule("changes", kept, "_closed" if closed else "_open", fix_hp=fix_hp, extra=extra)
-    if closed and rules.closed.scope == "standard" and case is not None:
-        standards = ((x.plan.recipe, case.recipes.get(x.plan.compared_with)) for x in records)
+    fix_hp = fix_hp_text({k: v for plan in plans for k, v in plan.fix_hp.items()})
+    extra = fix_hp_text({k: v for plan in plans for k, v in plan.extra.items()})
+    yield _rule(
+        "changes", claimed == "open" or extra == "/", f"_{claimed}", fix_hp=fix_hp, extra=extra
+    )
+    if case is None:  # what it asks is not known
+        yield _nothing("scope", [f"case={plans[0].case}"])
+    elif asked.scope == "standard":
+        standards = ((plan.recipe, case.recipes.get(plan.compared_with)) for plan in plans)
         yield _nothing("scope", (
             f"{name}={recipe.get(name)}"
             for recipe, standard in standards
             for name in fields_under(case.recipe_type, "scope")
             if standard is None or recipe.get(name) != getattr(standard, name)
         ))  # fmt: skip
-    elif case is None:  # what it asks is not known
-        yield _nothing("scope", [f"case={records[0].plan.case}"])
 
 
 def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:

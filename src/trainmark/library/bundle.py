@@ -200,8 +200,8 @@ def _of_run(launches: dict[str, Record], folder: Path) -> Iterator[Check]:
         state: State = "broken" if trust.refuted(proven[-1].trust) else "unverifiable"
         yield _judged("record", place, findings, state, agreed)
     rules = compliance.check(proven)
-    unkept = [rule.found for rule in rules.divisions[rules.claimed] if not rule.kept]
-    kept = message("bundle_rules_kept", division=rules.claimed)
+    unkept = [rule.found for rule in rules.rules if not rule.kept]
+    kept = message("bundle_rules_kept", division=rules.division)
     yield _judged("rules", os.path.commonpath(launches), unkept, "noted", kept)
 
 

@@ -43,11 +43,9 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
     shown += [Paragraph(found.quality)] if found.quality else []
     sides = (("A", found.a), (b, found.b))
     for name, side in sides:
-        if side.trust:
-            line = trust_line(side.trust, side.verification, name)
-            shown.append(Paragraph(line, TONES[side.trust.grade]))
-    if not (found.a.evidence or found.b.evidence):
-        shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
+        line = trust_line(side.trust, side.verification, name)
+        shown.append(Paragraph(line, TONES[side.trust.grade]))
+    shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
     shown += [block for name, side in sides for block in _side(name, side)]
     for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
         if facts:
@@ -62,8 +60,6 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
 
 def _side(name: Phrase, side: Side) -> Iterator[Block]:
     """Yield what a reader must know of one side."""
-    if side.evidence:
-        yield Paragraph(t("compare.published", side=name, level=t(f"evidence.{side.evidence}")))
     for one in side.left_out:
         yield Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
 
@@ -117,12 +113,9 @@ def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
 
 
 def compliance_lines(found: Compliance, lang: str) -> Iterator[str]:
-    """Yield how launches comply with the divisions of their case, a line a rule."""
-    about = {"case": found.case, "launches": len(found.run_ids), "division": found.claimed}
-    yield cells.clean(say(t("compliance.of", **about), lang))
-    for name, rules in found.divisions.items():
-        kept = "yes" if found.compliant(name) else "no"
-        yield say(t(f"compliance.{kept}", division=name), lang)
-        for rule in rules:
-            mark = say(t(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
-            yield f"  {mark} {cells.clean(render(rule.found, lang))}"
+    """Yield how launches comply with the division that they claim, a line a rule."""
+    about = {"case": found.case, "launches": len(found.run_ids), "division": found.division}
+    yield cells.clean(say(t(f"compliance.{'yes' if found.compliant else 'no'}", **about), lang))
+    for rule in found.rules:
+        mark = say(t(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
+        yield f"  {mark} {cells.clean(render(rule.found, lang))}"

@@ -29,10 +29,9 @@ from trainmark.record.work import groups, printed_work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.comparison.sides import Result
     from trainmark.pages.summary import Price
     from trainmark.record.record import Record
-    from trainmark.record.work import Outcome
+    from trainmark.record.work import Outcome, Result
 
 REPEATS_FILE = "repeats.json"
 HTML_PAGE = "page.html"

@@ -36,9 +36,9 @@ from trainmark.record.work import differing, each_once, work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.comparison.sides import Result
     from trainmark.pages.document import Table, Tone
     from trainmark.record.record import Record, Trust
+    from trainmark.record.work import Result
 
 _DOUBTS = 2
 _LAUNCHES = 5  # lines at the end of a run

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 
+    Result = Record | Row  # a launch of ours, or a row that others published
+
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
 State = Literal["passed", "kept", "failed", "skipped", "left", "to run"]
@@ -83,6 +85,11 @@ def each_once(names: Iterable[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
             raise UsageError("the same run is given twice", where=name, remedy="name it once")
+
+
+def name_of(result: Result) -> str:
+    """Return the run id of a launch, or the place of a row."""
+    return f"{result.file}:{result.line}" if isinstance(result, Row) else result.run_id
 
 
 def groups(records: Sequence[Record]) -> list[list[Record]]:

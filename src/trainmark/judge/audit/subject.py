@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from trainmark.record.work import work
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from trainmark.record.record import Record
     from trainmark.record.rows import Row
 
@@ -69,11 +72,8 @@ class Subject:
     Args:
         name: of the case, else of the model as printed.
         table: what stands side by side has the same, of one workload; None: a record.
-        precision: as declared, in the words of recipes.
-        precisions: those that are named.
-        figures: what is above zero of them, in the units of a record's figures.
-        printed: all that is known of them.
-        raw: the text of a row's figures.
+        precisions: those that are named, in the words of recipes.
+        printed: figures that are known, in the units of a record's figures.
         work: what launches of the same work on any number of devices share; empty: a row.
         quality: what was reached of ``metric``; ``target`` as printed or planned.
     """
@@ -85,11 +85,8 @@ class Subject:
     table: tuple[str, int, str] | None = None
     world_size: int | None
     device: str | None
-    precision: str | None
-    precisions: tuple[str, ...] = ()
+    precisions: tuple[str, ...]
     printed: dict[str, float]
-    figures: dict[str, float]
-    raw: dict[str, str] = field(default_factory=dict)
     metric: str | None
     quality: float | None
     target: float | None
@@ -97,6 +94,17 @@ class Subject:
     work: str = ""
     record: Record | None = None
     row: Row | None = None
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures that are above zero."""
+        return {name: value for name, value in self.printed.items() if value > 0}
+
+    @property
+    def precision(self) -> str | None:
+        """The precision that is declared; None: none, or a mixture without a single peak."""
+        alone = self.record or not {"fp4", "fp8"} & {*self.precisions}
+        return self.precisions[0] if len({*self.precisions}) == 1 and alone else None
 
     @property
     def met(self) -> bool | None:
@@ -113,7 +121,8 @@ class Subject:
 
     def rounding(self, *names: str) -> float:
         """Return half a unit of the last digit of printed figures, as shares of them, summed."""
-        found = (_NUMBER.search(self.raw.get(name, "").replace(",", "")) for name in names)
+        told = self.row.figures if self.row else {}
+        found = (_NUMBER.search(told[x].raw.replace(",", "")) for x in names if x in told)
         printed = ((float(text[0]), len(text[1] or "")) for text in found if text)
         return sum(0.5 * 0.1**digits / number for number, digits in printed if number)
 
@@ -160,48 +169,45 @@ Subjects = Sequence[Subject]
 Hits = Iterator[tuple[Subject, Message]]  # what a rule yields
 
 
+def grouped(
+    subjects: Iterable[Subject], keys: Callable[[Subject], Iterable[object]]
+) -> list[list[Subject]]:
+    """Return the subjects of each key together; one with several keys is in several groups."""
+    groups: dict[object, list[Subject]] = defaultdict(list)
+    for one in subjects:
+        for key in keys(one):
+            groups[key].append(one)
+    return [*groups.values()]
+
+
 def of_record(record: Record, place: str) -> Subject:
     """Return the view of a record that was read from ``place``."""
     plan, quality = record.plan, record.quality
     products = {entry.get("name") for entry in record.environment.get("devices") or [] if entry}
-    known = {name: entry.value for name, entry in record.figures.items()}
     shared = [item for item in work(record).items() if item[0] not in _OF_WORLD]
     return Subject(
         file=place, configuration=record.case_key, name=plan.case, world_size=plan.world_size,
         device=products.pop() if len(products) == 1 else None,
-        precision=str(plan.recipe["precision"]), metric=quality.metric, target=quality.target,
-        printed=_present(known), figures=_present(known), quality=quality.value,
+        precisions=(plan.recipe["precision"],), metric=quality.metric, target=quality.target,
+        printed={name: x.value for name, x in record.figures.items() if x.value is not None},
+        quality=quality.value,
         workload=workload_of(plan.case, ""), record=record, work=str(sorted(shared)),
     )  # fmt: skip
 
 
 def of_row(row: Row) -> Subject:
     """Return the view of a printed row."""
-    figures = _present({name: entry.value for name, entry in row.figures.items()})
-    name = row.case or row.model or row.file
+    figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
+    name, metric = row.case or row.model or row.file, row.metric or ""
+    # What the page prints is what it claims, also where the reader knows better.
     words = re.findall(r"[a-z]+\d*", (row.cells.get("precision") or row.precision or "").lower())
-    precisions = tuple(_PRECISIONS[word] for word in words if word in _PRECISIONS)
     return Subject(
         file=row.file, line=row.line, table=(row.file, row.table, name),
-        configuration=row.configuration, name=name,
-        world_size=row.world_size, device=row.device,
-        # What the page prints is what it claims, also where the reader knows better.
-        precision=_declared(precisions), precisions=precisions,
-        metric=row.metric, quality=figures.get(row.metric or ""),
-        target=figures.get(f"{row.metric}_target"),
-        printed=figures, figures={name: value for name, value in figures.items() if value > 0},
-        raw={name: entry.raw for name, entry in row.figures.items()},
-        workload=workload_of(row.case, row.model), row=row,
+        configuration=row.configuration, name=name, world_size=row.world_size, device=row.device,
+        precisions=tuple(_PRECISIONS[word] for word in words if word in _PRECISIONS),
+        metric=row.metric, quality=figures.get(metric), target=figures.get(f"{metric}_target"),
+        printed=figures, workload=workload_of(row.case, row.model), row=row,
     )  # fmt: skip
-
-
-def _present(figures: dict[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-def _declared(named: tuple[str, ...]) -> str | None:
-    """Return the precision that is named; None: none, or a mixture without a single peak."""
-    return named[0] if len({*named}) == 1 and named[0] not in ("fp4", "fp8") else None
 
 
 @cache

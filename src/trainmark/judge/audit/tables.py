@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import combinations
 from math import log
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.judge.audit.subject import RATES, STARTING_S
+from trainmark.judge.audit.subject import RATES, STARTING_S, grouped
 from trainmark.plan.reference import SAME_WORK_RATIO
 from trainmark.record.stats import proportional
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.record.record import Record
+    from trainmark.spec import Message
 
-T = TypeVar("T")
-_PASS = 0.1  # of a pass over the data
-_TIMES = ("e2e_time", "train_time", "p_core")  # two launches have not all three in common
 _TIMED = {"e2e_time", "token/p/s", *RATES}
 _LEAST_FIGURES = 2
 _LEAST_RATIOS, _FINE = 3, 2e-3  # ratios of figures that are printed finely enough
@@ -37,50 +34,19 @@ _AGREES = 0.01  # beside what was rounded
 _ATTENTION = 0.3
 
 
-def convergence(subjects: Subjects) -> Hits:
-    """Yield what reached its quality in a fraction of a pass over the data."""
-    for one in subjects:
-        samples, rows = _samples_to_quality(one), one.workload.samples_per_pass
-        if samples is None:
-            continue
-        generated = one.record is not None and "generated-data" in one.record.labels
-        if rows and samples < _PASS * rows and not generated:
-            args = {"metric": one.metric, "value": one.quality, "samples": samples}
-            yield one, message("audit_few_passes", rows=rows, passes=samples / rows, **args)
-
-
-def _samples_to_quality(one: Subject) -> float | None:
-    """Return the samples, at most, until the target or a row's quality; None: not reached."""
-    record, target = one.record, one.target
-    if record is None:
-        most = one.samples_bounds()[1]
-        return most if most and one.quality and (target is None or one.met) else None
-    higher = record.plan.about.higher_is_better
-    for point in record.quality.history if target is not None else ():
-        if point.value is not None and (point.value >= (target or 0.0)) == higher:
-            return sum(record.steps.samples[: point.step])
-    return None
-
-
 def copies(subjects: Subjects) -> Hits:
-    """Yield each launch whose step times or figures are those of another launch."""
-    seen: dict[object, tuple[Record, str]] = {}
+    """Yield each launch whose step times are those of another launch, or proportional to them."""
+    seen: dict[bytes, tuple[Record, str]] = {}
     for one in subjects:
-        record = one.record
-        if record is None:
+        if (record := one.record) is None:
             continue
         times = record.steps.time_ns
-        figures = tuple(one.figures.get(name, 0.0) for name in _TIMES)
         # Proportional times have the same order.
-        keys: dict[str, object] = {"steps.time_ns": np.argsort(times, kind="stable").tobytes()}
-        keys |= {", ".join(_TIMES): figures} if all(figures) else {}
-        for same, key in keys.items():
-            first, place = seen.setdefault((same, key), (record, one.file))
-            alike = same != "steps.time_ns" or proportional(times, first.steps.time_ns)
-            if alike and first.run_id != record.run_id:
-                runs = {"run_id": record.run_id, "other": first.run_id}
-                yield one, message("audit_copy", same=same, place=place, **runs)
-                break
+        order = np.argsort(times, kind="stable").tobytes()
+        first, place = seen.setdefault(order, (record, one.file))
+        if first.run_id != record.run_id and proportional(times, first.steps.time_ns):
+            args = {"run_id": record.run_id, "other": first.run_id, "place": place}
+            yield one, message("audit_copy", same="steps.time_ns", **args)
 
 
 def same_figures(subjects: Subjects) -> Hits:
@@ -100,11 +66,10 @@ def same_figures(subjects: Subjects) -> Hits:
 
 def ratios(subjects: Subjects) -> Hits:
     """Yield rows of a card whose figures are another card's times one factor."""
-    groups: dict[object, list[Subject]] = defaultdict(list)
-    for one in subjects:
-        if one.row and one.device:
-            groups[one.name, one.device].append(one)
-    for first, other in combinations(groups.values(), 2):
+    cards = grouped(
+        subjects, lambda one: [(one.name, one.device)] if one.row and one.device else []
+    )
+    for first, other in combinations(cards, 2):
         if first[0].name != other[0].name:
             continue
         pairs = [(a, b) for b in other for a in first if _alike(a) == _alike(b)]
@@ -132,91 +97,83 @@ def _factors(a: Subject, b: Subject) -> Iterator[tuple[float, float]]:
 
 def scaling(subjects: Subjects) -> Hits:
     """Yield what is faster a device than fewer devices, or slower in all, at the same work."""
-    groups: dict[tuple[str, str], list[tuple[int, float, Subject]]] = defaultdict(list)
-    for one in subjects:
-        name, rate = one.rate_per_device()
-        for key in _works(one) if (rate or 0) > 0 and one.world_size else ():
-            groups[name, key].append((one.world_size or 1, rate, one))
     found = {}  # once, also where both batches agree
-    for (name, _), group in groups.items():
-
-        def apart(one: tuple[int, float, Subject], other: tuple[int, float, Subject]) -> bool:
-            (fewer, least, _), (world, rate, _) = sorted((one, other), key=lambda item: item[0])
-            above = rate > _ABOVE * least
-            return fewer < world and (above or rate * world * _ABOVE < least * fewer)
-
-        usual = median(log(rate) for _, rate, _ in group)
-
-        def order(item: tuple[int, float, Subject], usual: float = usual) -> tuple[float, int]:
-            # The one that is furthest from the others, of two rows that of more devices.
-            return round(abs(log(item[1]) - usual), 9), item[0]
-
-        for at, beside in _odd(group, apart, last=order):
-            (world, rate, one), (fewer, least, _) = at, beside
+    for group in grouped(subjects, _works):
+        for one, beside in _odd(group, _scales_oddly, _device_rate):
+            (name, rate), least = one.rate_per_device(), _device_rate(beside)
             args = {"rate": rate, "fewer_rate": least, "share": rate / least}
-            worlds = {"world_size": world, "fewer": fewer}
+            worlds = {"world_size": one.world_size, "fewer": beside.world_size}
             found[id(one)] = one, message("audit_scaling", figure=name, **worlds, **args)
     yield from found.values()
 
 
+def _device_rate(one: Subject) -> float:
+    return one.rate_per_device()[1]
+
+
+def _scales_oddly(one: Subject, other: Subject) -> bool:
+    """Tell whether more devices are faster, each, than fewer, or slower in all."""
+    fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
+    times = (more.world_size or 0) / (fewer.world_size or 1)
+    rate, least = _device_rate(more), _device_rate(fewer)
+    return times > 1 and (rate > _ABOVE * least or rate * times * _ABOVE < least)
+
+
 def _odd(
-    given: Sequence[T], apart: Callable[[T, T], bool], *, last: Callable[[T], Any]
-) -> Iterator[tuple[T, T]]:
+    given: Subjects,
+    apart: Callable[[Subject, Subject], bool],
+    value: Callable[[Subject], float],
+) -> Iterator[tuple[Subject, Subject]]:
     """Yield what contradicts most others, with one of these, until nothing contradicts.
 
-    Args:
-        last: of those that contradict as many, the one with the highest is named.
+    Of those that contradict as many, the one whose value is furthest from the median is named, of
+    two the later.
     """
-    rest = list(given)
-    while True:
+    rest, usual = list(given), median(log(value(one)) for one in given)
+    far = {id(one): round(abs(log(value(one)) - usual), 9) for one in given}
+    while rest:
         against = [[x for x in rest if x is not one and apart(one, x)] for one in rest]
-        worst = max(
-            range(len(rest)), key=lambda at: (len(against[at]), last(rest[at])), default=None
-        )
-        if worst is None or not against[worst]:
+        ranks = [(len(found), far[id(rest[at])], at) for at, found in enumerate(against)]
+        worst = max(ranks)[-1]
+        if not against[worst]:
             return
-        yield rest[worst], against[worst][0]
-        del rest[worst]
+        yield rest.pop(worst), against[worst][0]
 
 
-def _works(one: Subject) -> list[str]:
+def _works(one: Subject) -> list[object]:
     """Return what worlds must have in common: the batch of all devices, or that of each."""
+    name, rate = one.rate_per_device()
+    if not one.world_size or rate <= 0:
+        return []
     if one.row is None:
-        return [one.work]
+        return [(name, one.work)]
     changes = {name.lower(): text for name, text in one.row.changes.items() if name.lower() != "lr"}
     batch = next((changes.pop(name) for name in _BATCH if name in changes), "")
     sizes = [batch]
     if batch.isdecimal() and len(batch) < 16:
-        sizes.append(f"{int(batch) / (one.world_size or 1)} each")
-    shared = (one.table, one.device, one.row.precision, sorted(changes.items()))
-    return [str((*shared, size)) for size in sizes]
+        sizes.append(f"{int(batch) / one.world_size} each")
+    shared = (name, one.table, one.device, one.row.precision, str(sorted(changes.items())))
+    return [(*shared, size) for size in sizes]
 
 
 def side_by_side(subjects: Subjects) -> Hits:
     """Yield the rows of a table that trained another number of samples than most of it."""
-    tables: dict[object, list[Subject]] = defaultdict(list)
-    for one in subjects:
-        if one.table is not None and one.samples_bounds()[1]:
-            tables[one.table].append(one)
-    for rows in tables.values():
-        most = {id(one): one.samples_bounds()[1] for one in rows}
-        usual = median(map(log, most.values()))
-
-        def order(row: Subject, usual: float = usual) -> tuple[float, float]:
-            samples = row.samples_bounds()[1]
-            return round(abs(log(samples) - usual), 9), samples
-
-        for one, beside in _odd(rows, _other_samples, last=order):
-            samples, others = most[id(one)], most[id(beside)]
-            args = {"samples": samples, "others": others, "line": beside.line}
-            ratio, size = samples / others, one.workload.samples_per_pass
-            if size is None:
-                yield one, message("audit_side_by_side", ratio=ratio, **args)
+    for rows in grouped(
+        subjects, lambda one: [one.table] if one.table and _most_samples(one) else []
+    ):
+        for one, beside in _odd(rows, _other_samples, _most_samples):
+            samples, others = _most_samples(one), _most_samples(beside)
+            args = {"ratio": samples / others, "line": beside.line}
+            if size := one.workload.samples_per_pass:
+                passes = ", ".join(f"{_most_samples(row) / size:.1f}" for row in rows)
+                yield one, message("audit_passes_differ", passes=passes, rows=size, **args)
             else:
-                passes = ", ".join(f"{most[id(row)] / size:.1f}" for row in rows)
-                told = message("audit_passes_differ", passes=passes, rows=size, ratio=ratio,
-                               line=beside.line)  # fmt: skip
-                yield one, told
+                shown = {"samples": samples, "others": others}
+                yield one, message("audit_side_by_side", **shown, **args)
+
+
+def _most_samples(one: Subject) -> float:
+    return one.samples_bounds()[1]
 
 
 def _other_samples(one: Subject, other: Subject) -> bool:
@@ -238,14 +195,16 @@ def _other_samples(one: Subject, other: Subject) -> bool:
 
 def mfu(subjects: Subjects) -> Hits:
     """Yield rows whose MFU does not follow from their throughput."""
-    tables: dict[object, list[Subject]] = defaultdict(list)
-    for one in (one for one in subjects if one.row):
-        found = list(_against_peak(one))
-        yield from found
-        if one.row and one.device and _implied(one) and not found:
-            tables[one.table, one.device, one.row.precision].append(one)
-    for rows in tables.values():
-        for one, usual in _odd(rows, lambda a, b: _apart(a, b) > 0, last=lambda row: row.line):
+    alone = {id(one): found for one in subjects if one.row and (found := _against_peak(one))}
+    yield from alone.values()
+    rest = (one for one in subjects if id(one) not in alone)
+
+    def table(one: Subject) -> list[object]:
+        known = one.row and one.device and _implied(one)
+        return [(one.table, one.device, one.precisions)] if known else []
+
+    for rows in grouped(rest, table):
+        for one, usual in _odd(rows, lambda a, b: _apart(a, b) > 0, lambda row: _implied(row)[0]):
             args = {"mfu": one.figures["MFU"], "tokens": one.figures["token/p/s"]}
             apart = _apart(one, usual)
             yield one, message("audit_mfu_beside", apart=apart, line=usual.line, **args)
@@ -267,16 +226,17 @@ def _apart(one: Subject, other: Subject) -> float:
     return share if share > _slack(one) + _slack(other) - _AGREES else 0.0
 
 
-def _against_peak(one: Subject) -> Hits:
-    """Yield a finding if no published peak of the device explains the MFU."""
+def _against_peak(one: Subject) -> tuple[Subject, Message] | None:
+    """Return a finding if no published peak of the device explains the MFU."""
     published, slack = one.dense_peaks(), 1 + _slack(one)
     if one.precision == "fp32":  # pages call TF32 so; the rule on peaks says it
         published += [tflops * 1e12 for tflops in one.published("tf32_tflops")]
     ranges = [(own / slack, own * (slack + _ATTENTION)) for own in _implied(one)]
-    fits = (low <= peak <= high for low, high in ranges for peak in published)
-    if ranges and published and not any(fits):
-        size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
-        again = _implied(one)[0] / published[0] * one.figures["MFU"]
-        args = {"tokens": one.figures["token/p/s"], "factor": factor, "parameters": size}
-        shown = {"mfu": one.figures["MFU"], "tflops": published[0] / 1e12}
-        yield one, message("audit_mfu_row", again=again, **shown, **args)
+    fits = any(low <= peak <= high for low, high in ranges for peak in published)
+    if fits or not ranges or not published:
+        return None
+    size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
+    again = _implied(one)[0] / published[0] * one.figures["MFU"]
+    args = {"tokens": one.figures["token/p/s"], "factor": factor, "parameters": size}
+    shown = {"mfu": one.figures["MFU"], "tflops": published[0] / 1e12}
+    return one, message("audit_mfu_row", again=again, **shown, **args)

@@ -1,4 +1,4 @@
-"""Compare two groups of results: ratios with intervals, verdicts, and what else differs."""
+"""Compare two groups of launches: ratios with intervals, verdicts, and what else differs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED, UsageError, nearest
 from trainmark.judge.comparison import sides
-from trainmark.record.figures import FIGURES, specs
-from trainmark.record.record import Record
-from trainmark.record.rows import Row
+from trainmark.record.figures import specs
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio, trend
-from trainmark.record.trust import graded, verification_of
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from trainmark.judge.comparison.sides import Difference, Result, Side
-    from trainmark.record.record import Trust, Verification
+    from trainmark.judge.comparison.sides import Difference, Side
+    from trainmark.record.record import Record
     from trainmark.spec import FigureSpec, Message, PageSpec
 
 Verdict = Literal[
@@ -69,8 +66,6 @@ class Comparison:
         differences: facts of machine and software that differ.
         allowed: in what the work differs, as allowed.
         paired: launches were done in turns and are compared in pairs.
-        trust: of both sides together; None of published rows alone.
-        verification: of all launches together.
     """
 
     a: Side
@@ -82,8 +77,6 @@ class Comparison:
     allowed: tuple[Difference, ...]
     paired: bool
     threshold: float
-    trust: Trust | None
-    verification: Verification
 
     @property
     def verdict(self) -> Verdict:
@@ -117,8 +110,8 @@ class Comparison:
 
 
 def compare(
-    a: Sequence[Result],
-    b: Sequence[Result],
+    a: Sequence[Record],
+    b: Sequence[Record],
     *,
     figures: Sequence[str] | None = None,
     threshold: float = THRESHOLD,
@@ -127,37 +120,32 @@ def compare(
     """Compare the launches ``b`` with the launches ``a``.
 
     Args:
-        a: records of launches, or rows that others published.
         figures: names as in ``figures.toml``; None: the throughputs that both sides have.
         threshold: share by which a ratio must differ from 1, with its whole interval.
         allow: keys of the work in which the sides may differ.
 
     Raises:
         UsageError: other work, with the key and both values; a run given twice or copied; an
-            unknown figure; a threshold outside 0 to 1; a side without results.
+            unknown figure; a threshold outside 0 to 1; a side without launches.
     """
-    ours = [one for one in (*a, *b) if isinstance(one, Record)]
-    known = known_figures(figures or (), threshold, ours[0].plan.about.page if ours else None)
-    of_a, of_b = sides.chosen(a, b, allow), sides.chosen(b, a, allow)
-    allowed = sides.allowed_work(of_a.checked, of_b.checked, allow)
-    paired = sides.in_turns(of_a, of_b)
-    kept = [of_a.kept, of_b.kept]
-    verdict, words = _quality(of_a.side, of_b.side)
-    trusts = [one.trust for one in (of_a.side, of_b.side) if one.trust]
+    if not a or not b:
+        raise UsageError("a side without launches", remedy="name runs that have a record")
+    known = known_figures(figures or (), threshold, a[0].plan.about.page)
+    allowed = sides.allowed_work(a, b, allow)
+    kept, paired = sides.counted(a, b)
+    of_a, of_b = map(sides.side_of, (a, b), kept)
+    verdict, words = _quality(of_a, of_b)
     return Comparison(
-        of_a.side, of_b.side,
+        of_a, of_b,
         figures=tuple(_compared(known[name], kept, paired=paired, threshold=threshold)
                       for name in figures or _usual(kept)),
         quality=words, quality_verdict=verdict,
-        differences=sides.environment(*kept), allowed=allowed, paired=paired, threshold=threshold,
-        trust=graded(reason for trust in trusts for reason in trust.reasons) if trusts else None,
-        verification=verification_of(ours),
+        differences=sides.unlike_environment(*kept), allowed=allowed,
+        paired=paired, threshold=threshold,
     )  # fmt: skip
 
 
-def known_figures(
-    names: Sequence[str], threshold: float, page: PageSpec | None
-) -> dict[str, FigureSpec]:
+def known_figures(names: Sequence[str], threshold: float, page: PageSpec) -> dict[str, FigureSpec]:
     """Return every figure by name, with those of a case; refuse arguments before anything starts.
 
     Raises:
@@ -165,70 +153,56 @@ def known_figures(
     """
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 3% or 0.03")
-    known = specs(page) if page else FIGURES
+    known = specs(page)
     for name in names:
         if name not in known:
             raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
     return known
 
 
-def _usual(kept: Sequence[Sequence[Result]]) -> Sequence[str]:
+def _usual(kept: Sequence[Sequence[Record]]) -> Sequence[str]:
     """Return the figures that are compared unless others are asked for."""
     both = [
         name
         for name in (*_THROUGHPUTS, *_ELSE)
-        for unit in [_unit(kept, name)]
-        if all(any(_value(one, name, unit) for one in results) for results in kept)
+        if all(any(_value(one, name) for one in side) for side in kept)
     ]
     return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
 
 
-def _unit(kept: Sequence[Sequence[Result]], name: str) -> str:
-    """Return the unit that both sides tell a figure in, else the first that one does."""
-    a, b = (
-        [one.figures[name].unit for one in results if (one.figure(name) or 0) > 0]
-        for results in kept
-    )
-    shared = (unit for unit in a if unit in b)
-    return next(filter(None, (*shared, *a, *b)), "")
-
-
-def _value(result: Result, name: str, unit: str) -> float | None:
-    """Return a figure; None where it is not known, has no logarithm or is in another unit."""
-    value = result.figure(name)
-    told = value and value > 0 and result.figures[name].unit in {unit, ""}  # a row may tell none
-    return value if told else None
+def _value(record: Record, name: str) -> float | None:
+    """Return a figure; None where it is not known or has no logarithm."""
+    value = record.figure(name)
+    return value if value and value > 0 else None
 
 
 def _compared(
-    spec: FigureSpec, kept: Sequence[Sequence[Result]], *, paired: bool, threshold: float
+    spec: FigureSpec, kept: Sequence[Sequence[Record]], *, paired: bool, threshold: float
 ) -> ComparedFigure:
     """Return a figure with its verdict; it has no ratio where one side does not tell it."""
-    name, unit = spec.name, _unit(kept, spec.name)
-    known = [[_value(one, name, unit) for one in results] for results in kept]
+    name = spec.name
+    known = [[_value(one, name) for one in side] for side in kept]
     if paired:  # a round counts where both of its launches tell the figure
         whole = [pair for pair in zip(*known, strict=True) if None not in pair]
         known = [[pair[side] for pair in whole] for side in (0, 1)]
     a, b = ([value for value in side if value is not None] for side in known)
     value, low, high = ratio(a, b, paired=paired) if a and b else (None, None, None)
-    if any(isinstance(one, Row) for results in kept for one in results):
-        low = high = None  # a printed figure says nothing of its variation
     moved = None if paired or low is None else trend(a) or trend(b) or trend(a, b)
     args = {"b": "B", "figure": name, "ratio": value, "low": low, "high": high,
             "threshold": threshold, "launches": min(len(a), len(b)),
             "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
     verdict = _verdict(low, high, spec, threshold)
-    sentence = message(f"verdict.{verdict}", **args)
+    code = f"verdict.{verdict}"
     if moved and abs(moved) * min(len(a), len(b)) > threshold / 3:
-        verdict, sentence = "too_noisy", message("compare_trend", change=moved, **args)
-    if low is None:
+        verdict, code, args = "too_noisy", "compare_trend", args | {"change": moved}
+    elif low is None:
         code = "compare_absent" if value is None else "compare_no_interval"
-        sentence = message(code, **args)
     means = [over_launches(side).mean if side else None for side in (a, b)]
+    units = (one.figures[name].unit for side in kept for one in side if name in one.figures)
     return ComparedFigure(
-        name=name, unit=unit if a or b else spec.unit, better=spec.better, a=means[0], b=means[1],
+        name=name, unit=next(units, spec.unit), better=spec.better, a=means[0], b=means[1],
         ratio=value, low=low, high=high, launches=(len(a), len(b)), verdict=verdict,
-        sentence=sentence,
+        sentence=message(code, **args),
     )  # fmt: skip
 
 

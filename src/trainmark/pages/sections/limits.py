@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.judge.comparison.sides import name_of
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, Tone, table
@@ -20,13 +19,13 @@ from trainmark.record.rows import Row
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted
-from trainmark.record.work import differing, groups, printed_work, work
+from trainmark.record.work import differing, groups, name_of, printed_work, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.judge.comparison.sides import Result
     from trainmark.record.stats import Launches
+    from trainmark.record.work import Result
 
 _LEAST_SHARE = 0.005  # of the training time; less is told with the rest
 _GOOD_USE, _ROOMY = 0.4, 0.5  # of the matmul rate; of the memory
