@@ -14,6 +14,7 @@ import pytest
 from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN, FakeVendor
 from trainmark import devices
+from trainmark.cli.app import command
 from trainmark.record import record
 
 VERBS = (
@@ -31,6 +32,14 @@ def test_every_help_begins_with_examples(cli):
         assert second.startswith("  trainmark ")
 
 
+def test_verbs_and_options_stay_few():
+    made = [command(name) for name in VERBS]
+    made += [one for verb in made for one in getattr(verb, "commands", {}).values()]
+    options = [x for one in made for x in one.params if x.param_type_name == "option"]
+    assert len(VERBS) <= 18
+    assert len([x for x in options if x.name != "help"]) <= 100
+
+
 def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
     _, out, _ = cli("--help")
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
@@ -46,16 +55,12 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["run", "toy", "batchsize=8"], ["unknown recipe field 'batchsize'", "batch_size"]),
         (["run", "toy", "bs"], ["'bs' is not KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
-        (["run", "toy", "data=real"], ["cannot be changed by hand", "--data"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
-        (["run", "toy:pytorch:cpu:2:1:1"], ["2 machines needed", "one machine", "--nproc"]),
         (["run", "toy", "--hosts", "hosts.txt"], ["--hosts", "--launcher ssh"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["site file, container"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
-        (["run", "toy", "--data", "nowhere"], ["nowhere", "No such file"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
         (["run", "toy:paddle:cpu:1:1:1"], ["runs on pytorch, not on paddle"]),
-        (["run", "distilbert", "--recipe", "standard"], ["--data", "--recipe tiny"]),
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
@@ -149,16 +154,6 @@ def test_the_options_of_cases_are_listed(cli):
     _, out, _ = cli("list", "options", "--json")
     own = [one["option"] for one in json.loads(out)["options"] if one["case"] == "own"]
     assert own == ["folds", "text_order", "labels"]
-
-
-def test_absent_accelerator_is_refused(cli, monkeypatch):
-    from trainmark.devices.vendors.nvidia import Nvidia
-
-    monkeypatch.setattr(Nvidia, "product_names", lambda self: [])
-    code, _, err = cli("run", "toy", "--device", "cuda")
-    assert code == 2
-    assert "no cuda device" in err
-    assert "devices present: cpu" in err
 
 
 def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):

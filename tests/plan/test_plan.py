@@ -74,43 +74,25 @@ def test_a_key_says_what_a_name_and_options_say(resolve: Any) -> None:
     assert by_key == by_options
     assert by_key.case_key == "toy:pytorch_2.13:cpu:1:2:3"
     assert (by_key.world_size, by_key.repeat_count) == (2, 3)
-
-
-def test_a_product_in_a_key_names_its_device(resolve: Any) -> None:
-    assert resolve("toy:pytorch:FakeCPU:1:1:1").device.vendor == "cpu"
+    assert resolve("toy:pytorch:FakeCPU:1:1:1").device.vendor == "cpu"  # a product
 
 
 @pytest.mark.parametrize(
     "key",
-    ["toy:", "toy:pytorch", "toy:pytorch:cpu:1:1", "toy:pytorch:cpu:1:1:1:1", "toy::cpu:1:1:1",
-     "toy:pytorch:cpu:one:1:1", "toy:pytorch:cpu:1:0:1"],
-)  # fmt: skip
+    ["toy:pytorch:cpu:1:1", "toy::cpu:1:1:1", "toy:pytorch:cpu:one:1:1", "toy:pytorch:cpu:1:0:1"],
+)
 def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
-    with pytest.raises(UsageError, match="is not a case key") as caught:
+    with pytest.raises(UsageError, match="is not a case key"):
         resolve(key)
-    assert choosing.KEY_FORM in str(caught.value)
-
-
-def test_a_given_peak_is_in_the_plan_and_labelled(resolve: Any) -> None:
-    assert (resolve().peak_tflops, resolve().labels.count("given-peak")) == (None, 0)
-    given = resolve(peak_tflops=1.5)
-    assert (given.peak_tflops, given.labels.count("given-peak")) == (1.5, 1)
-    assert plan.Plan.model_validate_json(given.model_dump_json(), strict=True) == given
-
-
-def test_an_unknown_case_names_the_nearest(resolve: Any) -> None:
-    with pytest.raises(UsageError, match="unknown case 'toi'") as caught:
-        resolve("toi")
-    assert "did you mean toy?" in str(caught.value)
 
 
 def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
-    words = ["bs=96", "lr=0.00015", "precision=bf16", "compile=true", "target=none", "steps=none"]
+    words = ["bs=96", "lr=0.00015", "precision=amp", "compile=true", "target=none", "steps=none"]
     resolved = resolve(words=words)
     assert resolved.fix_hp == {
         "micro_batch_size": 96,
         "learning_rate": 0.00015,
-        "precision": "bf16",
+        "precision": "fp16",
         "compile": True,
     }
     assert resolved.extra == {"target_value": None}  # max_steps is none already: no change
@@ -125,10 +107,6 @@ def test_closed_fields_are_fix_hp_and_others_make_the_run_open(resolve: Any) -> 
     assert opened.fix_hp == {"micro_batch_size": 96}
     assert opened.extra == {"weight_decay": 0.1, "max_epochs": 3}
     assert opened.rules == "open"
-
-
-def test_amp_is_fp16_under_autocast(resolve: Any) -> None:
-    assert resolve(words=["precision=amp"]).fix_hp == {"precision": "fp16"}
 
 
 @pytest.mark.parametrize(
@@ -174,26 +152,15 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
     ("word", "what", "way_out"),
     [
         ("micro_batch=96", "unknown recipe field 'micro_batch'", "did you mean micro_batch_size?"),
-        (
-            "seq=128",
-            "unknown recipe field 'seq'",
-            "did you mean seed?",
-        ),  # no such field in this case
         ("bs=many", "recipe field micro_batch_size: 'many' does not fit", "own value is 64"),
         ("bs=0", "greater than 0", "own value is 64"),
-        ("bs=1.5", "recipe field micro_batch_size: '1.5' does not fit", "own value is 64"),
         ("bs=none", "recipe field micro_batch_size: None does not fit", "own value is 64"),
-        ("lr=-1", "greater than 0", "own value is 0.003"),
         ("lr=inf", "Input should be a finite number", "own value is 0.003"),
-        ("target=nan", "Input should be a finite number", "own value is 0.9"),
         ("precision=fp8", "precision=fp8 in toy", "use precision=bf16"),
-        ("precision=fp4", "recipe field precision: 'fp4' does not fit", "own value is 'fp32'"),
         ("compile=maybe", "recipe field compile: 'maybe' does not fit", "own value is False"),
         ("data=real", "data cannot be changed by hand", "choose another --recipe"),
-        ("world=1x8", "world cannot be changed by hand", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
         ("eval_from_sample=100", "has nothing to begin", "set eval_every_samples too"),
-        ("eval_every_samples=0", "greater than 0", "own value is None"),
     ],
 )
 def test_a_word_that_does_not_fit_is_refused(
@@ -230,15 +197,14 @@ def test_the_recipe_follows_the_world(
     assert overrides.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
 
 
-def test_a_real_recipe_needs_data(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_recipe_needs_data_that_is_there(
+    resolve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        resolve(data=tmp_path / "nowhere", recipe="tiny")
     monkeypatch.setattr(cases, "load", lambda _: sized_case())
     with pytest.raises(UsageError, match="recipe standard-1x1 trains on real data"):
         resolve(recipe="standard")
-
-
-def test_bad_data_is_an_error_before_anything_starts(resolve: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
-        resolve(data=tmp_path / "nowhere", recipe="tiny")
 
 
 @pytest.mark.parametrize("split", ["train_samples", "eval_samples"])
@@ -276,11 +242,6 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
     assert told == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
 
 
-def test_more_ranks_than_cores_are_oversubscribed(resolve: Any) -> None:
-    assert "oversubscribed" not in resolve(nproc=4).labels
-    assert "oversubscribed" in resolve(nproc=5).labels
-
-
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
         with pytest.raises(EnvironmentFault, match="2 machines needed") as caught:
@@ -297,26 +258,25 @@ def test_nproc_says_that_there_is_one_machine() -> None:
     assert keyed.nnodes == 2
 
 
-def test_a_recipe_for_another_world_is_labelled(
-    resolve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_say_what_a_reader_must_know(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for label, given in (("oversubscribed", {"nproc": 5}), ("given-peak", {"peak_tflops": 1.5})):
+        assert label not in resolve(nproc=4).labels
+        assert label in resolve(**given).labels
+    assert resolve(peak_tflops=1.5).peak_tflops == 1.5
+    assert "simulated-device" not in resolve(device="fake").labels
+    monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)
+    assert "simulated-device" in resolve(device="fake").labels
     recipe = replace(TOY.recipes["tiny"], world="1x8")
     monkeypatch.setattr(cases, "load", lambda _: replace(TOY, recipes={"tiny": recipe}))
     assert "recipe-written-for-1x8" in resolve().labels
     assert "recipe-written-for-1x8" not in resolve(nproc=8).labels
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 0.01, 3_601.0])
+@pytest.mark.parametrize("seconds", [0.01, 3_601.0])
 def test_no_time_between_samples(resolve: Any, seconds: float) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(sample_every=seconds)
     assert caught.value.where == "--sample-every"
-
-
-def test_a_simulated_device_is_labelled(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "simulated-device" not in resolve(device="fake").labels
-    monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)
-    assert "simulated-device" in resolve(device="fake").labels
 
 
 def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
@@ -332,10 +292,7 @@ def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
     [
         ({}, "/"),
         ({"micro_batch_size": 96, "learning_rate": 0.00015}, "bs=96,lr=0.00015"),
-        ({"grad_accum_steps": 8}, "gas=8"),
-        ({"learning_rate": 5e-05}, "lr=0.00005"),
         ({"learning_rate": 24.0}, "lr=24"),
-        ({"learning_rate": 1e-7}, "lr=0.0000001"),
         ({"learning_rate": 1.23456789012e-05}, "lr=0.0000123456789012"),
         ({"learning_rate": 2e16}, "lr=20000000000000000"),
         ({"precision": "bf16", "compile": True}, "precision=bf16,compile=true"),

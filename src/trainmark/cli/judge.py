@@ -167,9 +167,8 @@ def gate(
     ] = False,
     as_json: Json = False,
     lang: Lang = "en",
-    quiet: Quiet = False,
 ) -> None:
-    """Judge runs by a baseline, or by earlier runs of the same work; --quiet: what did not pass.
+    """Judge runs by a baseline, or by earlier runs of the same work.
 
     Ends with 0: passed, 1: failed, 2: other work, 3: too noisy or too little data.
     """
@@ -180,7 +179,7 @@ def gate(
 
     if bool(write) == bool(baseline or history):
         remedy = "give --baseline FILE or --history WORD; --write FILE alone makes a baseline"
-        raise UsageError("what to judge by", remedy=remedy)
+        raise UsageError("gate judges, or makes the baseline", remedy=remedy)
     if figure and not (write or history):
         raise UsageError("a baseline names its figures itself", where="--figure")
     records = _launches(runs)
@@ -202,8 +201,7 @@ def gate(
         documents = report.documents(judged, lang)
         say_json({"schema_version": 1, "exit_code": code, "judgements": documents})
     else:
-        shown = [one for one in judged if not quiet or one.verdict != "passed"]
-        typer.echo(show([report.gate_table(shown, lang)] if shown else [], lang=lang))
+        typer.echo(show([report.gate_table(judged, lang)], lang=lang))
     raise typer.Exit(code)
 
 

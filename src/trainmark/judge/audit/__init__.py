@@ -19,7 +19,7 @@ from trainmark.record.messages import render
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.spec import Message
@@ -155,30 +155,35 @@ def _of_another_card(one: Subject, total: float, sizes: list[float]) -> Message:
     return message("audit_memory_of_card", total=total, device=one.device, sizes=known)
 
 
-def passes(subjects: Subjects) -> Hits:
-    """Yield rows with more samples than their data and epochs have."""
+def _too_many_samples(subjects: Subjects) -> Iterator[tuple[Subject, float]]:
+    """Yield rows with more samples than their data and epochs have, and how many times as many."""
     for one in subjects:
         known, (least, most) = one.workload, one.samples_bounds()
-        rows, epochs = known.samples_per_pass, known.epochs
-        if one.row and rows and epochs and least > _MORE_SAMPLES * rows * epochs:
-            args = {name: one.figures[name] for name in ("e2e_time", "p_whole")}
-            yield one, message("audit_passes", passes=most / rows, rows=rows, epochs=epochs, **args)
+        data = (known.samples_per_pass or 0) * (known.epochs or 0)
+        if one.row and data and least > _MORE_SAMPLES * data:
+            yield one, most / data
+
+
+def passes(subjects: Subjects) -> Hits:
+    """Yield rows with more samples than their data and epochs have."""
+    for one, times in _too_many_samples(subjects):
+        epochs, rows = one.workload.epochs or 0, one.workload.samples_per_pass
+        args = {name: one.figures[name] for name in ("e2e_time", "p_whole")}
+        found = times * epochs
+        yield one, message("audit_passes", passes=found, rows=rows, epochs=epochs, **args)
 
 
 def per_rank(subjects: Subjects) -> Hits:
     """Yield rows whose samples are a multiple of ranks times data."""
-    for one in subjects:
-        (least, most), world = one.samples_bounds(), one.world_size
-        rows, epochs = one.workload.samples_per_pass or 0, one.workload.epochs or 0
-        data = rows * epochs
-        if not one.row or not world or not data or least <= _MORE_SAMPLES * data:
-            continue
-        multiple, rate = most / data / world, data / one.figures["e2e_time"]
-        times = round(multiple)
-        if 0 < times <= _MOST and abs(multiple / times - 1) <= _NEAR:
-            args = {"times": times * world, "each": times, "world_size": world, "rows": rows}
+    for one, multiple in _too_many_samples(subjects):
+        world, known = one.world_size or 0, one.workload
+        each = round(multiple / world) if world else 0
+        if 0 < each <= _MOST and abs(multiple / world / each - 1) <= _NEAR:
+            rows, epochs = known.samples_per_pass or 0, known.epochs or 0
             shown = {name: one.figures[name] for name in ("e2e_time", "p_whole")}
-            yield one, message("audit_per_rank", epochs=epochs, once=rate, **args, **shown)
+            args = {"times": each * world, "each": each, "world_size": world, "rows": rows,
+                    "epochs": epochs, "once": rows * epochs / shown["e2e_time"]}  # fmt: skip
+            yield one, message("audit_per_rank", **args, **shown)
 
 
 def peak(subjects: Subjects) -> Hits:
@@ -216,7 +221,6 @@ RULES: dict[str, tuple[Severity, Callable[[Subjects], Hits]]] = {
     "per_rank": ("error", per_rank),
     "range": ("error", range_),
     "ratios": ("warning", tables.ratios),
-    "same_figures": ("warning", tables.same_figures),
     "scaling": ("warning", tables.scaling),
     "side_by_side": ("warning", tables.side_by_side),
     "target": ("warning", target),

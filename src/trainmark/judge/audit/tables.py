@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import Message
 
-_TIMED = {"e2e_time", "token/p/s", *RATES}
-_LEAST_FIGURES = 2
 _LEAST_RATIOS, _FINE = 3, 2e-3  # ratios of figures that are printed finely enough
 _ABOVE = 1.1  # noise of one launch, and caches that hold more of a smaller share
 _BATCH = ("bs", "batch_size")
@@ -49,23 +47,8 @@ def copies(subjects: Subjects) -> Hits:
             yield one, message("audit_copy", same="steps.time_ns", **args)
 
 
-def same_figures(subjects: Subjects) -> Hits:
-    """Yield each row that repeats the measured figures of a row of another name."""
-    seen: dict[object, Subject] = {}
-    for one in subjects:
-        # The memory of a card is the same in every row of it.
-        known = tuple(sorted(item for item in one.figures.items() if item[0] != "mem_total"))
-        if one.row is None or len(known) < _LEAST_FIGURES or not _TIMED & one.figures.keys():
-            continue
-        first = seen.setdefault(known, one)
-        if (first.name, first.configuration) != (one.name, one.configuration):
-            names = ", ".join(name for name, _ in known)
-            args = {"name": one.name, "other": first.name, "file": first.file}
-            yield one, message("audit_same_figures", figures=names, line=first.line, **args)
-
-
 def ratios(subjects: Subjects) -> Hits:
-    """Yield rows of a card whose figures are another card's times one factor."""
+    """Yield rows of a card whose figures are another card's, or these times one factor."""
     cards = grouped(
         subjects, lambda one: [(one.name, one.device)] if one.row and one.device else []
     )
@@ -75,7 +58,7 @@ def ratios(subjects: Subjects) -> Hits:
         pairs = [(a, b) for b in other for a in first if _alike(a) == _alike(b)]
         known = [found for pair in pairs for found in _factors(*pair)]
         low, high = max((x for x, _ in known), default=0), min((x for _, x in known), default=0)
-        if len(known) >= _LEAST_RATIOS and low <= high and not low <= 1 <= high:
+        if len(known) >= _LEAST_RATIOS and low <= high:
             for a, b in pairs:
                 args = {"factor": (low + high) / 2, "line": a.line, "device": a.device}
                 yield b, message("audit_ratios", figures=len(known), **args)
