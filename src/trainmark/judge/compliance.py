@@ -62,7 +62,7 @@ def check(records: Sequence[Record]) -> Compliance:
     """Return how the launches of one result comply: with the open rules if one claims these.
 
     Args:
-        records: read with their evidence, as ``selection.words.select`` does.
+        records: read with their evidence, as ``library.selection.select`` does.
 
     Raises:
         RecordError: there is none.
