@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -108,21 +107,6 @@ def test_a_plan_file_runs_and_what_is_left_the_next_time(
     assert [record.plan.repeat_index for record in found] == [1, 1, 2]
     with pytest.raises(UsageError, match="nproc does not go with a plan file"):
         trainmark.run(str(file), nproc=2)
-
-
-def test_the_audit_is_that_of_the_command(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from trainmark.cli.app import main
-
-    found = trainmark.audit_results(runs)
-    monkeypatch.setattr("sys.argv", ["trainmark", "audit", str(runs), "--json"])
-    with pytest.raises(SystemExit):
-        main()
-    document = json.loads(capsys.readouterr().out)
-    assert [one["rule"] for one in document["findings"]] == [one.rule for one in found]
-    with pytest.raises(UsageError):
-        trainmark.audit_results(runs, only=["no_such_rule"])
 
 
 def test_remarks_are_warnings_and_faults_come_before_anything_starts(tmp_path: Path) -> None:

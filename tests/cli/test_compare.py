@@ -149,7 +149,7 @@ def test_both_are_run_in_turns_and_compared_in_pairs(
 ) -> None:
     launcher = Turns()
     monkeypatch.setattr("trainmark.api.launch_one", launcher)
-    words = ("--run", "toy", "toy bs=32", "--out", "runs/x", "--json", "--quiet")
+    words = ("--run", "toy", "toy bs=32", "--out", "runs/x", "--json")
     code, out, err = cli(*words)
     assert (code, out, launcher.done) == (2, "", [])  # before anything is started
     assert "micro_batch_size is 64 and 32" in err

@@ -61,10 +61,8 @@ def one(
     [
         ([97.1], "passed", "gate_passed"),
         ([96.9], "regressed", "gate_regressed"),
-        ([109.9], "passed", "gate_passed"),
         ([110.1], "improved", "gate_improved"),
         ([96.0, 95.0, 96.5], "regressed", "gate_regressed"),  # the range is beyond
-        ([96.0, 95.0, 98.0], "noisy", "gate_noisy"),
         ([99.0, 96.0, 100.0], "noisy", "gate_noisy"),  # though the mean is within
         ([105.0, 115.0], "passed", "gate_passed"),  # not all of them better by so much
     ],
@@ -82,8 +80,8 @@ SCATTERED = [1.0, 1.01, 0.99, 1.005, 0.995]
 
 @pytest.mark.parametrize(
     ("factor", "scatter", "verdict"),
-    [(1.0, 1, "passed"), (0.9, 1, "regressed"), (0.97, 1, "noisy"), (1.2, 1, "improved"),
-     (1.0, 8, "noisy"), (0.8, 8, "regressed")],
+    [(1.0, 1, "passed"), (0.97, 1, "noisy"), (1.2, 1, "improved"), (1.0, 8, "noisy"),
+     (0.8, 8, "regressed")],
 )  # fmt: skip
 def test_enough_launches_are_judged_by_the_interval(
     factor: float, scatter: float, verdict: str

@@ -35,7 +35,6 @@ def test_a_step_of_fixed_shapes_may_be_replayed(case: str) -> None:
         ("toy", {"warmup_steps": "2"}),
         ("toy", {"nproc": 2}),
         ("gpt_megatron", {"checkpoint_activations": "true"}),
-        ("llama2_7b_lora", {"checkpoint_activations": "true"}),
         ("glm_superglue", {}),
         ("dlrm_criteo", {}),
     ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.options import Json, Lang, Quiet, words_of
+from trainmark.cli.options import Json, Lang, words_of
 from trainmark.cli.output import say, say_faults, say_json, say_refuted, say_remark, write_text
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
 
@@ -66,7 +66,6 @@ def compare(
     ] = None,
     as_json: Json = False,
     lang: Lang = "en",
-    quiet: Quiet = False,
 ) -> None:
     """Tell whether B is slower or worse than A, with an interval.
 
@@ -89,7 +88,7 @@ def compare(
         refuse_other_work(works[:1], works[1:], allowed)
         pages = [entry.plan.about.page for entry in checked if entry.plan]
         known_figures(figure or (), share, pages[0])
-        outcomes, stopped = run_entries(checked, order, quiet=quiet, say=say_remark)
+        outcomes, stopped = run_entries(checked, order, quiet=False, say=say_remark)
         if stopped:
             say(f"trainmark: stopped by {stopped}; the same with --out goes on", err=True)
             raise typer.Exit(EXIT_FAILED)
