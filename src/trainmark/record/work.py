@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, UsageError
 from trainmark.plan.overrides import fix_hp_text
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 
-    Result = Record | Row  # a launch of ours, or a row that others published
+    Result: TypeAlias = Record | Row  # a launch of ours, or a row that others published
 
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
