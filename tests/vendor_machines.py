@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.devices import torch_build, torch_vendor
+from trainmark.devices import accelerator, torch_vendor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,5 +87,5 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def built(monkeypatch: pytest.MonkeyPatch, **what: str) -> None:
     """Have the installed torch say that it was built for ``what``."""
-    build = torch_build.TorchBuild("2.13.0", what.pop("cuda", None), **what)
+    build = accelerator.TorchBuild("2.13.0", what.pop("cuda", None), **what)
     monkeypatch.setattr(torch_vendor, "torch_build", lambda: build)

@@ -9,7 +9,7 @@ from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.check import doctor
 from trainmark.check.doctor import CHECKS, SLOW, examine, subject_of
-from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.devices.vendors.nvidia import Nvidia

@@ -147,7 +147,7 @@ def test_an_option_that_does_not_fit_is_refused_before_work_starts(cli, word, sa
 
 
 def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
-    from trainmark.devices.torch_build import TorchBuild
+    from trainmark.devices.accelerator import TorchBuild
     from trainmark.devices.vendors import nvidia
 
     monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))

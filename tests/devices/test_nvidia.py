@@ -13,7 +13,7 @@ from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
 from trainmark.devices import accelerator, torch_vendor
-from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_nvml import GIB, H100, FakeCard, put_cards
-from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices import torch_vendor
+from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 from trainmark.devices.vendors.nvidia.nvml import NvmlMonitor
 from trainmark.protocols import Located, MonitorFault
 from trainmark.record.messages import render
 from trainmark.spec import Message
+from vendor_machines import pci_card
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,10 +94,9 @@ def test_a_cards_numa_node_is_that_of_its_bus(
 ) -> None:
     cards = [FakeCard(uuid=f"GPU-{bus}", bus=f"00000000:{bus}:00.0") for bus in ("1A", "C3", "E4")]
     put_cards(monkeypatch, *cards)
-    monkeypatch.setattr(nvidia_driver, "PCI", tmp_path)
-    for bus, node in (("1a", "0"), ("c3", "1"), ("e4", "-1")):
-        (tmp_path / f"0000:{bus}:00.0").mkdir()
-        (tmp_path / f"0000:{bus}:00.0" / "numa_node").write_text(f"{node}\n")
+    monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
+    for bus, node in (("1a", 0), ("c3", 1), ("e4", -1)):
+        pci_card(tmp_path, f"0000:{bus}:00.0", vendor=vendor.pci_vendor, node=node)
     assert isinstance(vendor, Located)
     assert [vendor.numa_node(rank) for rank in range(4)] == [0, 1, None, None]
 

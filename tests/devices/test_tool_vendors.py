@@ -10,8 +10,8 @@ import pytest
 
 from trainmark import devices
 from trainmark.check.vendor_check import vendor_faults
-from trainmark.devices import torch_build, torch_vendor
-from trainmark.devices.torch_build import TorchBuild
+from trainmark.devices import accelerator, torch_vendor
+from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.ascend import Ascend
 from trainmark.devices.vendors.cambricon import Cambricon
@@ -89,7 +89,7 @@ class Machine:
         self.installed(PYTORCH)
 
     def installed(self, build: TorchBuild | None, *packages: str) -> None:
-        for module in (nvidia, torch_build, torch_vendor):
+        for module in (nvidia, torch_vendor):
             self._monkeypatch.setattr(module, "torch_build", lambda: build)
         self._monkeypatch.setattr(
             torch_vendor, "find_spec", lambda name: object() if name in packages else None
@@ -270,7 +270,7 @@ def test_who_made_the_installed_torch(
     class Spec:
         origin = str(folder / "__init__.py")
 
-    monkeypatch.setattr(torch_build, "find_spec", lambda _: Spec)
-    build = torch_build.torch_build()
+    monkeypatch.setattr(accelerator, "find_spec", lambda _: Spec)
+    build = accelerator.torch_build()
     assert build == TorchBuild(expected[0], "10.2")
     assert build.maker == expected[1]

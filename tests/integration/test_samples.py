@@ -13,8 +13,7 @@ import pytest
 
 from real_runs import checked, ended, wait_for_fault
 from trainmark.launch.processes import RUN_VARIABLE, of_run
-from trainmark.rank.events import TELEMETRY_FILE, EventFile, rank_file
-from trainmark.record.verify import verify
+from trainmark.rank.events import TELEMETRY_FILE, EventFile
 
 pytestmark = pytest.mark.nightly
 TOOL = "test-smi"
@@ -132,42 +131,6 @@ def test_a_tool_that(fault, tooled, tmp_path):
     works = [event["devices"] for event in events if event["event"] == "devices"]
     one = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
     assert works == ([one] if "rm" in script or FIRST_WORKS in script else [])
-
-
-def test_eight_simulated_devices(trainmark, tmp_path):
-    done = trainmark(
-        "run", "toy", "--device", "fake", "--nproc", "8", "--out", "run", "--sample-every", "0.2",
-        "max_steps=6", "warmup_steps=2", "window_steps=2", "target_value=none",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    run_dir = tmp_path / "run"
-    record = checked(run_dir)
-    assert "simulated-device" in record.labels
-    assert record.trust.grade == "do_not_quote"
-    assert record.plan.device.product_names == ["Simulated accelerator"] * 8
-    assert "telemetry.jsonl" in [entry.name for entry in record.evidence]
-    assert verify(record, run_dir) == []
-    facts = [event for event in EventFile(run_dir / rank_file(7)) if event["event"] == "facts"]
-    assert [event["shares_cores"] for event in facts] == [True]  # so none of them is slow
-    assert [device.ranks for device in record.telemetry.devices] == [[n] for n in range(8)]
-    assert min(device.over["run"].readings for device in record.telemetry.devices) >= 2
-    assert record.telemetry.host["run"].quantities["memory_used_bytes"].lowest > 0
-    events = events_of(run_dir)
-    _, start = (event for event in events if event["event"] == "start")
-    assert (start["interval_s"], start["devices"]) == (0.2, list(range(8)))
-    readings = [event for event in events if event["event"] == "devices"]
-    assert all([one["index"] for one in event["devices"]] == list(range(8)) for event in readings)
-    assert events[-1]["event"] == "end"
-    assert events[-1]["faults"] == {}
-    # From before the first rank's first event until after its last one, and not much larger
-    # than a reading of eight devices a tick.
-    rank = list(EventFile(run_dir / "events.rank0.jsonl"))
-    assert readings[0]["t_ns"] < rank[-1]["t_ns"] < readings[-1]["t_ns"]
-    seconds = (events[-1]["t_ns"] - events[0]["t_ns"]) / 1e9
-    assert (run_dir / "telemetry.jsonl").stat().st_size < (seconds / 0.2 + 3) * 2_500
-    with (run_dir / "telemetry.jsonl").open("a") as file:
-        file.write("{}\n")
-    assert "evidence_altered" in [finding.code for finding in verify(record, run_dir)]
 
 
 def test_a_killed_sampler_fails_nothing(started, fifo):

@@ -166,7 +166,7 @@ def test_pyxis_is_told_image_and_mounts(plan: Plan) -> None:
 
 def test_every_accelerator_says_what_a_container_needs() -> None:
     for vendor in devices.all_vendors().values():
-        if vendor.counts_cores or vendor.name in ("apple", "fake", "imaginary"):
+        if vendor.counts_cores or vendor.name in ("apple", "imaginary"):
             continue
         needs = getattr(vendor, "container_needs", None)
         assert isinstance(needs, ContainerNeeds), vendor.name

@@ -114,7 +114,7 @@ def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golde
         assert '"gpu": "y"' in text
 
 
-_NO_RESOURCE = {"cpu", "fake", "apple"}
+_NO_RESOURCE = {"cpu", "apple"}
 
 
 def test_each_accelerator_has_its_resource() -> None:

@@ -14,7 +14,6 @@ from trainmark.devices.vendors.apple import Apple
 from trainmark.devices.vendors.ascend import Ascend
 from trainmark.devices.vendors.cambricon import Cambricon
 from trainmark.devices.vendors.cpu import Cpu
-from trainmark.devices.vendors.fake import Fake
 from trainmark.devices.vendors.hygon import Hygon
 from trainmark.devices.vendors.iluvatar import Iluvatar
 from trainmark.devices.vendors.intel import Intel
@@ -35,7 +34,6 @@ ENTRY_POINT_GROUP = "trainmark.devices"
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Nvidia, Amd, Hygon, Kunlunxin, Intel, Ascend, Cambricon, Iluvatar, MThreads, MetaX, Apple,
 )  # fmt: skip
-_LAST: tuple[Callable[[], Vendor], ...] = (Fake, Cpu)
 
 
 @cache
@@ -46,16 +44,15 @@ def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
     of its devices, or that it hangs, is found out once in a process.
     """
     known = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
-    last = {vendor.name: vendor for vendor in (kind() for kind in _LAST)}
     faults = []
     for entry in offered(ENTRY_POINT_GROUP):
         try:
-            vendor = _load(entry, taken=(*known, *last))
+            vendor = _load(entry, taken=(*known, Cpu.name))
         except EnvironmentFault as fault:
             faults.append(fault)
         else:
             known[vendor.name] = vendor
-    return known | last, faults
+    return known | {Cpu.name: Cpu()}, faults
 
 
 def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
@@ -90,14 +87,14 @@ def unusable() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     found = []
     for vendor in all_vendors().values():
-        if named_only(vendor) or not isinstance(vendor, Diagnoses):
-            continue
-        refusal = vendor.unusable()
-        if refusal is not None:
-            found.append(
-                EnvironmentFault(refusal.why, where=f"device {vendor.name}", remedy=refusal.way_out)
-            )
+        if not named_only(vendor):
+            found += _faults(vendor, where=f"device {vendor.name}")
     return found
+
+
+def _faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
+    refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
+    return [EnvironmentFault(refusal.why, where=where, remedy=refusal.way_out)] if refusal else []
 
 
 def occupants(name: str, nproc: int) -> list[Occupant]:
@@ -145,9 +142,15 @@ def choose(name: str | None) -> Vendor:
         found = first()
         assert found is not None, "a processor is always here"
         return found
-    meant = [known[name]] if name in known else _of_type(name, known)
-    if not meant:
-        raise _unknown(name)
+    of_type = [one for one in known.values() if one.torch_type == name and not named_only(one)]
+    meant = [known[name]] if name in known else of_type
+    if not meant:  # perhaps of a package that does not work
+        for fault in load_all()[1]:
+            if fault.where and fault.where.startswith(f"device {name} "):
+                raise fault
+        raise UsageError(
+            f"unknown device {name!r}", where="--device", remedy=nearest(name, choices())
+        )
     present = [vendor for vendor in meant if vendor.count() > 0]
     if len(present) == 1:
         return present[0]
@@ -158,10 +161,8 @@ def choose(name: str | None) -> Vendor:
             where="--device",
             remedy="name the vendor",
         )
-    for vendor in meant:
-        refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
-        if refusal is not None:
-            raise EnvironmentFault(refusal.why, where="--device", remedy=refusal.way_out)
+    for fault in (fault for vendor in meant for fault in _faults(vendor, where="--device")):
+        raise fault
     names = ", ".join(item.name for item in known.values() if not named_only(item) and item.count())
     raise EnvironmentFault(
         f"no {name} device that this installation can use",
@@ -169,19 +170,3 @@ def choose(name: str | None) -> Vendor:
         rule=f"a {name} device needs its driver and a torch built for it",
         remedy=f"devices present: {names}; see `trainmark list devices`",
     )
-
-
-def _of_type(torch_type: str, known: dict[str, Vendor]) -> list[Vendor]:
-    return [
-        vendor
-        for vendor in known.values()
-        if vendor.torch_type == torch_type and not named_only(vendor)
-    ]
-
-
-def _unknown(name: str) -> EnvironmentFault | UsageError:
-    """Return the fault of the package that should offer ``name``, else an unknown-device error."""
-    for fault in load_all()[1]:
-        if fault.where and fault.where.startswith(f"device {name} "):
-            return fault
-    return UsageError(f"unknown device {name!r}", where="--device", remedy=nearest(name, choices()))

@@ -1,14 +1,17 @@
-"""One accelerator that torch drives through ``torch.accelerator``, as a rank uses it.
+"""What the installed torch was built for, and one accelerator that it drives, as a rank uses it.
 
 Marks are events in the current stream. A vendor's own file overrides what its devices do otherwise.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MatmulRate, MemoryUse
@@ -18,6 +21,50 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.recipe import Precision
+
+# Vendors whose torch presents their devices as CUDA's, by what they add to its version:
+# 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
+_MAKERS = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
+_FIELD = re.compile(r"""^(\w+)\b.*= *['"](.+)['"]""", re.MULTILINE)
+
+
+class TorchBuild(NamedTuple):
+    """What the installed torch was built for.
+
+    Args:
+        version: with what its builder added: ``2.13.0+cu130``.
+        cuda: version of CUDA, or of what another vendor offers in its place; None for a build
+            without it.
+        hip: version of ROCm's HIP; None for a build without it.
+        xpu: version of the compiler for Intel's GPUs; None for a build without it.
+    """
+
+    version: str
+    cuda: str | None
+    hip: str | None = None
+    xpu: str | None = None
+
+    @property
+    def maker(self) -> str | None:
+        """The vendor whose devices it presents as CUDA's; None: NVIDIA, or nobody."""
+        label = self.version.partition("+")[2]
+        return next((who for what, who in _MAKERS.items() if label.startswith(what)), None)
+
+
+def torch_build() -> TorchBuild | None:
+    """Return what the version file of the installed torch says; None if there is no torch."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    version_file = Path(found.origin).with_name("version.py")
+    if not version_file.exists():
+        return None
+    fields = dict(_FIELD.findall(version_file.read_text()))
+    version = fields.get("__version__", "unknown")
+    for folder in version_file.parents[1].glob(f"torch-{version}+*.dist-info"):
+        # CoreX 4.5 names itself in the package's version alone.
+        version = folder.name.removeprefix("torch-").removesuffix(".dist-info")
+    return TorchBuild(version, *(fields.get(name) for name in ("cuda", "hip", "xpu")))
 
 
 class Accelerator:

@@ -208,17 +208,21 @@ def placement(
     """
     even = max(1, usable // ranks)
     wanted: Sequence[int | None] = [None] * ranks if device_nodes is None else device_nodes
-    left = {
-        node: [kept for group in groups if (kept := tuple(x for x in group if x in allowed))]
+    # Physical cores of which this process may use something, with the node of each.
+    node_of = {
+        kept: node
         for node, groups in nodes.items()
+        for group in groups
+        if (kept := tuple(core for core in group if core in allowed))
     }
-    free: dict[int | None, list[tuple[int, ...]]] = {n: some for n, some in left.items() if some}
-    pools = {**free, None: list(chain(*free.values()))} if device_nodes is None else free
+    pools: dict[int | None, list[tuple[int, ...]]] = {None: list(node_of)}
+    for kept, node in node_of.items():
+        pools.setdefault(node, []).append(kept)
     why_not = None
     if not pinned:
         why_not = "off"
-    elif len(free) < 2:
-        why_not = "one_node" if free else "no_topology"
+    elif len(pools) < 3:
+        why_not = "one_node" if node_of else "no_topology"
     elif device_nodes is None and ranks == 1:
         why_not = "one_rank"
     elif device_nodes is not None and None in device_nodes:
@@ -226,14 +230,14 @@ def placement(
     elif any(len(pools.get(one, ())) < wanted.count(one) for one in wanted):
         why_not = "few_cores"
     placed = []
-    for rank, node in enumerate(wanted):
+    for rank, near in enumerate(wanted):
+        at: tuple[int, ...] = () if near is None else (near,)
         cores, threads = tuple(sorted(allowed)), even
-        at: tuple[int, ...] = () if node is None else (node,)
         if why_not is None:
-            groups, place, sharing = pools[node], wanted[:rank].count(node), wanted.count(node)
+            groups, place, sharing = pools[near], wanted[:rank].count(near), wanted.count(near)
             share = groups[place * len(groups) // sharing : (place + 1) * len(groups) // sharing]
-            cores = tuple(sorted(core for group in share for core in group))
-            at = tuple(n for n in left if not set(share).isdisjoint(left[n]))
+            at = tuple(dict.fromkeys(node_of[kept] for kept in share))
+            cores = tuple(sorted(chain(*share)))
             threads = min(even, len(cores))
         placed.append(Placement(numa_nodes=at, cores=cores, threads=threads, why_not=why_not))
     return placed

@@ -28,7 +28,7 @@ TIMEOUT_S = 10.0
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _MOST = 1e15  # above it is a tool's word for "unknown"
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_SIZE = re.compile(r"[\d.]+\s*([kmgt]?)i?b?", re.IGNORECASE)
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
 # ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
 _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
@@ -191,13 +191,10 @@ def size_bytes(text: object, *, unit: str = "") -> int | None:
     Args:
         unit: where ``text`` has none: ``m`` for MiB.
     """
-    if not isinstance(text, (str, int, float)) or isinstance(text, bool):
+    value, found = number(text), _SIZE.match(str(text).strip())
+    if value is None or found is None:
         return None
-    found = _SIZE.match(str(text).strip())
-    if found is None:
-        return None
-    factor = _BYTES[(found[2] or unit).lower()]
-    value = float(found[1]) * factor
+    value *= _BYTES[(found[1] or unit).lower()]
     return round(value) if value <= _MOST else None
 
 

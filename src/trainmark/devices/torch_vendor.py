@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.devices import tool
-from trainmark.devices.torch_build import torch_build
+from trainmark.devices.accelerator import Accelerator, torch_build
 from trainmark.protocols import MonitorFault, Refusal
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.devices.accelerator import Accelerator
     from trainmark.protocols import DeviceSample, Monitor, Occupant
     from trainmark.recipe import Recipe
 
@@ -97,13 +96,13 @@ class TorchVendor:
 
     def denied(self) -> list[Path]:
         """Return what this user may not open, if that leaves no device to use."""
-        files, shared = self.device_files(), [ROOT / name for name in self.shared]
-        closed = [
-            file
-            for file in (*shared, *files)
-            if file.exists() and not os.access(file, os.R_OK | os.W_OK)
-        ]
-        return closed if closed and (closed[0] in shared or len(closed) == len(files)) else []
+
+        def closed(files: list[Path]) -> list[Path]:
+            return [x for x in files if x.exists() and not os.access(x, os.R_OK | os.W_OK)]
+
+        files = self.device_files()
+        shared, own = closed([ROOT / name for name in self.shared]), closed(files)
+        return shared + own if shared or len(own) == len(files) else []
 
     def visible(self) -> list[int]:
         """Return the numbers of the devices that the environment leaves to ranks, in its order."""
@@ -242,8 +241,6 @@ class TorchVendor:
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
         del ranks_here
-        from trainmark.devices.accelerator import Accelerator
-
         return Accelerator(local_rank, vendor=self.name, torch_type=self.torch_type,
                            modules=self.modules())  # fmt: skip
 

@@ -29,14 +29,18 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
+def _told(file: str) -> dict[str, str]:
+    """Return the fields of a file of the kernel, ``name: value``; empty where there is none."""
+    try:
+        text = Path(file).read_text()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, value in re.findall(r"(?m)^(\w[^\t:]*)\s*:(.*)$", text)}
+
+
 def model_name() -> str:
     """Return the processor's product name as the kernel gives it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    return _told("/proc/cpuinfo").get("model name") or platform.processor() or platform.machine()
 
 
 def has_fp16_units() -> bool:
@@ -44,16 +48,11 @@ def has_fp16_units() -> bool:
 
     Without them a matmul is emulated at about a hundredth of the fp32 rate.
     """
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
+    told = _told("/proc/cpuinfo")
+    if not told:
         return platform.machine() == "arm64"  # macOS: every processor of that name has them
-    listed = ("flags", "Features")  # x86, Arm
-    words: set[str] = set()
-    for line in info.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in listed:
-            words.update(value.split())
-    return not words.isdisjoint(("avx512_fp16", "amx_fp16", "asimdhp"))
+    words = told.get("flags", told.get("Features", "")).split()  # x86, Arm
+    return not {"avx512_fp16", "amx_fp16", "asimdhp"}.isdisjoint(words)
 
 
 def total_memory_bytes(root: Path = Path("/")) -> int:
@@ -64,11 +63,8 @@ def total_memory_bytes(root: Path = Path("/")) -> int:
 
 def peak_resident_bytes() -> int:
     """Return the most memory that this process has held, without what its parent held."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
+    if peak := _told("/proc/self/status").get("VmHWM"):
+        return int(peak.split()[0]) << 10
     # On Linux this one begins with the peak of the process that started us.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
 
@@ -123,20 +119,11 @@ class Cpu:
                 "compile=reduce-overhead replays device graphs, which a CPU does not have",
                 "use compile=true, or a device with graphs",
             )
-        if recipe.precision == "fp16" and not has_fp16_units():
+        name = recipe.precision
+        if name in ("fp8", "tf32") or (name == "fp16" and not has_fp16_units()):
             return Refusal(
-                "precision=fp16 needs fp16 matrix units, which this processor does not have",
-                "use precision=fp32 or bf16, or a device with fp16 units",
-            )
-        if recipe.precision == "fp8":
-            return Refusal(
-                "precision=fp8 needs fp8 matrix units, which a CPU does not have",
-                "use precision=bf16, or a device with fp8 units",
-            )
-        if recipe.precision == "tf32":
-            return Refusal(
-                "precision=tf32 needs TF32 matrix units, which a CPU does not have",
-                "use precision=fp32, or a device with TF32 units",
+                f"precision={name} needs {name} matrix units, which this processor does not have",
+                f"use precision=fp32 or bf16, or a device with {name} units",
             )
         return None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.accelerator import CudaDevice
-from trainmark.devices.torch_build import torch_build
+from trainmark.devices.accelerator import CudaDevice, torch_build
+from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ContainerNeeds, Refusal
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-class Nvidia:
+class Nvidia(TorchVendor):
     """Planning's view of NVIDIA's cards; see ``Vendor``."""
 
     name = "nvidia"
@@ -40,8 +40,10 @@ class Nvidia:
         "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO",
         "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
     )  # fmt: skip
-    counts_cores = False
+    package = None
+    module = None
     pci_vendor = 0x10DE
+    pci_classes = torch_vendor.PCI_COMPUTE
     # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/ (docker-specialized,
     # cdi-support) and https://apptainer.org/docs/user/latest/gpu.html, 2026-11-22
     container_needs = ContainerNeeds(
@@ -49,9 +51,13 @@ class Nvidia:
                  "apptainer": ("--nv",)},
     )  # fmt: skip
 
+    def visible(self) -> list[int]:
+        """Return the places of the devices that ranks can use; none where torch cannot."""
+        return list(range(len(self._usable())))
+
     def count(self) -> int:
         """Return the visible devices; 0 when the installed torch cannot drive them."""
-        return len(self.product_names())
+        return len(self._usable())
 
     def product_names(self) -> list[str]:
         """Return the product name of each visible device."""
@@ -63,7 +69,13 @@ class Nvidia:
     def unusable(self) -> Refusal | None:
         """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
         if not driver.loaded():
-            return self._without_driver()
+            on_bus = torch_vendor.pci_accelerators(self.pci_vendor, self.pci_classes)
+            if not on_bus:
+                return None
+            return Refusal(
+                f"{len(on_bus)} {self.name} device(s) on the PCI bus, and no driver",
+                "load or install the driver; a container must be given the devices",
+            )
         if self._usable():
             return None
         names = " and ".join(sorted({card.name for card in driver.visible()})) or "an NVIDIA device"
@@ -80,15 +92,6 @@ class Nvidia:
             f"{names} is here, but {driver.LIBRARY} finds none",
             "see `nvidia-smi -L`: a card in MIG mode needs a slice, "
             "`nvidia-smi mig -cgi PROFILE -C`; a container must be given the driver's libraries",
-        )
-
-    def _without_driver(self) -> Refusal | None:
-        count = len(torch_vendor.pci_accelerators(self.pci_vendor, torch_vendor.PCI_COMPUTE))
-        if not count:
-            return None
-        return Refusal(
-            f"{count} {self.name} device(s) on the PCI bus, and no driver",
-            "load or install the driver; a container must be given the devices",
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:
@@ -137,21 +140,13 @@ class Nvidia:
         """Return the version of the kernel module."""
         return driver.driver_version()
 
-    def collective_library(self) -> str:
-        """Return the version of NCCL, or of the library that torch has instead."""
-        from torch.cuda import nccl
-
-        return "nccl " + ".".join(str(part) for part in nccl.version())
-
     def monitor(self) -> Monitor | None:
         """Return the management library's monitor."""
         return nvml.NvmlMonitor() if driver.loaded() else None
 
-    def monitored(self, nproc: int) -> list[int]:
-        """Return the places of the ranks' cards among all; of a slice its card's."""
-        places = [nvml.place(card) for card in self._usable()[:nproc]]
-        known = [place for place in places if place is not None]
-        return known if len(known) == len(places) else []
+    def monitor_index(self, number: int) -> int | None:
+        """Return the place of a card among all; of a slice its card's."""
+        return nvml.place(self._usable()[number])
 
     def conditions(self, nproc: int) -> list[Condition]:
         """Return the state of the ranks' cards; see ``protocols.Vendor``."""
@@ -162,14 +157,9 @@ class Nvidia:
         """The sentences of its conditions."""
         return read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
-    def numa_node(self, local_rank: int) -> int | None:
-        """Return the NUMA node of a rank's card; see ``protocols.Located``."""
-        usable = self._usable()
-        return (
-            torch_vendor.numa_node_of(driver.PCI / usable[local_rank].bus)
-            if local_rank < len(usable)
-            else None
-        )
+    def pci_folders(self) -> list[Path]:
+        """Return the folder of each device on the PCI bus."""
+        return [torch_vendor.ROOT / "sys/bus/pci/devices" / card.bus for card in self._usable()]
 
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""

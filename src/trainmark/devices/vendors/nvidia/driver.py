@@ -14,7 +14,6 @@ from uuid import UUID
 
 PROC = Path("/proc/driver/nvidia")
 DEVICE_NODES = Path("/dev")
-PCI = Path("/sys/bus/pci/devices")
 LIBRARY = "libcuda.so.1"
 
 
