@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_every_figure_has_source_date_and_evidence() -> None:
             assert said["source"]
             assert said["date"] == "2026-11-20"
             assert said["evidence"] in {"A", "B", "C", "unverified"}
+        for source in row.get("also", {}).values():
+            assert re.fullmatch(r"https://\S+, (press, )?2026-\d\d-\d\d", source)
         for exception in row.get("exceptions", ()):
             assert set(exception["figures"]) <= row.keys() - OWN_KEYS
             assert exception["evidence"] != row["evidence"]
