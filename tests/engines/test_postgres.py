@@ -38,7 +38,7 @@ def empty(url):
 QUERIES = [
     [], ["case=toy"], ["case~T"], ["case~é"], ["case~É"], ["case!=toy"], ["device~h100"],
     ["p_core>450"], ["p_core<=464.57232729765695", "status=passed"], ["nproc!=1.5"],
-    ["quality_reached=true"], ["steady!=true"], ["since=2026-11-05"], ["labels=odd"],
+    ["quality_reached=true"], ["steady!=true"], ["started_utc>=2026-11-05"], ["labels=odd"],
     ["labels!=odd"], ["labels~%"], ["notes=odd"], ["torch~2.13"], ["kind=row"], ["world=8"],
     ["own>3"], ["own!=2.5"],
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Questions to an index: runs that meet filters, in order, with the values of their columns.
 
-A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100`` or ``since=2026-11-01``. A
-value that is missing meets no condition. Values reach the database as parameters only.
+A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100`` or ``started_utc>2026-11``:
+texts are compared byte by byte, as dates are written. A value that is missing meets no condition.
+Values reach the database as parameters only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r'([^=!~<>\s"]+)(!=|>=|<=|=|~|>|<)(.+)', re.DOTALL)
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
-_DATES = {"since": ">=", "until": "<"}
 _LISTED = (*COLUMNS, "path", "kind", "configuration", "world", "work", *FIGURES)
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt,
@@ -126,8 +125,7 @@ def _value(connection: sa.Connection, key: str) -> Any:
     own = RUNS.c.more["figures", key, 0].as_float()
     known = sa.select(RUNS.c.id).where(own.is_not(None)).limit(1)
     if '"' in key or connection.scalar(known) is None:
-        names = {*RUNS.c.keys(), *_DATES}
-        raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, names))
+        raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, [*RUNS.c.keys()]))
     return own
 
 
@@ -142,15 +140,12 @@ def _condition(connection: sa.Connection, word: str) -> Any:
         what, remedy = f"not a filter: {word[:80]!r}", "name a folder with --store"
         raise UsageError(what, where="filter", rule=_RULE, remedy=remedy)
     key, sign, value = parts.groups()
-    if key in _DATES and sign == "=":
-        return _COMPARE[_DATES[key]](RUNS.c.started_utc, _time(value, word))
     column, given = _value(connection, key), None
     kind = column.type.python_type
     if kind is str:
-        rule = "text has = != ~; dates since=DATE, until=DATE"
         if sign == "~":
             return column.icontains(value, autoescape=True)
-        given = value if sign in ("=", "!=") else None
+        given = value
     elif kind is bool:
         rule = "= or != true or false"
         given = {"true": True, "false": False}.get(value) if sign in ("=", "!=") else None
@@ -161,14 +156,3 @@ def _condition(connection: sa.Connection, word: str) -> Any:
     if given is None:
         raise UsageError(f"{word!r} is not a comparison", where=word, rule=rule)
     return _COMPARE[sign](column, given)
-
-
-def _time(value: str, word: str) -> str:
-    """Return a date or time as records write it; without a zone it is UTC."""
-    try:
-        found = datetime.fromisoformat(value)
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        rule = "2026-11-01 or 2026-11-01T08:00, UTC"
-        raise UsageError(f"{word!r} is not a date", where=word, rule=rule) from None
-    return found.isoformat(timespec="seconds")
