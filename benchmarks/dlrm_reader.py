@@ -28,8 +28,7 @@ ROUNDS = 5
 
 def write(folder: Path) -> FeatureSpec:
     """Write rows for 26 tables of 100,000; a column of each narrower type would be smaller."""
-    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
-    from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
+    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
 
     rng = np.random.default_rng(1)
     cardinalities = (TABLE_ROWS,) * TABLES

@@ -10,21 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
+from trainmark.cases.dlrm_criteo.data.layout import write_spec
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.model import build_model
-from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, Placement, place
+from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, TABLES_SHARE, Placement, place
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
 
 CARDINALITIES = (50, 3, 120, 7, 31, 1, 64)
 DIM, NUMERICAL, BATCH, STEPS, LAST, RATE, SEED = 8, 5, 24, 10, 3, 0.5, 11
@@ -42,7 +47,12 @@ class Spread:
 
     @property
     def placement(self) -> Placement:
-        return place(self.cardinalities, DIM, self.ranks, self.row_budget * DIM * FLOAT_BYTES)
+        return place(memory_of(self.row_budget, DIM), self.cardinalities, DIM, self.ranks)
+
+
+def memory_of(rows: int, dim: int) -> RankMemory:
+    """Return the memory of a rank of which the tables may take so many rows."""
+    return RankMemory(int(rows * dim * FLOAT_BYTES / TABLES_SHARE) + 2)
 
 
 SPREADS = {
@@ -131,18 +141,27 @@ def train(
     }  # fmt: skip
 
 
+def write_log(
+    folder: Path, cardinalities: tuple[int, ...], splits: Mapping[str, tuple[Any, Any, Any]]
+) -> FeatureSpec:
+    """Write numbers (rows, N), labels (rows,) and categories (tables, rows) of each split."""
+    num_numerical = splits["train"][0].shape[1]
+    spec = write_spec(folder, cardinalities, num_numerical=num_numerical)
+    for split, (numerical, labels, categories) in splits.items():
+        files = spec.files[split]
+        files.label.parent.mkdir(parents=True)
+        np.asarray(numerical, "<f2").tofile(files.numerical)
+        np.asarray(labels, bool).tofile(files.label)
+        for file, column in zip(files.categories, categories, strict=True):
+            np.asarray(column, spec.row_types(split)[file]).tofile(file)
+    return spec
+
+
 def write_clicks(folder: Path) -> None:
     """Write the batches of ``data`` as training rows and the same as test rows."""
-    spec = write_spec(folder, CARDINALITIES, num_numerical=NUMERICAL)
     numerical, labels, ids = zip(*data(CARDINALITIES), strict=True)
-    for files in spec.files.values():
-        files.label.parent.mkdir(parents=True)
-        torch.cat(numerical).half().numpy().tofile(files.numerical)
-        torch.cat(labels).bool().numpy().tofile(files.label)
-        columns = torch.cat(ids, dim=1).numpy()
-        named = zip(files.categories, spec.category_dtypes, columns, strict=True)
-        for file, dtype, column in named:
-            column.astype(dtype).tofile(file)
+    rows = (torch.cat(numerical), torch.cat(labels), torch.cat(ids, dim=1))
+    write_log(folder, CARDINALITIES, {"train": rows, "test": rows})
 
 
 def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:

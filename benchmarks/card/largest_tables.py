@@ -33,8 +33,7 @@ def drawn(folder: Path, rows: int, *, train: int, test: int) -> str:
     """
     import numpy as np
 
-    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
-    from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
+    from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec, write_spec
 
     shutil.rmtree(folder, ignore_errors=True)
     rng, tables = np.random.default_rng(1), (rows,) * NUM_TABLES

@@ -18,7 +18,7 @@ from benchmarks.peers import PeerFailedError
 
 from benchmarks import glm_loader
 from trainmark import devices
-from trainmark.cases.dlrm_criteo.placement import place_within
+from trainmark.cases.dlrm_criteo.placement import place
 from trainmark.cases.glm_superglue.case import GlmShape
 from trainmark.cases.glm_superglue.job import Sequences
 from trainmark.cases.glm_superglue.model import build_model
@@ -101,9 +101,9 @@ def test_the_largest_tables_fit_and_with_a_row_more_each_they_do_not(
     monkeypatch.setattr(devices, "choose", lambda _: vendor)
     rows = largest_tables.rows_that_fit("card")
     least = RankMemory(total - largest_tables.CONTEXT_BYTES)
-    place_within(least, [rows] * NUM_TABLES, DIM, 1)
+    place(least, [rows] * NUM_TABLES, DIM, 1)
     with pytest.raises(EnvironmentFault):
-        place_within(least, [rows + 1] * NUM_TABLES, DIM, 1)
+        place(least, [rows + 1] * NUM_TABLES, DIM, 1)
 
 
 def test_the_original_scores_our_batch_as_our_model_does() -> None:

@@ -1,7 +1,7 @@
-"""The check of a click log's values: what is named, what is kept, what is refused."""
+"""A click log on disk: its description, the check of its values, batches, generated clicks."""
 
 import os
-from dataclasses import dataclass
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,104 +9,182 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tiny_dlrm import write_log
 from trainmark.cases.dlrm_criteo import data
-from trainmark.cases.dlrm_criteo import data as clicks
-from trainmark.cases.dlrm_criteo.data import generated as generate
-from trainmark.cases.dlrm_criteo.data.layout import PUBLISHED_RULES, FeatureSpec
-from trainmark.cases.dlrm_criteo.data.spec_file import write_spec
+from trainmark.cases.dlrm_criteo.data import generated
+from trainmark.cases.dlrm_criteo.data.layout import (
+    PUBLISHED_RULES,
+    FeatureSpec,
+    read_spec,
+    write_spec,
+)
+from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 from trainmark.errors import DataError
 from trainmark.plan import resolving
 from trainmark.plan.request import RunRequest
 
 REAL = SimpleNamespace(data="real", seed=1)
 CARDINALITIES = (100, 1_000, 50_000)
-ROWS = {"train": 40, "test": 10}
+ROWS = {"train": 103, "test": 7}
+
+# The other program's form: aliases where lists are shared, keys in its order.
+NVIDIA_FORM = """\
+channel_spec:
+  categorical:
+  - cat_0.bin
+  - cat_1.bin
+  label:
+  - label
+  numerical: &id001
+  - num_0
+  - num_1
+feature_spec:
+  cat_0.bin:
+    cardinality: 127
+    dtype: int16
+  cat_1.bin:
+    cardinality: 2147483648
+    dtype: int32
+  label:
+    dtype: bool
+  num_0:
+    dtype: float16
+  num_1:
+    dtype: float16
+metadata: {}
+source_spec:
+  test: &id002
+  - features: *id001
+    files:
+    - test/numerical.bin
+    type: split_binary
+  - features:
+    - label
+    files:
+    - test/label.bin
+    type: split_binary
+  - features:
+    - cat_0.bin
+    files:
+    - test/cat_0.bin
+    type: split_binary
+  - features:
+    - cat_1.bin
+    files:
+    - test/other.bin
+    type: split_binary
+  train: *id002
+"""
 
 
-@dataclass
-class Folder:
-    path: object
-    spec: FeatureSpec
-
-    def put(self, file, at, value, dtype):
-        """Change one value and the file's time of change."""
-        stamp = file.stat().st_mtime_ns
-        values = np.fromfile(file, dtype)
-        values[at] = value
-        values.tofile(file)
-        os.utime(file, ns=(stamp + 1, stamp + 1))
-
-    def fault(self):
-        with pytest.raises(DataError) as caught:
-            data.check(self.path, REAL)
-        error = caught.value
-        assert error.where, error.what
-        assert error.rule, error.what
-        assert error.remedy, error.what
-        with pytest.raises(DataError) as again:
-            data.load(self.path, REAL)
-        assert str(again.value) == str(error)
-        return error
+def rows_of(split):
+    """Numbers, labels and categories whose values tell the row they stand in."""
+    numbers = np.arange(ROWS[split])
+    numerical = (numbers[:, None] + np.arange(2) / 2).astype(np.float16)
+    return numerical, numbers % 3 == 0, np.stack([numbers % 100, numbers * 9, numbers * 450])
 
 
 @pytest.fixture
-def folder(tmp_path):
-    rng = np.random.default_rng(2)
-    spec = FeatureSpec.of(tmp_path, CARDINALITIES, num_numerical=3)
-    for split, files in spec.files.items():
-        files.label.parent.mkdir()
-        rng.standard_normal((ROWS[split], 3)).astype(np.float16).tofile(files.numerical)
-        (np.arange(ROWS[split]) % 2 == 0).tofile(files.label)
-        for file, most, dtype in zip(
-            files.categories, CARDINALITIES, spec.category_dtypes, strict=True
-        ):
-            rng.integers(0, most, ROWS[split]).astype(dtype).tofile(file)
-    return Folder(tmp_path, write_spec(tmp_path, CARDINALITIES, num_numerical=3))
+def spec(tmp_path):
+    return write_log(tmp_path, CARDINALITIES, {split: rows_of(split) for split in ROWS})
 
 
-def test_a_sound_folder_passes_and_loads(folder):
-    facts = data.check(folder.path, REAL)
-    assert (facts.train_samples, facts.eval_samples) == (40, 10)
+def fault(act, *arguments):
+    with pytest.raises(DataError) as caught:
+        act(*arguments)
+    error = caught.value
+    assert all((error.where, error.rule, error.remedy)), error.what
+    return error
+
+
+def test_what_is_written_is_read_again(spec, tmp_path):
+    assert read_spec(tmp_path) == spec == FeatureSpec.of(tmp_path, CARDINALITIES, num_numerical=2)
+    assert spec.category_dtypes == ("int8", "int16", "int32")
+    assert spec.files["test"].categories[2] == tmp_path / "test" / "cat_2.bin"
+    assert [kind.itemsize for kind in spec.row_types("train").values()] == [1, 4, 1, 2, 4]
+    assert {split: spec.num_rows(split) for split in ROWS} == ROWS
+    assert "&" not in (tmp_path / "feature_spec.yaml").read_text()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_form_with_aliases_is_read(tmp_path):
+    (tmp_path / "feature_spec.yaml").write_text(NVIDIA_FORM)
+    spec = read_spec(tmp_path)
+    assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
+    assert spec.category_dtypes == ("int16", "int32")
+    assert spec.files["train"] == spec.files["test"]
+    assert spec.files["train"].categories[1] == tmp_path / "test" / "other.bin"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "what"),
+    [
+        (r"int8\n    cardinality: 100\b", "int8\n    cardinality: 129",
+         "cat_0.bin: cardinality 129"),
+        (r"dtype: float16", "dtype: bool", "num_0: a column of this channel is float16"),
+        (r"  num_1:\n    dtype: float16\n", "", "channel_spec has"),
+        (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: one file for all"),
+        (r"channel_spec:", "channel_spec: [", "not YAML"),
+    ],
+)  # fmt: skip
+def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what):
+    file = tmp_path / "feature_spec.yaml"
+    text, count = re.subn(pattern, new, file.read_text(), count=1)
+    assert count == 1
+    file.write_text(text)
+    error = fault(read_spec, tmp_path)
+    assert str(file) in error.where
+    assert what in str(error)
+
+
+def test_files_of_other_rows_are_named_with_their_counts(spec, tmp_path):
+    file = spec.files["train"].categories[2]
+    file.write_bytes(bytes(4 * 6 + 1))
+    error = fault(spec.num_rows, "train")
+    assert error.where == str(file)
+    label = tmp_path / "train" / "label.bin"
+    assert error.what == f"25 bytes: 6 rows and 1 bytes, where {label} has 103 rows"
+
+
+def test_a_sound_folder_passes_and_loads(spec, tmp_path):
+    facts = data.check(tmp_path, REAL)
+    assert (facts.train_samples, facts.eval_samples) == (103, 7)
     assert (facts.layout, facts.best_quality) == ("criteo-split-binary", None)
-    loaded = data.load(folder.path, REAL)
-    assert loaded.spec == folder.spec
-    assert loaded.num_rows == ROWS
+    loaded = data.load(tmp_path, REAL)
+    assert (loaded.spec, loaded.num_rows) == (spec, ROWS)
     assert loaded.content_id == facts.content_id
 
 
-def test_generated_data_passes_with_the_best_auc_it_allows(tmp_path, monkeypatch):
-    monkeypatch.setattr(generate, "ROWS", {"train": 2_000, "test": 500})
-    generate._best_auc.cache_clear()
-    recipe = SimpleNamespace(data="generated", seed=4)
-    generate.generate(tmp_path, recipe)
-    facts = data.check(tmp_path, recipe)
-    assert facts.best_quality == generate.expected_auc(generate.clicks("test", 4).log_odds)
-    assert (facts.train_samples, facts.eval_samples) == (2_000, 500)
-    generate._best_auc.cache_clear()
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    split=st.sampled_from(["train", "test"]), table=st.integers(0, 2), row=st.integers(0, 9),
-    value=st.sampled_from(["below", "above"]), block=st.integers(1, 30),
+    split=st.sampled_from(["train", "test"]), at=st.integers(0, 6), column=st.integers(0, 4),
+    above=st.booleans(), block=st.integers(1, 30),
 )  # fmt: skip
-def test_a_category_outside_its_table_is_named(folder, split, table, row, value, block):  # noqa: PLR0917
-    file, dtype = folder.spec.files[split].categories[table], folder.spec.category_dtypes[table]
-    before, outside = file.read_bytes(), -3 if value == "below" else CARDINALITIES[table]
-    folder.put(file, row, outside, dtype)
+def test_a_value_outside_its_range_is_named(spec, tmp_path, split, at, column, above, block):  # noqa: PLR0917
+    file, kind = list(spec.row_types(split).items())[column]
+    before, row = file.read_bytes(), at
+    value, shown = [(2, 255), (np.inf, np.nan), *((n, -3) for n in CARDINALITIES)][column], ""
+    value = value[0] if above else value[1]
+    if column == 1:
+        row, place = divmod(at, 2)
+        shown = f" in column {place}"
+    values = np.fromfile(file, kind.base)
+    values[at] = value
+    values.tofile(file)
+    os.utime(file, ns=(at + block, at + block))  # a change within the clock's step
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clicks, "BLOCK_BYTES", 4 * block)
-        error = folder.fault()
+        patch.setattr(data, "BLOCK_BYTES", 4 * block)
+        error = fault(data.check, tmp_path, REAL)
+        assert str(fault(data.load, tmp_path, REAL)) == str(error)
     assert error.where == f"{file}, row {row} (counted from 0)"
-    assert error.what == f"category {outside}"
-    assert f"[0, {CARDINALITIES[table]})" in error.rule
+    assert error.what == f"value {value}{shown}"
     file.write_bytes(before)
 
 
-def test_test_rows_of_one_label_alone_are_refused(folder):
-    file = folder.spec.files["test"].label
-    np.zeros(10, bool).tofile(file)
-    error = folder.fault()
+def test_test_rows_of_one_label_alone_are_refused(spec, tmp_path):
+    file = spec.files["test"].label
+    np.zeros(7, bool).tofile(file)
+    error = fault(data.check, tmp_path, REAL)
     assert (error.what, error.where) == ("all labels are 0", str(file))
 
 
@@ -115,14 +193,83 @@ def test_test_rows_of_one_label_alone_are_refused(folder):
     [
         (None, "closed", {}),
         ({**PUBLISHED_RULES, "seed": 3}, "closed", {}),
-        ({**PUBLISHED_RULES, "order": "input", "log_offset": 1}, "open",
-         {"prepare.order": "input", "prepare.log_offset": "1"}),
+        ({**PUBLISHED_RULES, "log_offset": 1}, "open", {"prepare.log_offset": "1"}),
     ],
-)  # fmt: skip
-def test_a_run_on_data_of_other_rules_is_open(folder, rules, rated, extra):
-    write_spec(folder.path, CARDINALITIES, num_numerical=3, rules=rules)
+)
+def test_a_run_on_data_of_other_rules_is_open(spec, tmp_path, rules, rated, extra):
+    write_spec(tmp_path, CARDINALITIES, num_numerical=2, rules=rules)
     found = resolving.resolve(
-        RunRequest(case="dlrm_criteo", recipe="tiny", data=folder.path, device="cpu", nproc=1),
-        generated_root=folder.path,
+        RunRequest(case="dlrm_criteo", recipe="tiny", data=tmp_path, device="cpu", nproc=1),
+        generated_root=tmp_path,
     )  # fmt: skip
     assert (found.rules, found.extra) == (rated, extra)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(batch_size=st.integers(1, 120), world_size=st.integers(1, 5), seed=st.none() | st.just(3))
+def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, seed):
+    numerical, labels, categories = rows_of("train")
+    count = -(-103 // batch_size)
+    order = None if seed is None else np.random.default_rng(seed).permutation(count)
+    numbers = range(count) if order is None else order
+    for rank in range(world_size):
+        columns = [c for c in range(3) if c % world_size == rank]
+        found = list(
+            SplitReader(spec, "train", columns).batches(
+                batch_size, rank=rank, world_size=world_size, order=order
+            )
+        )
+        for number, batch in zip(numbers, found, strict=True):
+            whole = range(103)[number * batch_size : (number + 1) * batch_size]
+            first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
+            mine = whole[first:end]
+            assert batch.step_samples == len(whole)
+            assert batch.numerical.tolist() == numerical[mine].tolist()
+            assert batch.labels.tolist() == labels[mine].tolist()
+            assert batch.categories.tolist() == categories[columns][:, whole].tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=2, max_size=8))
+def test_the_expected_auc_counts_every_pair(values):
+    scores = np.array(values, float)
+    chance = 1 / (1 + np.exp(-scores))
+    right = pairs = 0.0
+    for i, one in enumerate(scores):
+        for j, other in enumerate(scores):
+            if i != j:
+                weight = chance[i] * (1 - chance[j])
+                pairs += weight
+                right += weight * ((one > other) + (one == other) / 2)
+    assert generated.expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)
+
+
+def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_path, monkeypatch):
+    monkeypatch.setattr(generated, "ROWS", {"train": 1_000, "test": 300})
+    generated._best_auc.cache_clear()
+    recipes = [SimpleNamespace(data="generated", seed=seed) for seed in (7, 7, 8)]
+    folders = [tmp_path / name for name in ("one", "again", "other")]
+    for folder, recipe in zip(folders, recipes, strict=True):
+        folder.mkdir()
+        generated.generate(folder, recipe)
+    one, again, other = (
+        {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*.*")}
+        for folder in folders
+    )
+    assert one == again
+    assert [name.name for name in one if one[name] == other[name]] == ["feature_spec.yaml"]
+    spec = read_spec(folders[0])
+    assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
+    assert spec.cardinalities == generated.CARDINALITIES
+    made = generated.clicks("train", 7)
+    (batch,) = SplitReader(spec, "train").batches(1_000)
+    assert (batch.numerical == made.numerical).all()
+    assert (batch.labels == made.labels).all()
+    strides = np.array(generated.STRIDES)[:, None]
+    assert (batch.categories == np.stack(made.ranks).astype(int) * strides).all()
+    facts = data.check(folders[0], recipes[0])
+    assert facts.best_quality == generated.expected_auc(generated.clicks("test", 7).log_odds)
+    assert (facts.train_samples, facts.eval_samples) == (1_000, 300)
+    generated._best_auc.cache_clear()

@@ -172,10 +172,6 @@ def test_both_exchanges_go_on_beside_the_bottom_layers(monkeypatch: pytest.Monke
     assert notes == [*["top grad"] * 4, "begin", *["bottom grad"] * 4, "wait"]
     assert not torch.equal(tables.local.weight, before)
     assert timed == ["embedding", "exchange", "exchange", "embedding"]
-    # Without gradients the same call only looks up.
-    with torch.no_grad():
-        rows = tables(ids)
-    assert torch.equal(rows, tables.local(ids))
 
 
 @pytest.mark.parametrize("first_row", [0, 1, 10, BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 5])

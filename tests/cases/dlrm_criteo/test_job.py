@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-import trainmark
-from trainmark.cases import load
+from tiny_dlrm import write_log
 from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe
-from trainmark.cases.dlrm_criteo.data.layout import FeatureSpec
-from trainmark.cases.dlrm_criteo.data.spec_file import read_spec, write_spec
+from trainmark.cases.dlrm_criteo.data.layout import read_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault
-from trainmark.plan import reference
 from trainmark.protocols import Counts, JobContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CARDINALITIES = (3, 40, 200, 7)
 ROWS = {"train": 1_003, "test": 601}
@@ -48,18 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_clicks(folder: Path) -> Path:
     """Write rows whose label mostly says whether two categories are both even."""
     rng = np.random.default_rng(7)
-    for split, files in FeatureSpec.of(folder, CARDINALITIES).files.items():
-        rows = ROWS[split]
-        files.label.parent.mkdir()
+    splits = {}
+    for split, rows in ROWS.items():
         columns = [rng.integers(n, size=rows) for n in CARDINALITIES]
         clicked = (columns[0] % 2 + columns[1] % 2) > 0
-        labels = clicked ^ (rng.random(rows) < 0.05)
-        labels.tofile(files.label)
-        rng.random((rows, 13)).astype("<f2").tofile(files.numerical)
-        dtypes = FeatureSpec.of(folder, CARDINALITIES).category_dtypes
-        for column, file, dtype in zip(columns, files.categories, dtypes, strict=True):
-            column.astype(np.dtype(dtype)).tofile(file)
-    write_spec(folder, CARDINALITIES)
+        splits[split] = rng.random((rows, 13)), clicked ^ (rng.random(rows) < 0.05), columns
+    write_log(folder, CARDINALITIES, splits)
     return folder
 
 
@@ -129,18 +120,6 @@ def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
     assert found.value > 0.9
 
 
-def test_tables_are_folded_to_the_rows_allowed(folder: Path) -> None:
-    job = job_of(folder, max_table_rows=16)
-    assert job.tables.cardinalities == (3, 16, 16, 7)
-    batch, looked_up = next(job.batches(0)), []
-    job.tables.register_forward_pre_hook(lambda _, inputs: looked_up.extend(inputs))
-    job.step(iter([batch]))
-    (ids,) = looked_up
-    assert torch.equal(ids, batch.tensors[2] % torch.tensor([[3], [16], [16], [7]]))
-    assert ids.dtype == torch.int32
-    train(job, 1)
-
-
 def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path) -> None:
     class Small(CpuDevice):
         def memory(self) -> Any:
@@ -166,24 +145,3 @@ def test_the_learning_rate_rises_stays_and_falls_as_a_square() -> None:
     assert factors == {0: 1 / 8_000, 7_999: 1.0, 8_000: 1.0, 47_999: 1.0, 59_999: 0.25}
     assert lr_factor(standard, 48_000) == (23_999 / 24_000) ** 2
     assert lr_factor(standard, 71_999) == lr_factor(standard, 90_000) == 0.0
-
-
-def test_recipes_have_the_published_global_batches() -> None:
-    found = {}
-    for name, recipe in CASE.recipes.items():
-        if recipe.world is not None:
-            nnodes, nproc = map(int, recipe.world.split("x"))
-            found[name] = recipe.micro_batch_size * nnodes * nproc
-            assert recipe.learning_rate == 24.0
-    assert found == {
-        "standard-1x1": 65_536, "standard-1x8": 65_536, "standard-2x8": 65_536,
-        "throughput-1x1": 262_144, "throughput-1x8": 2_097_152, "throughput-2x8": 2_752_512,
-    }  # fmt: skip
-
-
-def test_published_rows_stand_as_printed() -> None:
-    (package,) = trainmark.cases.__path__
-    found = reference.read(Path(package) / "dlrm_criteo" / "reference.toml")
-    assert found.samples_per_pass == 4_195_197_692
-    assert [row.world for row in found.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
-    assert load("dlrm").name == CASE.name

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiny_dlrm import memory_of
 from trainmark.cases.dlrm_criteo.placement import Part, Placement, place
 
-DIM, ROW_BYTES = 4, 16
+DIM = 4
 tables = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
@@ -26,7 +27,7 @@ def test_every_row_has_one_owner_within_the_budget(
     cardinalities: list[int], world_size: int, spare_rows: int
 ) -> None:
     row_budget = -(-sum(cardinalities) // world_size) + spare_rows
-    placement = place(cardinalities, DIM, world_size, row_budget * ROW_BYTES + 15)
+    placement = place(memory_of(row_budget, DIM), cardinalities, DIM, world_size)
     assert owners(placement) == [[1] * rows for rows in cardinalities]
     for rank, parts in enumerate(placement.parts):
         assert sum(part.rows for part in parts) <= row_budget
@@ -40,7 +41,7 @@ def test_every_row_has_one_owner_within_the_budget(
 
 
 def test_a_table_larger_than_a_rank_is_cut_evenly_over_few_ranks() -> None:
-    placement = place([50, 5, 4], DIM, 4, 30 * ROW_BYTES)
+    placement = place(memory_of(30, DIM), [50, 5, 4], DIM, 4)
     assert placement.parts == (
         (Part(0, 0, 25),),
         (Part(0, 25, 25),),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trainmark.cases.dlrm_criteo import prepare as stages
-from trainmark.cases.dlrm_criteo.data.spec_file import read_spec
+from trainmark.cases.dlrm_criteo.data.layout import read_spec
 from trainmark.cases.dlrm_criteo.prepare import prepare
 from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
 from trainmark.errors import DataError
@@ -62,11 +62,11 @@ def shuffled(logs, seed=0):
     return [keyed[key] for key in sorted(keyed)]
 
 
-def expected(rows, splits, threshold=15, *, logarithm=log_of, number=numbers_of):
+def expected(rows, splits, threshold=15, *, logarithm=log_of):
     """Encode all rows in plain Python; return the files' bytes by name and the cardinalities."""
     files, cardinalities = {}, []
     for column in range(14, 40):
-        numbers = number([fields[column] for fields in rows], threshold)
+        numbers = numbers_of([fields[column] for fields in rows], threshold)
         cardinalities.append(1 + len(numbers))
         dtype = np.int8 if len(numbers) < 128 else np.int16
         for split, part in splits.items():
@@ -144,23 +144,11 @@ def test_other_rules_give_their_bytes_and_are_named(days, tmp_path):
     def other_log(cell):
         return math.log1p(max(int(cell or 0), 0))
 
-    def own_empty(cells, threshold):
-        counts = Counter(cells)
-        kept = [name for name, count in counts.items() if count >= threshold]
-        kept.sort(key=lambda name: (name != "", -counts[name], name))
-        return {name: number for number, name in enumerate(kept, start=1)}
-
     data = tmp_path / "data"
-    run(days, data, log_offset=1, order="input", empty_category="own")
-    splits = {"train": DAYS[0] + DAYS[1], **LAST}
-    assert files_of(data) == expected(ALL, splits, logarithm=other_log, number=own_empty)[0]
-    assert read_spec(data).changed_rules == {
-        "log_offset": "1", "order": "input", "empty_category": "own",
-    }  # fmt: skip
-    run(days, tmp_path / "seeded", seed=7)
+    run(days, data, log_offset=1, seed=7)
     splits = {"train": shuffled(DAYS[:2], seed=7), **LAST}
-    assert files_of(tmp_path / "seeded") == expected(ALL, splits)[0]
-    assert read_spec(tmp_path / "seeded").changed_rules == {}
+    assert files_of(data) == expected(ALL, splits, logarithm=other_log)[0]
+    assert read_spec(data).changed_rules == {"log_offset": "1"}
 
 
 def test_the_bytes_do_not_depend_on_turns_groups_or_threads(days, tmp_path, small):

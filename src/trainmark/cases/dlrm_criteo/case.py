@@ -23,9 +23,6 @@ class DlrmRecipe(Recipe):
     top_layers: str = recipe_field(
         "1024,1024,512,256,1", "widths of the top MLP; the last is 1, the logit"
     )
-    max_table_rows: PositiveInt | None = recipe_field(
-        None, "rows of a table at most, larger ones are folded by remainder; none: as the data"
-    )
     warmup_lr_steps: NonNegativeInt = recipe_field(
         8_000, "steps with a linearly rising learning rate"
     )
@@ -82,12 +79,6 @@ def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
         widths(recipe.bottom_layers, field="bottom_layers", last=recipe.embedding_dim),
         widths(recipe.top_layers, field="top_layers", last=1),
     )
-
-
-def table_rows(cardinalities: tuple[int, ...], recipe: DlrmRecipe) -> tuple[int, ...]:
-    """Return the rows that each table gets."""
-    most = recipe.max_table_rows
-    return tuple(rows if most is None else min(rows, most) for rows in cardinalities)
 
 
 SEED = 0  # of the published runs
@@ -158,16 +149,7 @@ CASE = Case(
         PrepareOption(
             "log_offset", int, "numbers are log(x + this), 1 after 0 for x < 0; default: 3", (3, 1)
         ),
-        PrepareOption(
-            "order", str, "of the training rows; default: shuffled", ("shuffled", "input")
-        ),
         PrepareOption("seed", int, "of the shuffled order; default: 0", range(1 << 32)),
-        PrepareOption(
-            "empty_category",
-            str,
-            "what an empty cell counts as: rare, or a category of its own; default: rare",
-            ("rare", "own"),
-        ),
         PrepareOption("workers", int, "threads; default: one a usable core", range(1, 513)),
     ),
     aliases=("dlrm",),

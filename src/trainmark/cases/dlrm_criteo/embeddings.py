@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -73,6 +74,11 @@ def _mixed(seed: int, table: int, block: int) -> int:
     return mixed >> 1
 
 
+def untimed(_part: str) -> AbstractContextManager[Any]:
+    """Time nothing."""
+    return nullcontext()
+
+
 class FusedTables(nn.Module):
     """Look rows up in tables that are stored one after the other in one weight.
 
@@ -80,6 +86,7 @@ class FusedTables(nn.Module):
         cardinalities: rows of each table.
         dim: numbers of a row.
         seed: of the initial rows; none: the caller fills ``weight``.
+        in_part: enters a part of the step by name: look-ups and updates are one.
 
     Attributes:
         weight: (sum of cardinalities, dim) float32; no parameter, so no optimizer sees it.
@@ -94,8 +101,10 @@ class FusedTables(nn.Module):
         dim: int,
         *,
         seed: int | None,
+        in_part: InPart = untimed,
     ) -> None:
         super().__init__()
+        self.in_part = in_part
         self.cardinalities, self.dim = tuple(cardinalities), dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
@@ -161,15 +170,16 @@ class _LookUp(Function):
     def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
         ctx.tables = tables
         ctx.save_for_backward(ids)
-        return tables.look_up(ids)
+        with tables.in_part(EMBEDDING_PART):
+            return tables.look_up(ids)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (ids,) = ctx.saved_tensors
-        grad = grads[0].float()
-        ctx.tables.update(ids, grad)
-        return grad.new_zeros(()), None, None
+        with ctx.tables.in_part(EMBEDDING_PART):
+            ctx.tables.update(ids, grads[0].float())
+        return grads[0].new_zeros(()), None, None
 
 
 def _empty_rows(rows: int, dim: int) -> Tensor:
@@ -189,40 +199,3 @@ def scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
     scaled = grads * factor
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))
-
-
-def look_up(tables: Any, ids: Tensor, in_part: InPart) -> Tensor:
-    """Return ``tables(ids)``, with both of its passes put down to the embedding stage.
-
-    Args:
-        tables: a module with its update inside its backward pass; see ``FusedTables``.
-        in_part: enters a part of the step by name.
-    """
-    if not torch.is_grad_enabled():
-        with in_part(EMBEDDING_PART):
-            found: Tensor = tables(ids)
-        return found
-    anchor = torch.zeros((), device=ids.device, requires_grad=True)
-    timed: Tensor = _Timed.apply(anchor, tables, ids, in_part)  # type: ignore[no-untyped-call]
-    return timed
-
-
-class _Timed(Function):
-    """The tables' own passes, each run whole within this node's."""
-
-    @staticmethod
-    def forward(ctx: Any, _anchor: Tensor, tables: Any, ids: Tensor, in_part: InPart) -> Tensor:
-        with in_part(EMBEDDING_PART), torch.enable_grad():
-            found: Tensor = tables(ids)
-        ctx.found, ctx.in_part = found, in_part
-        # Unlike a detached one, this alias may be written to before the backward pass: an
-        # exchange blanks the rows of other ranks in it, whose gradients it blanks as well.
-        return found.data
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        with ctx.in_part(EMBEDDING_PART):
-            ctx.found.backward(grads[0])
-        del ctx.found
-        return grads[0].new_zeros(()), None, None, None

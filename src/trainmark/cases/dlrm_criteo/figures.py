@@ -25,7 +25,6 @@ RESOURCES = {
     "input_share": "input",
 }
 _RATES = ("embedding_bytes_per_device", "copy_bytes_per_device", "exchange_bytes_per_device")
-_FACTS = ("embedding_bytes_per_sample", "exchanged_bytes_per_sample", "copy_bytes_per_second")
 _NEAR_A_LIMIT = 20.0  # percent of it; below, what is short is not the resource
 _NS_PER_S = 1e9
 
@@ -36,74 +35,45 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     All are over the windows after the warm-up, rates a device's, shares the ranks' mean.
     Empty if a rank ended before its job reported its facts.
     """
-    if not all(_tells(rank) for rank in ranks):
+    if not all("copy_bytes_per_second" in rank.facts for rank in ranks):
         return OwnFigures({})
     found = {"MFU": Figure(None, message("no_headline_mfu"))} | _traffic(ranks)
-    values = {name: figure.value for name, figure in (dict(known) | found).items()}
-    bound = bound_by(values)
+    bound = bound_by({name: figure.value for name, figure in (dict(known) | found).items()})
     return OwnFigures(found, () if bound is None else (bound,))
-
-
-def _tells(rank: RankWork) -> bool:
-    """Tell whether a rank's job said how many bytes it moves, and how fast it could copy them."""
-    told = [rank.facts.get(name) for name in _FACTS]
-    amounts = [value for value in told if isinstance(value, int | float) and 0 <= value <= 1e100]
-    return len(amounts) == len(_FACTS) and amounts[-1] > 0
 
 
 def _traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
-        reason = message("rank_without_measured_step")
-        return {
-            name: Figure(None, reason)
-            for name in (*_RATES, *RESOURCES, "embedding_bandwidth_share")
-        }
-    samples = sum(rank.counts.samples for rank in ranks)
+        none = Figure(None, message("rank_without_measured_step"))
+        return dict.fromkeys((*_RATES, *RESOURCES, "embedding_bandwidth_share"), none)
+    samples, device_s = sum(rank.counts.samples for rank in ranks), len(ranks) * slowest_s
     moved = samples * ranks[0].facts["embedding_bytes_per_sample"]
     sent = samples * sum(rank.facts["exchanged_bytes_per_sample"] for rank in ranks)
     copied = sum(rank.facts["copy_bytes_per_second"] for rank in ranks) / len(ranks)
-    return {
-        "embedding_bytes_per_device": Figure(
-            moved / len(ranks) / slowest_s, note=message("embedding_bytes")
-        ),
-        "copy_bytes_per_device": Figure(copied, note=message("copy_measured")),
-        "exchange_bytes_per_device": Figure(
-            sent / len(ranks) / slowest_s, note=message("exchange_bytes")
-        ),
-        **_shares(ranks),
-        "embedding_bandwidth_share": _bandwidth(ranks, moved, copied),
+    total_ns, input_ns = (sum(rank.windows_ns for rank in ranks), sum(r.wait_ns for r in ranks))
+    embedding_ns, exchange_ns = (
+        sum(rank.parts_ns.get(part, 0) for rank in ranks)
+        for part in (EMBEDDING_PART, EXCHANGE_PART)
+    )
+    dense_ns = total_ns - (embedding_ns + exchange_ns + input_ns)  # what no part claims
+    figures = {
+        "embedding_bytes_per_device": (moved / device_s, "embedding_bytes"),
+        "copy_bytes_per_device": (copied, "copy_measured"),
+        "exchange_bytes_per_device": (sent / device_s, "exchange_bytes"),
+        "embedding_share": (100 * embedding_ns / total_ns, "embedding_time"),
+        "exchange_share": (100 * exchange_ns / total_ns, "device_marks"),
+        "input_share": (100 * input_ns / total_ns, "device_marks"),
+        "dense_share": (100 * dense_ns / total_ns, "dense_time"),
     }
-
-
-def _shares(ranks: Sequence[RankWork]) -> dict[str, Figure]:
-    """Return the share of the steps' time in each part; what no part claims is dense."""
-    total_ns = sum(rank.windows_ns for rank in ranks)
-    embedding_ns, exchange_ns = _part_ns(ranks, EMBEDDING_PART), _part_ns(ranks, EXCHANGE_PART)
-    input_ns = sum(rank.wait_ns for rank in ranks)
-    dense_ns = total_ns - (embedding_ns + exchange_ns + input_ns)
-    shares = {
-        "embedding_share": Figure(100 * embedding_ns / total_ns, note=message("embedding_time")),
-        "exchange_share": Figure(100 * exchange_ns / total_ns, note=message("device_marks")),
-        "input_share": Figure(100 * input_ns / total_ns, note=message("device_marks")),
-        "dense_share": Figure(100 * dense_ns / total_ns, note=message("dense_time")),
-    }
+    found = {name: Figure(value, note=message(note)) for name, (value, note) in figures.items()}
     if len(ranks) == 1:
-        shares["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
-    return shares
-
-
-def _part_ns(ranks: Sequence[RankWork], name: str) -> int:
-    return sum(rank.parts_ns.get(name, 0) for rank in ranks)
-
-
-def _bandwidth(ranks: Sequence[RankWork], moved: float, copied: float) -> Figure:
-    """Return the bytes/s within the embedding stage over those of a copy."""
-    spent_ns = _part_ns(ranks, EMBEDDING_PART)
-    if spent_ns == 0:
-        return Figure(None, message("embedding_untimed"))
-    share = 100 * moved * _NS_PER_S / spent_ns / copied
-    return Figure(share, note=message("embedding_bandwidth"))
+        found["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
+    bandwidth = Figure(None, message("embedding_untimed"))
+    if embedding_ns:  # bytes/s within the embedding stage over those of a copy
+        share = 100 * moved * _NS_PER_S / embedding_ns / copied
+        bandwidth = Figure(share, note=message("embedding_bandwidth"))
+    return found | {"embedding_bandwidth_share": bandwidth}
 
 
 def bound_by(values: dict[str, float | None]) -> Message | None:
@@ -117,7 +87,10 @@ def bound_by(values: dict[str, float | None]) -> Message | None:
     if not known:
         return None
     largest = max(known, key=lambda name: known[name])
-    embedding_rate, dense_rate = values.get("embedding_bandwidth_share"), _dense_rate(values)
+    overall, dense = values.get("MAMFU"), shares["dense_share"]
+    # The products' rate within the dense part over the matmul rate, in percent.
+    dense_rate = overall / (dense / 100) if overall is not None and dense else None
+    embedding_rate = values.get("embedding_bandwidth_share")
     reached = {"embedding_share": embedding_rate, "dense_share": dense_rate}.get(largest)
     far = reached is not None and reached < _NEAR_A_LIMIT
     shares["exchange_share"] = shares["exchange_share"] or 0.0  # one rank exchanges nothing
@@ -126,9 +99,3 @@ def bound_by(values: dict[str, float | None]) -> Message | None:
         f"bound_by_{RESOURCES[largest]}{'_far_from_limit' if far else ''}",
         **{name: None if value is None else value / 100 for name, value in percents.items()},
     )
-
-
-def _dense_rate(values: dict[str, float | None]) -> float | None:
-    """Return the products' rate within the dense part over the matmul rate, in percent."""
-    overall, share = values.get("MAMFU"), values.get("dense_share")
-    return overall / (share / 100) if overall is not None and share else None

@@ -16,7 +16,6 @@ A step of one rank runs in this order, and only two places wait:
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.autograd import Function
 
-from .embeddings import FusedTables, fill_rows, look_up
+from .embeddings import FusedTables, fill_rows, untimed
 from .figures import EXCHANGE_PART
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class HybridTables(nn.Module):
         seed: int,
         exchange_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
-        in_part: InPart = lambda _: nullcontext(),
+        in_part: InPart = untimed,
     ) -> None:
         super().__init__()
         self.placement = placement
@@ -64,7 +63,9 @@ class HybridTables(nn.Module):
         self.exchange_dtype, self.group = exchange_dtype, group
         self.in_part = in_part
         rows = tuple(part.rows for part in self.parts)
-        self.local: Any = FusedTables(rows, placement.dim, seed=None) if rows else None
+        self.local: Any = None
+        if rows:
+            self.local = FusedTables(rows, placement.dim, seed=None, in_part=in_part)
         for part, weight in self.part_weights():
             fill_rows(
                 weight, table=part.table, first_row=part.first_row,
@@ -87,10 +88,6 @@ class HybridTables(nn.Module):
             yield part, self.local.weight.detach()[first : first + part.rows]
             first += part.rows
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the embeddings (B_local, T, dim) of this rank's samples; see ``start``."""
-        return self.start(ids).wait()
-
     def start(self, ids: Tensor) -> Flight:
         """Look up and begin to send.
 
@@ -105,7 +102,7 @@ class HybridTables(nn.Module):
         else:
             self.local.learning_rate = self.learning_rate
             self.local.grad_scale = self.grad_scale * self.world_size
-            found = look_up(self.local, self._own_rows(ids, flight), self.in_part)
+            found = self.local(self._own_rows(ids, flight))
         flight.token = _Depart.apply(found, anchor, flight)  # type: ignore[no-untyped-call]
         return flight
 
@@ -174,20 +171,12 @@ class Flight:
         received = self._end()
         placement = self.tables.placement
         shape = (self._here, len(placement.cardinalities), placement.dim)
-        out = received.new_empty(shape)
-        begun: set[int] = set()
+        out = received.new_zeros(shape)
         for owner, block in enumerate(self._blocks(received)):
-            parts = placement.parts[owner]
-            if not any(placement.is_cut(part) for part in parts):
-                out[:, self.tables.tables_of(owner)] = block
-                continue
-            for column, part in enumerate(parts):
-                # Of a cut table all owners but one send zeros: adding them rounds nothing.
-                if part.table in begun:
-                    out[:, part.table] += block[:, column]
-                else:
-                    out[:, part.table] = block[:, column]
-                begun.add(part.table)
+            tables = self.tables.tables_of(owner)
+            # Of a cut table all owners but one send zeros: adding them rounds nothing.
+            cut = any(map(placement.is_cut, placement.parts[owner]))
+            out[:, tables] = out[:, tables] + block if cut else block
         return out
 
     def send_gradients(self, grad: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from trainmark.errors import DataError, DivergedError
+from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
@@ -18,12 +18,12 @@ from trainmark.train.step_memory import memory_of_rank
 from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
 
 from . import data as clicks
-from .case import layers, table_rows
+from .case import layers
 from .data.reader import SplitReader
-from .embeddings import FusedTables, look_up
+from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
-from .placement import FLOAT_BYTES, place_within
+from .placement import FLOAT_BYTES, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,27 +42,19 @@ def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
 
     Args:
         scores: (rows,), any real numbers; only their order matters.
-        labels: (rows,), 1 for positive rows, 0 for negative ones.
+        labels: (rows,), 1 for positive rows, 0 for negative ones; at least one of both.
 
     Raises:
         DivergedError: a score is not a number, so that there is no order.
-        DataError: all labels are the same, so that no pair can be compared.
     """
     if np.isnan(scores).any():
         found = int(np.isnan(scores).sum())
         raise DivergedError("dlrm_criteo.scores_not_finite", found=found, scores=len(scores))
     positive = np.sort(scores[labels == 1])
     negative = np.sort(scores[labels != 1])
-    pairs = len(positive) * len(negative)
-    if pairs == 0:
-        raise DataError(
-            f"all {len(scores)} test labels are alike", where="the test split's labels",
-            rule="the AUC compares clicked rows with others",
-            remedy="give a test split with both labels",
-        )  # fmt: skip
     below = np.searchsorted(negative, positive, side="left").sum(dtype=np.int64)
     not_above = np.searchsorted(negative, positive, side="right").sum(dtype=np.int64)
-    return (int(below) + int(not_above)) / (2 * pairs)
+    return (int(below) + int(not_above)) / (2 * len(positive) * len(negative))
 
 
 def gather(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[Tensor, Tensor]:
@@ -89,11 +81,6 @@ def load_data(context: JobContext) -> Loaded:
     return clicks.load(context.data_dir, context.recipe)
 
 
-def build(context: JobContext, data: Loaded) -> DlrmJob:
-    """Build the tables and the model, and parallelize them over the ranks."""
-    return DlrmJob(context, data)
-
-
 def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then a square."""
     if finished_steps < recipe.warmup_lr_steps:
@@ -109,24 +96,21 @@ class DlrmJob:
         recipe: DlrmRecipe = context.recipe
         self.context, self.recipe = context, recipe
         spec = data.spec
-        rows = table_rows(spec.cardinalities, recipe)
         memory = context.memory or memory_of_rank(context.device, context.world_size)
         assert memory is not None, "every device here tells its memory"
-        self.placement = place_within(memory, rows, recipe.embedding_dim, context.world_size)
+        self.placement = place(memory, spec.cardinalities, recipe.embedding_dim, context.world_size)
         columns = self.placement.columns(context.rank)
         self.readers = {
             split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
         }
-        self._folds = rows != spec.cardinalities
-        self._limits = context.device.place(torch.tensor([[rows[i]] for i in columns]).int())
         self._in_part = lambda name: context.stages.stage(name, context.device)
         # Built where they stay: the host may have less memory than the device.
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
-        bottom, top = layers(recipe)
         self.model = build_model(
-            spec.num_numerical, recipe.embedding_dim, len(rows), bottom, top, seed=recipe.seed
-        )
+            spec.num_numerical, recipe.embedding_dim, len(spec.cardinalities), *layers(recipe),
+            seed=recipe.seed,
+        )  # fmt: skip
         context.device.place(self.model)
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         ranks = Ranks.of(context)
@@ -146,7 +130,7 @@ class DlrmJob:
         """Return the tables of this rank: all of them where it is alone."""
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
-            return FusedTables(self.placement.cardinalities, dim, seed=seed)
+            return FusedTables(self.placement.cardinalities, dim, seed=seed, in_part=self._in_part)
         return HybridTables(
             self.placement, rank=self.context.rank, seed=seed,
             exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
@@ -177,13 +161,9 @@ class DlrmJob:
         )  # fmt: skip
 
     def _logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
-        numerical = numerical.float()
-        if self._folds:
-            ids = ids.remainder(self._limits)
         # Where rows come from other ranks, the bottom MLP runs while they are on their way.
-        alone = self.context.world_size == 1
-        embedded = look_up(self.tables, ids, self._in_part) if alone else self.tables.start(ids)
-        logits: Tensor = model(numerical, embedded)
+        look_up = self.tables if self.context.world_size == 1 else self.tables.start
+        logits: Tensor = model(numerical.float(), look_up(ids))
         return logits.float()
 
     def _loss_sum(self, batch: Batch) -> Tensor:
@@ -194,7 +174,7 @@ class DlrmJob:
     def trained_parameters(self) -> Mapping[str, Tensor]:
         tables: Iterable[tuple[int, Tensor]]
         if self.context.world_size == 1:
-            tables = enumerate(self.tables.weight.split(self.placement.cardinalities))
+            tables = enumerate(self.tables.tables())
         else:
             tables = ((part.table, rows) for part, rows in self.tables.part_weights())
         return {f"table {table}": rows for table, rows in tables} | trained(self.model)
@@ -225,11 +205,13 @@ class DlrmJob:
 
     def facts(self) -> Mapping[str, Any]:
         rows, dim = self.placement.cardinalities, self.recipe.embedding_dim
-        world_size = self.context.world_size
-        exchanged = 0 if world_size == 1 else self.tables.exchanged_bytes(self.global_batch_size)
+        parameters = self.dense_parameters + sum(rows) * dim
+        exchanged = 0
+        if self.context.world_size > 1:
+            exchanged = self.tables.exchanged_bytes(self.global_batch_size)
         return {
-            "parameters": self.dense_parameters + sum(rows) * dim,
-            "trainable_parameters": self.dense_parameters + sum(rows) * dim,
+            "parameters": parameters,
+            "trainable_parameters": parameters,
             "dense_parameters": self.dense_parameters,
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
@@ -246,3 +228,6 @@ def _tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return numbers (B_local, 13), labels (B_local,) and ids (columns, B), on the host."""
     numerical, labels = torch.from_numpy(raw.numerical), torch.from_numpy(raw.labels)
     return numerical, labels, torch.from_numpy(raw.categories)
+
+
+build = DlrmJob

@@ -70,7 +70,7 @@ class Placement:
                 "rank": rank,
                 "tables": " ".join(map(self._name, parts)) or "-",
                 "rows": rows[rank],
-                "gib": _row_bytes(self.dim) * rows[rank] / GIB,
+                "gib": self.dim * FLOAT_BYTES * rows[rank] / GIB,
                 "lookups_share": len(parts) / lookups,
             }
             for rank, parts in enumerate(self.parts)
@@ -81,15 +81,7 @@ class Placement:
         return f"{part.table}{rows}"
 
 
-def place(
-    cardinalities: Sequence[int],
-    dim: int,
-    world_size: int,
-    budget_bytes: int,
-    *,
-    machine_budget_bytes: int | None = None,
-    held: str = "",
-) -> Placement:
+def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size: int) -> Placement:
     """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
 
     The largest table goes first, to the rank with the fewest look-ups and, among those,
@@ -98,30 +90,27 @@ def place(
     cut by rows over as few ranks as hold it.
 
     Args:
-        budget_bytes: what the weights of one rank may take.
-        machine_budget_bytes: what those of a machine may, where its ranks share its memory;
-            none: every rank brings its own.
-        held: what else holds that memory; "" if nothing.
+        memory: of a rank, for everything; tables may take ``TABLES_SHARE`` of it.
 
     Raises:
         EnvironmentFault: they do not fit; it names the smallest world that holds them.
     """
-    row_budget = budget_bytes // _row_bytes(dim)
-    if sum(cardinalities) > row_budget * world_size:
-        needed = f"{sum(cardinalities) * _row_bytes(dim) / GIB:,.2f} GiB of tables"
-        ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
-        rule = f"a rank has {budget_bytes / GIB:,.2f} GiB for them"
+    row_bytes, rows = dim * FLOAT_BYTES, sum(cardinalities)
+    row_budget = int(TABLES_SHARE * memory.rank_bytes) // row_bytes
+    if rows > row_budget * world_size:
         # Exact, because any table may be cut at any row. More ranks on a machine whose memory
         # they share would only cut it finer.
-        shared = machine_budget_bytes is not None
+        shared = memory.machine_bytes is not None
         unit = "machines like this one, whose ranks share its memory" if shared else "ranks"
-        most = max(1, (machine_budget_bytes or budget_bytes) // _row_bytes(dim))
-        fewest = -(-sum(cardinalities) // most)
+        most = int(TABLES_SHARE * (memory.machine_bytes or memory.rank_bytes)) // row_bytes
+        rule = f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them"
         raise EnvironmentFault(
-            f"{needed} exceed the memory of {ranks}",
-            where=f"{sum(cardinalities):,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
-            rule=f"{rule}; {held}" if held else rule,
-            remedy=f"use {fewest:,} {unit} or more; or lower max_table_rows or embedding_dim",
+            f"{rows * row_bytes / GIB:,.2f} GiB of tables exceed the memory of {world_size} rank"
+            + "s" * (world_size > 1),
+            where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
+            rule=f"{rule}; {memory.held}" if memory.held else rule,
+            remedy=f"use {-(-rows // max(1, most)):,} {unit} or more; or lower embedding_dim, or "
+            "prepare with a higher frequency_threshold",
         )
     room = [row_budget] * world_size
     parts: list[list[Part]] = [[] for _ in range(world_size)]
@@ -138,18 +127,6 @@ def place(
     return Placement(tuple(cardinalities), dim, tuple(ordered))
 
 
-def place_within(
-    memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size: int
-) -> Placement:
-    """Place tables on ranks that have ``memory`` for everything; see ``place``."""
-    machine_bytes = memory.machine_bytes
-    shared = None if machine_bytes is None else int(TABLES_SHARE * machine_bytes)
-    budget_bytes = int(TABLES_SHARE * memory.rank_bytes)
-    return place(
-        cardinalities, dim, world_size, budget_bytes, machine_budget_bytes=shared, held=memory.held
-    )
-
-
 def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
     """Return (rank, rows) of a table on the fewest ranks that hold it, as evenly as they can."""
     roomiest = sorted(range(len(room)), key=lambda rank: (-room[rank], rank))
@@ -163,10 +140,6 @@ def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
         shares.append((rank, share))
         rows -= share
     return sorted(shares)
-
-
-def _row_bytes(dim: int) -> int:
-    return dim * FLOAT_BYTES
 
 
 FEATURE_MULTIPLE = 32  # the top MLP's input is padded to it, as 26 tables of 128 give 480
@@ -192,13 +165,15 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
     vectors = tables + 1
     mixing = (sum(widths[0]) + 2 * vectors * dim + widths[1][0] + vectors**2) * number
     # Rows and their gradient; in fp16 it is unscaled and compared with zeros of the same size.
-    updating = 5 if recipe.precision == "fp16" else 2
+    updating = 4 if recipe.precision == "fp16" else 2
+    # Rows of all tables for own samples, as the look-up or the exchange gives them.
+    embedded = tables * dim * (FULL if placement.world_size == 1 else number)
     found = []
     for parts in placement.parts:
         rows = placement.world_size * len(parts) * dim * FULL  # of own columns, a sample
         held = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense
         gradients = dense if placement.world_size > 1 else 0  # buckets of replicas stay
-        activations = recipe.micro_batch_size * max(rows + saved, rows + mixing, updating * rows)
+        activations = recipe.micro_batch_size * max(embedded + saved, mixing, updating * rows)
         found.append(Prediction(held, gradients, 0, activations))
     return max(found, key=lambda item: item.total)
 

@@ -19,11 +19,9 @@ from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
-from ..case import table_rows
-from ..placement import place_within, predict
+from ..placement import place, predict
 from .generated import generate
-from .layout import CATEGORY_BYTES, PREPARE, FeatureSpec, readable
-from .spec_file import read_spec
+from .layout import PREPARE, FeatureSpec, read_spec, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +38,12 @@ if TYPE_CHECKING:
 CACHE_FILE = "content.json"  # in the data folder
 BLOCK_BYTES = 1 << 22
 _SIZE_BITS = 0x7FFF  # of a float16: all but the sign; larger numbers have larger bits
+_INFINITE = 0x7C00  # bits of float16 infinity; those of nan are larger
 _MOST_THREADS = 8
 
 
-def read_content(folder: Path, spec: FeatureSpec) -> dict[Path, Extremes]:
-    """Return the extremes of every file that ``spec`` names; none of them is empty.
+def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, Extremes]:
+    """Return the extremes of every file of ``kinds``, which has its numbers' type.
 
     Labels and categories are compared as they are; of float16 the bits without the sign,
     which order as the sizes of the numbers do, infinity and nan last. A large log takes
@@ -53,7 +52,6 @@ def read_content(folder: Path, spec: FeatureSpec) -> dict[Path, Extremes]:
     Raises:
         DataError: a file cannot be read.
     """
-    kinds = _kinds(spec)
     names = {f"{file.relative_to(folder).as_posix()} {kinds[file].str}": file for file in kinds}
 
     def scan() -> dict[str, Extremes]:
@@ -62,22 +60,8 @@ def read_content(folder: Path, spec: FeatureSpec) -> dict[Path, Extremes]:
             found = list(pool.map(_scan, kinds, kinds.values()))
         return dict(zip(names, found, strict=True))
 
-    for file in kinds:
-        with readable(file):
-            file.stat()
     found = cached_scan(folder / CACHE_FILE, names, scan)
     return {file: found[name] for name, file in names.items()}
-
-
-def _kinds(spec: FeatureSpec) -> dict[Path, np.dtype[Any]]:
-    """Return the element type of every file."""
-    label, numerical = np.dtype("u1"), np.dtype("<f2")
-    columns = [np.dtype(f"<i{CATEGORY_BYTES[dtype]}") for dtype in spec.category_dtypes]
-    kinds: dict[Path, np.dtype[Any]] = {}
-    for files in spec.files.values():
-        kinds |= {files.label: label, files.numerical: numerical}
-        kinds |= zip(files.categories, columns, strict=True)
-    return kinds
 
 
 def _scan(file: Path, kind: np.dtype[Any]) -> Extremes:
@@ -97,7 +81,6 @@ def _comparable(values: NDArray[Any]) -> NDArray[Any]:
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 LAYOUT = "criteo-split-binary"
-_INFINITE = 0x7C00  # bits of float16 infinity; those of nan are larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +106,14 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
     del recipe  # every recipe reads the same
     spec = read_spec(folder)
     rows = {split: spec.num_rows(split) for split in spec.files}
-    content = read_content(folder, spec)
-    for files in spec.files.values():
-        _refuse_labels(files.label, content[files.label])
-        _refuse_numerical(files.numerical, content[files.numerical], spec.num_numerical)
-        for file, cardinality in zip(files.categories, spec.cardinalities, strict=True):
-            _refuse_categories(file, content[file], cardinality)
+    types = {split: spec.row_types(split) for split in spec.files}
+    content = read_content(
+        folder, {file: kind.base for split in types.values() for file, kind in split.items()}
+    )
+    for split in types.values():
+        limits = zip(split.items(), (2, _INFINITE, *spec.cardinalities), strict=True)
+        for (file, kind), limit in limits:
+            _refuse_outside(file, content[file], kind, limit)
     test = spec.files["test"].label
     if content[test].smallest == content[test].largest:
         raise DataError(
@@ -165,37 +150,20 @@ def _content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
     return sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
-def _refuse_labels(file: Path, found: Extremes) -> None:
-    if found.largest > 1:
+def _refuse_outside(file: Path, found: Extremes, kind: np.dtype[Any], limit: int) -> None:
+    """Refuse a label, category or number's bits below 0 or not below ``limit``."""
+    for value, at in ((found.smallest, found.smallest_at), (found.largest, found.largest_at)):
+        if 0 <= value < limit:
+            continue
+        row, column = divmod(at, kind.shape[0]) if kind.shape else (at, None)
+        shown, rule = f"value {value}", f"a label, or a category of this table, is in [0, {limit})"
+        if column is not None:
+            shown = f"value {'inf' if value == _INFINITE else 'nan'} in column {column}"
+            rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
         raise DataError(
-            f"label {found.largest}", where=f"{file}, row {found.largest_at} (counted from 0)",
-            rule="a label is one byte, 0 or 1", remedy=PREPARE,
+            shown, where=f"{file}, row {row} (counted from 0)", rule=rule,
+            remedy=f"correct the cardinality in feature_spec.yaml, or {PREPARE}",
         )  # fmt: skip
-
-
-def _refuse_numerical(file: Path, found: Extremes, num_numerical: int) -> None:
-    if found.largest >= _INFINITE:
-        row, column = divmod(found.largest_at, num_numerical)
-        raise DataError(
-            f"value {'inf' if found.largest == _INFINITE else 'nan'}",
-            where=f"{file}, row {row}, column {column} (both counted from 0)",
-            rule=f"numerical values are finite, at most {np.finfo(np.float16).max:g} in size",
-            remedy=f"scale them, log(1 + x) for instance, or {PREPARE}",
-        )
-
-
-def _refuse_categories(file: Path, found: Extremes, cardinality: int) -> None:
-    """Refuse categories outside the table, naming the worst."""
-    for value, at in (
-        (found.smallest, found.smallest_at), (found.largest, found.largest_at),
-    ):  # fmt: skip
-        if not 0 <= value < cardinality:
-            raise DataError(
-                f"category {value}", where=f"{file}, row {at} (counted from 0)",
-                rule=f"a category of this table lies in [0, {cardinality}), its cardinality "
-                "in feature_spec.yaml",
-                remedy=f"correct the cardinality, or {PREPARE}",
-            )  # fmt: skip
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
@@ -206,6 +174,5 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
             micro-batch that fits.
     """
     spec = read_spec(folder)
-    rows = table_rows(spec.cardinalities, recipe)
-    placement = place_within(memory, rows, recipe.embedding_dim, world_size)
+    placement = place(memory, spec.cardinalities, recipe.embedding_dim, world_size)
     refuse_too_little(lambda other: predict(other, placement, spec.num_numerical), recipe, memory)

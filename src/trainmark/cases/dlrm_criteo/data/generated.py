@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .layout import NUM_NUMERICAL, SPLITS, FeatureSpec
-from .spec_file import write_spec
+from .layout import NUM_NUMERICAL, SPLITS, FeatureSpec, write_spec
 
 if TYPE_CHECKING:
     from pathlib import Path

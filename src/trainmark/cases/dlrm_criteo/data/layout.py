@@ -1,37 +1,42 @@
-"""The layout of a click log on disk: one file a column group, rows of fixed size.
+"""A click log on disk: one file a column group, and ``feature_spec.yaml``, which describes them.
 
-Owns which files belong to a split, what a row takes in each, and that they hold the same
-rows. Must not know what the values mean, nor how the description is written down.
+Owns which files belong to a split, the type of a row in each, that they hold the same rows, and
+the description in the form of NVIDIA's DLRM. Must not know what the values mean.
 
 A split is ``numerical.bin`` (num_numerical x float16 a row), ``label.bin`` (one byte a row)
 and a file for each categorical column, whole numbers of 1, 2 or 4 bytes. Everything is
-little endian, row after row, without headers.
+little endian, row after row, without headers. Of the description ``channel_spec`` lists the
+columns by use, ``feature_spec`` gives each its type, ``source_spec`` the files of each
+split, ``metadata`` is free.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainmark.data import files as data_files
-from trainmark.errors import DataError
+from trainmark.data.documents import Frozen, checked, read_yaml, written_whole
+from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SPLITS = ("train", "test")
 CATEGORY_BYTES = {"int8": 1, "int16": 2, "int32": 4}
-NUMERICAL_TYPE, NUMERICAL_BYTES = "float16", 2
-LABEL_TYPE, LABEL_BYTES = "bool", 1
 NUM_NUMERICAL = 13  # integer columns of the Criteo logs
 # How the published runs' data was prepared: NVIDIA's DLRM preprocessing with Spark.
-PUBLISHED_RULES: dict[str, int | str] = {
-    "frequency_threshold": 15, "log_offset": 3, "order": "shuffled", "empty_category": "rare",
-}  # fmt: skip
+PUBLISHED_RULES = {"frequency_threshold": 15, "log_offset": 3}
 PREPARE = "run `trainmark prepare dlrm_criteo --from RAW --data DIR`"
 AGAIN = f"copy the folder again, or {PREPARE}"
+SPEC_FILE = "feature_spec.yaml"
+Names = Annotated[list[str], Field(min_length=1)]
+OneName = Annotated[list[str], Field(min_length=1, max_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +71,18 @@ class FeatureSpec:
         cls, folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL
     ) -> FeatureSpec:
         """Return the names and types that this program gives to data it writes."""
-        numbers = range(len(cardinalities))
         files = {
             split: SplitFiles(
                 folder / split / "numerical.bin",
                 folder / split / "label.bin",
-                tuple(folder / split / f"cat_{number}.bin" for number in numbers),
+                tuple(folder / split / f"cat_{n}.bin" for n in range(len(cardinalities))),
             )
             for split in SPLITS
         }
-        dtypes = tuple(smallest_dtype(cardinality) for cardinality in cardinalities)
+        dtypes = tuple(
+            next(dtype for dtype in CATEGORY_BYTES if rows <= largest_cardinality(dtype))
+            for rows in cardinalities
+        )
         return cls(num_numerical, tuple(cardinalities), dtypes, files)
 
     @property
@@ -86,14 +93,14 @@ class FeatureSpec:
             name: value for name, value in self.rules.items() if published.get(name, value) != value
         }
 
-    def row_bytes(self, split: str) -> dict[Path, int]:
-        """Return the bytes a row takes in each file of a split."""
+    def row_types(self, split: str) -> dict[Path, np.dtype[Any]]:
+        """Return the type of a row in each file of a split; that of numbers has a shape."""
         files = self.files[split]
-        sizes = (CATEGORY_BYTES[dtype] for dtype in self.category_dtypes)
+        columns = (np.dtype(dtype).newbyteorder("<") for dtype in self.category_dtypes)
         return {
-            files.label: LABEL_BYTES,
-            files.numerical: NUMERICAL_BYTES * self.num_numerical,
-            **dict(zip(files.categories, sizes, strict=True)),
+            files.label: np.dtype("u1"),
+            files.numerical: np.dtype(("<f2", (self.num_numerical,))),
+            **dict(zip(files.categories, columns, strict=True)),
         }
 
     def num_rows(self, split: str) -> int:
@@ -103,28 +110,22 @@ class FeatureSpec:
             DataError: a file is missing, ends inside a row, holds other rows than the
                 labels, or there are none.
         """
-        label = self.files[split].label
         rows: dict[Path, int] = {}
-        for file, size in self.row_bytes(split).items():
-            rows[file] = _whole_rows(file, size)
-            if rows[file] != rows[label]:
+        for file, kind in self.row_types(split).items():
+            with readable(file):
+                length = file.stat().st_size
+            rows[file], rest = divmod(length, kind.itemsize)
+            label, expected = next(iter(rows.items()))
+            if rest or rows[file] != expected or not expected:
                 raise DataError(
-                    f"{rows[file]} rows, where {label} has {rows[label]}",
-                    where=str(file), rule="all files of a split hold the same rows",
+                    f"{length} bytes: {rows[file]} rows and {rest} bytes, where {label} has "
+                    f"{expected} rows",
+                    where=str(file),
+                    rule="all files of a split hold the same rows, whole ones and at least one; a "
+                    f"row takes {kind.itemsize} bytes here",
                     remedy=AGAIN,
-                )  # fmt: skip
-        if rows[label] == 0:
-            raise DataError(
-                f"the {split} split is empty", where=str(label),
-                rule="a split has at least one row", remedy="prepare from more rows",
-            )  # fmt: skip
-        return rows[label]
-
-
-def smallest_dtype(cardinality: int) -> str:
-    """Return the narrowest type that holds 0 to ``cardinality - 1``."""
-    assert 0 < cardinality <= largest_cardinality("int32"), cardinality
-    return next(dtype for dtype in CATEGORY_BYTES if cardinality <= largest_cardinality(dtype))
+                )
+        return expected
 
 
 def largest_cardinality(dtype: str) -> int:
@@ -139,13 +140,130 @@ readable = partial(
 )
 
 
-def _whole_rows(file: Path, row_bytes: int) -> int:
-    with readable(file):
-        length = file.stat().st_size
-    rows, rest = divmod(length, row_bytes)
-    if rest:
-        raise DataError(
-            f"{length} bytes: cut off inside row {rows} (counted from 0)", where=str(file),
-            rule=f"a row takes {row_bytes} bytes here", remedy=AGAIN,
-        )  # fmt: skip
-    return rows
+class _Channels(Frozen):
+    numerical: Names
+    categorical: Names
+    label: OneName
+
+
+class _Feature(Frozen):
+    dtype: Literal["float16", "bool", "int8", "int16", "int32"]
+    cardinality: int | None = None
+
+
+class _Source(Frozen):
+    type: Literal["split_binary"] = "split_binary"
+    features: Names
+    files: OneName
+
+
+class _Sources(Frozen):
+    train: list[_Source]
+    test: list[_Source]
+
+
+class _Metadata(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+    trainmark_prepare: dict[str, str] = {}  # the rules that made the folder
+
+
+class _Spec(Frozen):
+    channel_spec: _Channels
+    feature_spec: dict[str, _Feature]
+    source_spec: _Sources
+    metadata: _Metadata | None = None
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Columns that one file holds: all numerical ones, the label, each categorical one."""
+        channels = self.channel_spec
+        alone = [(name,) for name in (*channels.label, *channels.categorical)]
+        return [tuple(channels.numerical), *alone]
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> _Spec:
+        names = sorted(name for group in self.groups for name in group)
+        if names != sorted(self.feature_spec):
+            raise ValueError(f"channel_spec has {names}, feature_spec {sorted(self.feature_spec)}")
+        for name, feature in self.feature_spec.items():
+            plain = {"numerical": "float16", "label": "bool"}
+            channel = next(kind for kind, group in self.channel_spec if name in group)
+            if feature.dtype != plain.get(channel, feature.dtype):
+                raise ValueError(f"{name}: a column of this channel is {plain[channel]}")
+            most = largest_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
+            if channel == "categorical" and not 1 <= (feature.cardinality or 0) <= most:
+                rule = f"{feature.dtype} numbers 1 to {most} categories"
+                raise ValueError(f"{name}: cardinality {feature.cardinality}; {rule}")
+        for split, sources in self.source_spec:
+            if sorted(tuple(source.features) for source in sources) != sorted(self.groups):
+                raise ValueError(
+                    f"{split}: one file for all numerical columns in their order, one for the "
+                    "label, one for each categorical column"
+                )
+        return self
+
+
+def read_spec(folder: Path) -> FeatureSpec:
+    """Return what ``feature_spec.yaml`` of ``folder`` says.
+
+    Raises:
+        DataError: it is missing or invalid; the files that it names are not read.
+    """
+    file, remedy = folder / SPEC_FILE, f"correct the file, or {PREPARE}"
+    try:
+        spec = checked(_Spec, read_yaml(file), file, remedy=remedy)
+    except UsageError as error:
+        rule = error.rule or "it describes the columns in YAML"
+        raise DataError(error.what, where=error.where, rule=rule, remedy=remedy) from None
+    files = {}
+    for split, sources in spec.source_spec:
+        paths = {tuple(source.features): folder / source.files[0] for source in sources}
+        numerical, label, *categories = (paths[group] for group in spec.groups)
+        files[split] = SplitFiles(numerical, label, tuple(categories))
+    tables = [spec.feature_spec[name] for name in spec.channel_spec.categorical]
+    return FeatureSpec(
+        num_numerical=len(spec.channel_spec.numerical),
+        cardinalities=tuple(table.cardinality or 0 for table in tables),
+        category_dtypes=tuple(table.dtype for table in tables),
+        files=files,
+        rules=spec.metadata.trainmark_prepare if spec.metadata else {},
+    )
+
+
+def write_spec(
+    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL,
+    rules: Mapping[str, object] | None = None,
+) -> FeatureSpec:  # fmt: skip
+    """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
+
+    The caller writes the files that it names before: a folder with a spec is complete.
+    """
+    import yaml
+
+    spec = FeatureSpec.of(folder, cardinalities, num_numerical=num_numerical)
+    spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
+    numerical = [f"num_{number}" for number in range(num_numerical)]
+    tables = {
+        f"cat_{n}.bin": _Feature(dtype=dtype, cardinality=rows)  # type: ignore[arg-type]
+        for n, (dtype, rows) in enumerate(zip(spec.category_dtypes, cardinalities, strict=True))
+    }
+    sources = {}
+    for split, files in spec.files.items():
+        named = [(numerical, files.numerical), (["label"], files.label)]
+        named += [([name], file) for name, file in zip(tables, files.categories, strict=True)]
+        sources[split] = [
+            _Source(features=features, files=[file.relative_to(folder).as_posix()])
+            for features, file in named
+        ]
+    written = _Spec(
+        channel_spec=_Channels(categorical=[*tables], numerical=numerical, label=["label"]),
+        feature_spec=tables
+        | {name: _Feature(dtype="float16") for name in numerical}
+        | {"label": _Feature(dtype="bool")},
+        source_spec=_Sources(**sources),
+        metadata=_Metadata(trainmark_prepare=spec.rules) if spec.rules else _Metadata(),
+    )
+    document = written.model_dump(exclude_none=True, exclude_defaults=False)
+    with written_whole(folder / SPEC_FILE) as stream:
+        stream.write(yaml.safe_dump(document, sort_keys=False).encode())
+    return spec

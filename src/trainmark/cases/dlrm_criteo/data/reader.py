@@ -15,10 +15,10 @@ import numpy as np
 
 from trainmark.errors import DataError
 
-from .layout import AGAIN, CATEGORY_BYTES, readable
+from .layout import AGAIN, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -52,18 +52,9 @@ class SplitReader:
     """
 
     def __init__(self, spec: FeatureSpec, split: str, columns: Sequence[int] | None = None) -> None:
-        numbers = range(len(spec.cardinalities)) if columns is None else columns
-        files, dtypes = spec.files[split], spec.category_dtypes
+        self.files, self.kinds = spec.files[split], spec.row_types(split)
+        self.columns = range(len(spec.cardinalities)) if columns is None else columns
         self.num_rows = spec.num_rows(split)
-        self._numerical = _Rows(files.numerical, "<f2", spec.num_numerical)
-        self._label = _Rows(files.label, "u1")
-        self._categories = [
-            _Rows(files.categories[number], f"<i{CATEGORY_BYTES[dtypes[number]]}")
-            for number in numbers
-        ]
-
-    def __len__(self) -> int:
-        return self.num_rows
 
     def batches(
         self,
@@ -84,49 +75,37 @@ class SplitReader:
         count = -(-self.num_rows // global_batch_size)
         numbers = range(count) if order is None else order
         assert len(numbers) == count, f"an order of {len(numbers)} for {count} batches"
+        own = [self.files.categories[number] for number in self.columns]
         with ExitStack() as stack:
-            for source in (self._numerical, self._label, *self._categories):
-                stack.enter_context(source)
-            yield from self._read(numbers, global_batch_size, rank, world_size)
+            streams = {}
+            for file in (self.files.numerical, self.files.label, *own):
+                with readable(file):
+                    streams[file] = stack.enter_context(file.open("rb", buffering=0)).fileno()
 
-    def _read(
-        self, numbers: Iterable[int], global_batch_size: int, rank: int, world_size: int
-    ) -> Iterator[RawBatch]:
-        for number in numbers:
-            first = int(number) * global_batch_size
-            rows = min(global_batch_size, self.num_rows - first)
-            # As ``train.shards`` cuts a step.
-            begin, end = (first + rows * part // world_size for part in (rank, rank + 1))
-            categories = np.empty((len(self._categories), rows), np.int32)
-            for row, column in zip(categories, self._categories, strict=True):
-                row[:] = column.read(first, first + rows)
-            numerical, labels = self._numerical.read(begin, end), self._label.read(begin, end)
-            yield RawBatch(numerical, labels.astype(np.float32), categories, rows)
+            def read(file: Path, first: int, end: int) -> NDArray[Any]:
+                return _rows(file, streams[file], self.kinds[file], first, end)
+
+            for number in numbers:
+                first = int(number) * global_batch_size
+                rows = min(global_batch_size, self.num_rows - first)
+                # As ``train.shards`` cuts a step.
+                begin, end = (first + rows * part // world_size for part in (rank, rank + 1))
+                categories = np.empty((len(own), rows), np.int32)
+                for column, file in zip(categories, own, strict=True):
+                    column[:] = read(file, first, first + rows)
+                labels = read(self.files.label, begin, end).astype(np.float32)
+                numerical = read(self.files.numerical, begin, end)
+                yield RawBatch(numerical, labels, categories, rows)
 
 
-class _Rows:
-    """One file of rows of one size, open while batches are read."""
-
-    def __init__(self, file: Path, dtype: str, width: int | None = None) -> None:
-        self.file, self.dtype, self.width = file, np.dtype(dtype), width
-        self.row_bytes = self.dtype.itemsize * (width or 1)
-
-    def __enter__(self) -> None:
-        with readable(self.file):
-            self._stream = self.file.open("rb", buffering=0)
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def read(self, first: int, end: int) -> NDArray[Any]:
-        """Return rows, writable, (end - first,) or (end - first, width)."""
-        rows = np.empty(((end - first) * self.row_bytes,), np.uint8)
-        with readable(self.file):
-            got = os.preadv(self._stream.fileno(), [rows.data], first * self.row_bytes)
-        if got != len(rows):
-            raise DataError(
-                f"it ends before row {end}", where=str(self.file),
-                rule="data stays as it is while a run reads it", remedy=AGAIN,
-            )  # fmt: skip
-        found = rows.view(self.dtype)
-        return found if self.width is None else found.reshape(-1, self.width)
+def _rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) -> NDArray[Any]:
+    """Return rows of an open file, writable, (end - first,) and the shape of a row."""
+    rows = np.empty((end - first) * kind.itemsize, np.uint8)
+    with readable(file):
+        got = os.preadv(stream, [rows.data], first * kind.itemsize)
+    if got != len(rows):
+        raise DataError(
+            f"it ends before row {end}", where=str(file),
+            rule="data stays as it is while a run reads it", remedy=AGAIN,
+        )  # fmt: skip
+    return rows.view(kind.base).reshape(end - first, *kind.shape)

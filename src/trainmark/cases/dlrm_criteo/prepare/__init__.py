@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
 
-from ..data.layout import PUBLISHED_RULES, FeatureSpec
-from ..data.spec_file import write_spec
+from ..data.layout import PUBLISHED_RULES, SPEC_FILE, FeatureSpec, write_spec
 from . import tables
 from .sources import SPLITS, find_sources, split_rows
 
@@ -46,9 +45,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
             - frequency_threshold: rarer categories share number 0; 15.
             - log_offset: 3: numbers are ``log(x + 3)``, and 0 where the cell is empty or the
               logarithm does not exist. 1: they are ``log(x + 1)``, negative and empty ones 0.
-            - order: of the rows to train on, ``shuffled`` by ``seed`` or as in the ``input``.
-            - seed: of that order; 0.
-            - empty_category: an empty cell counts as ``rare``, or as a category of its ``own``.
+            - seed: of the order of the rows to train on; 0.
 
     Raises:
         DataError: the logs are missing or damaged, or ``data`` is not this call's to write.
@@ -71,7 +68,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
             spec = _stages(db, sources, unfinished, rules)
         say("taking the sha256 of what was written")
         write_spec(folder, spec.cardinalities, rules=rules)
-        for file in [folder / "feature_spec.yaml", *sorted(folder.glob("*/*.bin"))]:
+        for file in [folder / SPEC_FILE, *sorted(folder.glob("*/*.bin"))]:
             unfinished.list_file(file.relative_to(folder).as_posix())
         unfinished.manifest["done"] = {}
         shutil.rmtree(work)
@@ -97,8 +94,9 @@ def _stages(
         count = sum(part.end - part.start for part in own.values())
         unfinished.manifest["counts"][split] = count
         folder = unfinished.folder / split
-        files = {folder / file.name: size for file, size in spec.row_bytes("train").items()}
-        keys = tables.KEYS if tables.is_shuffled(split, rules) else count
+        types = spec.row_types("train").items()
+        files = {folder / file.name: kind.itemsize for file, kind in types}
+        keys = tables.KEYS if split == "train" else count
         turns, first = -(-count // BUCKET_ROWS), 0
         for turn in range(turns):
             folder.mkdir(exist_ok=True)

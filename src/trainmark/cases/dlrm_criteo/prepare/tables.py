@@ -121,33 +121,27 @@ def read_log(db: Any, number: int, path: Path) -> int:
 def number_categories(db: Any, num_sources: int, rules: Rules) -> list[int]:
     """Number the frequent categories of each column from 1; return the cardinalities.
 
-    The most frequent come first, equally frequent ones by value. An empty cell is no category,
-    or, with ``empty_category`` ``own``, one that takes number 1 if it is frequent enough.
+    The most frequent come first, equally frequent ones by value. An empty cell is no category.
     """
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
-    some = "" if rules["empty_category"] == "own" else "AND value IS NOT NULL"
-    least, order = rules["frequency_threshold"], "value IS NOT NULL, sum(n) DESC, value"
     found = []
     for k in range(NUM_CATEGORIES):
-        rows = f"FROM ({counts}) WHERE col = {k} {some} GROUP BY value HAVING sum(n) >= {least}"
-        ids = f"SELECT value, (row_number() OVER (ORDER BY {order}))::INTEGER AS id {rows}"
+        rows = f"FROM ({counts}) WHERE col = {k} AND value IS NOT NULL GROUP BY value "
+        rows += f"HAVING sum(n) >= {rules['frequency_threshold']}"
+        order = "ORDER BY sum(n) DESC, value"
+        ids = f"SELECT value, (row_number() OVER ({order}))::INTEGER AS id {rows}"
         db.execute(f"CREATE OR REPLACE TABLE ids_{k} AS {ids}")
         found.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
     return found
 
 
-def is_shuffled(split: str, rules: Rules) -> bool:
-    """Tell whether the rows of a split are shuffled: those to train on, unless told."""
-    return split == "train" and bool(rules["order"] == "shuffled")
-
-
 def row_key(part: Part, rules: Rules) -> str:
     """Return the SQL of a row's key: the rows of a split are ordered by it.
 
-    In input order it is the row of the split. Shuffled, it is the first 8 bytes, little-endian,
-    of the MD5 of ``seed:source:row``, all counted from 0: below ``KEYS``.
+    Rows to train on are shuffled: it is the first 8 bytes, little-endian, of the MD5 of
+    ``seed:source:row``, all counted from 0: below ``KEYS``. Else it is the row of the split.
     """
-    if is_shuffled(part.split, rules):
+    if part.split == "train":
         return f"md5_number_upper('{rules['seed']}:{part.source}:' || rowid)"
     return f"(rowid - {part.start} + {part.first})::UBIGINT"
 
@@ -175,7 +169,7 @@ def encode(db: Any, number: int, parts: dict[int, Part], sizes: list[int], rules
         groups = look_up_together(sizes)
         for group in groups:
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
-            on = "ON rows.c{0} IS NOT DISTINCT FROM ids_{0}.value"
+            on = "ON rows.c{0} = ids_{0}.value"
             joins = " ".join(f"LEFT JOIN ids_{k} {on.format(k)}" for k in group)
             order = "ORDER BY key, row" if group is groups[-1] else ""
             encoded = f"SELECT rows.* REPLACE ({ids}) FROM {rows} AS rows {joins} {order}"
