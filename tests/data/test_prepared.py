@@ -66,7 +66,7 @@ def test_an_interrupted_call_goes_on_with_what_is_finished(raw, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"tokenizer": "x"}, "with another tokenizer"), ({"case": "b"}, "was not written by prepare")],
+    [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],
 )
 def test_a_finished_folder_made_of_something_else_is_refused(raw, tmp_path, options, says):
     write(raw)

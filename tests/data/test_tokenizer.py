@@ -1,11 +1,12 @@
-"""The tokenizer of a corpus: both forms, the end of a document, and what is refused."""
+"""Tokenizers of a corpus: both forms, the end of a document; vocabularies that are too short."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
 from gpt_tokenizers import END, ids_of, write_one_file, write_two_files
-from trainmark.data.encoding.tokenizer import open_tokenizer
+from trainmark.data.tokenizer import open_corpus_tokenizer, refuse_short
 from trainmark.errors import DataError
 
 WRITERS = [write_two_files, write_one_file]
@@ -17,7 +18,7 @@ def encode(opened, text):
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_both_forms_give_the_same_ids(tmp_path, write):
-    opened = open_tokenizer(write(tmp_path))
+    opened = open_corpus_tokenizer(write(tmp_path))
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
     assert encode(opened, "hello world") == ids_of("hello world")
     assert encode(opened, "hello wo") == [259, 261]
@@ -25,7 +26,7 @@ def test_both_forms_give_the_same_ids(tmp_path, write):
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_a_text_that_spells_the_end_token_stays_text(tmp_path, write):
-    opened = open_tokenizer(write(tmp_path))
+    opened = open_corpus_tokenizer(write(tmp_path))
     ids = encode(opened, f"a{END}b")
     assert 263 not in ids
     assert opened.library.decode(ids) == f"a{END}b"
@@ -36,15 +37,35 @@ def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
     write_two_files(tmp_path)
     for told, end_id in (({"content": END}, 263), (None, 263)):
         (tmp_path / file).write_text(json.dumps({"eos_token": told}))
-        assert open_tokenizer(tmp_path).end_id == end_id
+        assert open_corpus_tokenizer(tmp_path).end_id == end_id
     (tmp_path / file).write_text(json.dumps({"eos_token": "<none>"}))
     assert "no token '<none>', which ends a document" in fault(tmp_path)
 
 
 def fault(folder):
     with pytest.raises(DataError) as caught:
-        open_tokenizer(folder)
+        open_corpus_tokenizer(folder)
     assert caught.value.where
     assert caught.value.rule
     assert "tokenizer=" in caught.value.remedy or "token" in caught.value.remedy
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entries", "vocab_size", "multiple", "refused"),
+    [
+        (32_000, 32_000, 1, False),
+        (31_999, 32_000, 1, True),
+        (50_257, 50_304, 128, False),  # GPT-2 as Megatron pads it
+        (50_257, 50_305, 128, True),
+    ],
+)
+def test_only_padding_explains_a_shorter_vocabulary(
+    tmp_path, entries, vocab_size, multiple, refused
+):
+    said = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")
+    with said if refused else nullcontext():
+        refuse_short(
+            tmp_path, entries=entries, vocab_size=vocab_size, of="config", remedy="fetch it",
+            multiple=multiple,
+        )  # fmt: skip

@@ -7,24 +7,32 @@ has ``figures`` (``compute``), one that MLPerf has too ``export`` (``mlperf``).
 
 Owns how cases are found: in the folders next to this file, in packages with an entry point in
 the group ``trainmark.cases``, and in the folders that the environment variable
-``TRAINMARK_CASE_PATH`` lists. No other module names a case.
+``TRAINMARK_CASE_PATH`` lists; and where generated data lies, whole or not at all. No other module
+names a case.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
+import shutil
 import sys
+import tempfile
 from dataclasses import replace
+from hashlib import sha256
+from inspect import getfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal
 
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plugins import offered
 from trainmark.spec import MESSAGES_FILE, PAGE_FILE, read_messages, read_page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from trainmark.recipe import Recipe
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
+ROOT_VARIABLE = "TRAINMARK_CACHE"
 _OUTSIDE_PACKAGE = "trainmark_outside_case_"
 Part = Literal["data", "export", "figures", "job", "prepare"]
 
@@ -92,12 +101,58 @@ def part(name: str, part: Part) -> ModuleType:
     return importlib.import_module(f"{_package(name)}.{part}")
 
 
-def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
-    """Return the folder with ``recipe``'s generated data; see ``data.generated``."""
-    from trainmark.data import generated
+def default_root() -> Path:
+    """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache."""
+    chosen = os.environ.get(ROOT_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmark"
 
+
+def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
+    """Return the folder with ``recipe``'s generated data, generating it when it is missing.
+
+    The name holds a digest of the case's sources and of the recipe fields that the data
+    depends on (``Case.data_fields``), so that a changed generator never meets old data and
+    any other field finds the same data again. A generator can read no other field.
+    """
     generate, sources = part(case.name, "data").generate, folder(case.name)
-    return generated.generated_folder(case, recipe, root, generate=generate, sources=sources)
+    fields = {name: getattr(recipe, name) for name in case.data_fields}
+    # A case may borrow the generator of another one. Words to draw from may stand in a table.
+    folders, kinds = {sources, Path(getfile(generate)).parent}, ("*.py", "*.toml")
+    files = sorted({file for place in folders for kind in kinds for file in place.rglob(kind)})
+    text = json.dumps(fields, sort_keys=True) + "".join(
+        file.read_text(encoding="utf-8") for file in files
+    )
+    made = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
+    if not made.is_dir():
+        write_folder(made, lambda place: generate(place, SimpleNamespace(**fields)))
+    return made
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Create ``folder`` with what ``fill`` writes: whole, or not at all.
+
+    Raises:
+        EnvironmentFault: the parent folder cannot be written.
+    """
+    staging: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        fill(staging)
+        staging.chmod(0o755)
+        staging.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else somebody finished the same content first: use theirs
+            raise EnvironmentFault(
+                f"cannot write there: {error.strerror or error}",
+                where=str(folder.parent),
+                remedy=f"free some space, or set {ROOT_VARIABLE} to a folder you may write to",
+            ) from error
+    finally:
+        if staging:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def folder(name: str) -> Path:

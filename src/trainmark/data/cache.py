@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import zipfile
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    Arrays = Mapping[str, NDArray[Any]]
 
 
 def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
@@ -46,19 +43,6 @@ def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
     return True
 
 
-def cached_arrays(file: Path, build: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of ``file``, an ``.npz``; build and write them where it cannot be read.
-
-    Args:
-        file: its name must say all that the arrays depend on.
-    """
-    with suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as cached:
-        return dict(cached)
-    built = build()
-    replace_file(file, lambda stream: np.savez(stream, **built))  # type: ignore[arg-type]
-    return built
-
-
 def mapped_arrays(
     folder: Path, build: Callable[[], list[NDArray[Any]]]
 ) -> list[NDArray[Any]]:  # fmt: skip
@@ -71,13 +55,13 @@ def mapped_arrays(
         folder.mkdir(parents=True, exist_ok=True)
     writable = os.access(folder, os.W_OK)
     with FileLock(folder / ".lock") if writable else nullcontext():
-        if not (folder / "0.npy").exists():
+        if not (folder / "00.npy").exists():
             built = build()
             for number, array in reversed(list(enumerate(built))):  # the first: all are there
                 write = partial(np.save, arr=array)
-                if not replace_file(folder / f"{number}.npy", write):
+                if not replace_file(folder / f"{number:02}.npy", write):
                     return built
-    return [np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))]
+    return [np.load(file, mmap_mode="r") for file in sorted(folder.glob("[0-9][0-9].npy"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError, EnvironmentFault
@@ -39,6 +40,24 @@ def refuse_unreadable(file: Path, *, rule: str, remedy: str) -> None:
     raise DataError("the file is empty (0 bytes)", where=str(file), rule=rule, remedy=remedy)
 
 
+def library(name: str, *, where: Path | str) -> Any:
+    """Return a module of the extra ``prepare``, which reads data in the forms of their owners.
+
+    Args:
+        where: what is to be read.
+
+    Raises:
+        EnvironmentFault: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        remedy = "pip install 'trainmark[prepare]'"
+        package = name.partition(".")[0]
+        what = f"{package} is not installed"
+        raise EnvironmentFault(what, where=str(where), remedy=remedy) from None
+
+
 def parquet_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a parquet file.
 
@@ -46,15 +65,10 @@ def parquet_rows(file: Path) -> list[dict[str, Any]]:
         EnvironmentFault: the library that reads it is not installed.
         ValueError: the file cannot be read.
     """
+    parquet, arrow = (library(name, where=file) for name in ("pyarrow.parquet", "pyarrow"))
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        remedy = "pip install 'trainmark[prepare]'"
-        raise EnvironmentFault("pyarrow is not installed", where=str(file), remedy=remedy) from None
-    try:
-        found: list[dict[str, Any]] = pq.read_table(file).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        found: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+    except (arrow.ArrowException, OSError) as error:
         raise ValueError(str(error).partition("\n")[0]) from None
     return found
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from trainmark.data import files as data_files
 from trainmark.data.cache import Extremes, cached_scan, extremes
-from trainmark.data.model_config import refuse_short
 from trainmark.data.prepared import MANIFEST, read_manifest
+from trainmark.data.tokenizer import refuse_short
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

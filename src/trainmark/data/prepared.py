@@ -13,6 +13,7 @@ import shutil
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from trainmark.data.documents import written_whole
 from trainmark.data.files import layout_in
-from trainmark.data.model_config import CONFIG
+from trainmark.data.model_folder import CONFIG
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -151,9 +152,21 @@ def writing(
 
 
 def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
-    """Return the folder to go on with, or a new one; none where ``data`` is finished."""
+    """Return the folder to go on with, or a new one; none where ``data`` is finished.
+
+    Raises:
+        DataError: this call would not have written ``data``, or it is damaged.
+    """
     if data.exists() and any(data.iterdir()):
-        _refuse_other(data, made_of)
+        manifest = read_manifest(data)
+        other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
+        if other or (damaged := _damaged(data, manifest)):
+            what = f"not empty, and not prepared with this {other}" if other else ""
+            raise DataError(
+                what or f"damaged or missing: {', '.join(damaged)}", where=str(data),
+                rule="prepare never writes over files",
+                remedy="name a new or empty folder with --data, or remove this one",
+            )  # fmt: skip
         say(f"{data} is already prepared: its files were checked by sha256")
         return None
     folder = data.with_name(f".{data.name}.partial")
@@ -167,23 +180,6 @@ def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
         folder.mkdir(parents=True)
         manifest = {**made_of, "files": {}, "done": {}, "counts": {}}
     return Unfinished(data, folder, manifest, say)
-
-
-def _refuse_other(data: Path, made_of: Mapping[str, Any]) -> None:
-    """Refuse a folder that this call would not have written, or that is damaged."""
-    manifest = read_manifest(data)
-    other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
-    what = "the folder is not empty and was not written by prepare"
-    if manifest.get("case") == made_of["case"]:
-        what = f"the folder was prepared with another {other}"
-        if other is None:
-            damaged = _damaged(data, manifest)
-            what = f"damaged or missing: {', '.join(damaged)}" if damaged else ""
-    if what:
-        raise DataError(
-            what, where=str(data), rule="prepare never writes over files",
-            remedy="name a new or empty folder with --data, or remove this one",
-        )  # fmt: skip
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -210,7 +206,45 @@ def fingerprint(file: Path) -> dict[str, Any]:
     return {"size_bytes": file.stat().st_size, "sha256": digest}
 
 
-def only(what: str, found: Sequence[Path], *, where: str, remedy: str) -> Path:
+def lay_out(
+    data: Path, raw: Path, say: Say, *, case: str, form: int, layout: Layout,
+    names: Mapping[str, str], write: Callable[[Sequence[Path], Path], dict[str, int]],
+    copies: Mapping[str, Path], published: Mapping[str, int], notes: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Write ``data``: each split from its files, and copies of others; see ``writing``.
+
+    Calling again with the same sources keeps every finished file whose sha256 still matches.
+
+    Args:
+        names: of the file of each split.
+        write: writes a split from its files; returns what was counted, rows first.
+        copies: files by their names in ``data``.
+        published: rows of each split of the published data.
+        notes: lines to say before anything is written.
+    """
+    files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
+    sources = {file.relative_to(raw).as_posix(): file for file in files}
+    with writing(data, raw, sources, say, case=case, form=form) as unfinished:
+        if unfinished is None:
+            return
+        counts = unfinished.manifest["counts"]
+        for note in notes:
+            say(note)
+        for split, found in layout.files.items():
+
+            def make(target: Path, split: str = split, found: list[Path] = found) -> None:
+                counts[split] = write(found, target)
+
+            unfinished.file(names[split], make)
+        for name, file in copies.items():
+            unfinished.file(name, partial(shutil.copyfile, file))
+        for split, counted in counts.items():
+            shown = ", ".join(f"{number:,} {name}" for name, number in counted.items())
+            other = next(iter(counted.values()), published[split]) != published[split]
+            say(f"{split}: {shown}" + f"; NOT the published {published[split]:,}" * other)
+
+
+def only(what: str, found: Sequence[Path], *, where: Path, remedy: str) -> Path:
     """Return the one place where ``what`` was found.
 
     Raises:
@@ -220,7 +254,7 @@ def only(what: str, found: Sequence[Path], *, where: str, remedy: str) -> Path:
         return found[0]
     listed = f"found {len(found)} times: {', '.join(map(str, found))}" if found else "not found"
     raise DataError(
-        f"{what} {listed}", where=where, rule="a raw download holds each once",
+        f"{what} {listed}", where=str(where), rule="a raw download holds each once",
         remedy="remove or move away all but one" if found else remedy,
     )  # fmt: skip
 
@@ -238,13 +272,13 @@ def find_downloads(
         raise DataError("no such folder", where=str(raw), remedy=f"{where_data}; {where_model}")
     folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
     models = [folder for folder in folders if _model_type(folder / CONFIG) == model_type]
-    model = only("model folder", models, where=str(raw), remedy=where_model)
+    model = only("model folder", models, where=raw, remedy=where_model)
     found: dict[Path, Layout] = {}
     for form in forms:
         for folder in () if found else folders:
             if layout := layout_in(folder, form, rule=rule, remedy=where_data):
                 found[folder] = layout
-    return model, found[only("data", list(found), where=str(raw), remedy=where_data)], folders
+    return model, found[only("data", list(found), where=raw, remedy=where_data)], folders
 
 
 def _model_type(config: Path) -> Any:

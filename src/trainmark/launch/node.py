@@ -25,7 +25,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
-from trainmark.data.generated import default_root
 from trainmark.errors import DataError, TrainmarkError, UsageError, escaped
 from trainmark.launch import processes, run_dir
 from trainmark.launch.launchers import template
@@ -184,7 +183,7 @@ def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     case, recipe = plan.load_case(), plan.load_recipe()
     folder = given or Path(plan.data.folder)
     if plan.data.origin == "generated" and not folder.exists():
-        folder = cases.generated_folder(case, recipe, default_root())
+        folder = cases.generated_folder(case, recipe, cases.default_root())
     if cases.part(case.name, "data").check(folder, recipe).content_id != plan.data.content_id:
         raise DataError(
             "other data than where the run was planned",

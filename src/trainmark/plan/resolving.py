@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
-from trainmark.data.generated import default_root
 from trainmark.errors import DataError, UsageError
 from trainmark.plan import resuming
 from trainmark.plan.choosing import capable_vendor, case_key, choose
@@ -93,7 +92,7 @@ def resolve(
         recipe = replace(recipe, data="real")
         folder = request.data
     elif recipe.data == "generated":
-        folder = cases.generated_folder(case, recipe, generated_root or default_root())
+        folder = cases.generated_folder(case, recipe, generated_root or cases.default_root())
     else:
         raise UsageError(
             f"recipe {choice.recipe_name} trains on real data",

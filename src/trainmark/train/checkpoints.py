@@ -1,7 +1,7 @@
 """Read the tensors of one checkpoint file on the host.
 
 Must not execute code from a file: pickles are read with ``weights_only``. Names and shapes are
-compared by ``data.checkpoint_shapes``, which reads safetensors without torch.
+compared by ``data.model_folder``, which reads safetensors without torch.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data import checkpoint_shapes
-from trainmark.data.checkpoint_shapes import StoredTensor
 from trainmark.data.files import refuse_unreadable
+from trainmark.data.model_folder import StoredTensor, stored_tensors
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,11 +78,8 @@ def _read_pickle(file: Path) -> Any:
 
 
 def described(file: Path, state: Mapping[str, Tensor]) -> list[StoredTensor]:
-    """Return the tensors of ``file`` as ``data.checkpoint_shapes.match`` compares them."""
-    return [
-        StoredTensor(file, key, str(item.dtype).removeprefix("torch."), tuple(item.shape))
-        for key, item in state.items()
-    ]
+    """Return the tensors of ``file`` as ``data.model_folder.ModelWeights`` compares them."""
+    return [StoredTensor(file, key, tuple(item.shape)) for key, item in state.items()]
 
 
 def stored_weights(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
@@ -95,5 +91,5 @@ def stored_weights(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
         DataError: as ``read_state``.
     """
     if file.suffix == ".safetensors":
-        return checkpoint_shapes.stored_tensors(file, rule=rule, remedy=remedy)
+        return stored_tensors(file, rule=rule, remedy=remedy)
     return described(file, read_state(file, rule=rule, remedy=remedy))

@@ -10,11 +10,11 @@ import torch
 from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
 from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring, scoring
-from trainmark.cases.llama2_7b_lora.mmlu.prompts import prompt
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,
     SUBJECTS,
     Question,
+    prompt,
     read_questions,
 )
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
@@ -86,7 +86,9 @@ def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
 
 def test_scores_with_reuse_equal_each_prompt_alone(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
-    alone = of_items(score(model, mmlu, plan, batch_tokens=1, reuse=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "_with_prefix", lambda *of, own=scoring._alone: own(*of[:2]))
+        alone = of_items(score(model, mmlu, plan, batch_tokens=1))
     assert len(alone) == 36
     for batch_tokens in (1, 100, 10_000):
         reused = score(model, mmlu, plan, batch_tokens=batch_tokens)

@@ -13,8 +13,13 @@ import torch
 from mmlu_peer import open_model, write_model
 from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
-from trainmark.cases.llama2_7b_lora.mmlu.prompts import as_read
-from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS, Subject, read_questions
+from trainmark.cases.llama2_7b_lora.mmlu.questions import (
+    LETTERS,
+    Question,
+    Subject,
+    printed,
+    read_questions,
+)
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 
 if TYPE_CHECKING:
@@ -104,7 +109,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[tuple[str
         subjects.append(Subject(name, *questions))
         for row, text in enumerate(published_prompts(name, **splits)):
             prompts[name, row] = text
-    return tuple(subjects), prompts
+    return printed(tuple(subjects)), prompts
 
 
 def test_prompts_equal_the_published_ones_to_the_token(asked: Any) -> None:
@@ -145,41 +150,23 @@ def test_answers_equal_those_of_each_published_prompt_alone(asked: Any, tmp_path
     assert result.micro == right / 18
 
 
-# Columns and what pandas 3.1.1 printed of them, on 2026-11-21.
+# Columns and what pandas 3.1.1 printed of them, on 2026-11-21 and 23.
 @pytest.mark.parametrize(
-    ("column", "printed"),
+    ("column", "shown"),
     [
-        (["1", "2"], ["1", "2"]),
-        (["007", "+5", "-0", " 2 ", "\t1", "1\n"], ["7", "5", "0", "2", "1", "1"]),
-        (["1", "NA"], ["1.0", "nan"]),
+        (["007", "+5", "-0", " 2 "], ["7", "5", "0", "2"]),
         (["1", "", "-0"], ["1.0", "nan", "0.0"]),
-        (["1.5", "-0"], ["1.5", "-0.0"]),
-        (["1.0", "2"], ["1.0", "2.0"]),
-        (["1e3", ".5", "5.", "00.10", "1.5 "], ["1000.0", "0.5", "5.0", "0.1", "1.5"]),
-        (["1e16", "1e-5", "1e400"], ["1e+16", "1e-05", "inf"]),
-        (["inf", "-Infinity", "+INF", "nan"], ["inf", "-inf", "inf", "nan"]),
+        (["1e3", ".5", "00.10"], ["1000.0", "0.5", "0.1"]),
         (["x", "NA", "None", "", " NA", " "], ["x", "nan", "nan", "nan", " NA", " "]),
-        (["NA", "None"], ["nan", "nan"]),
-        (["TRUE", "false", "True"], ["True", "False", "True"]),
-        (["true", ""], ["True", "nan"]),
-        (["True", "1"], ["True", "1"]),
         (["tRUE", "NA"], ["True", "nan"]),
-        (["1_000", "2"], ["1_000", "2"]),
         (["1,000", "02"], ["1,000", "02"]),
-        (["1e", "02"], ["1e", "02"]),
-        (["0x10", "02"], ["0x10", "02"]),
-        (["\u0661", "02"], ["\u0661", "02"]),
-        (["1\xa0", "02"], ["1\xa0", "02"]),
-        (["-", "02"], ["-", "02"]),
-        # Beyond int64 (2**63) and uint64 (2**64); printed by pandas 3.1.1 on 2026-11-23.
-        (["1", "9223372036854775808"], ["1", "9223372036854775808"]),
-        (["-0", "9223372036854775808"], ["-0", "9223372036854775808"]),
+        (["a\r\nb", '"'], ["a\r\nb", '"']),
         (["007", "18446744073709551616", "NA"], ["7", "18446744073709551616", "nan"]),
-        (["9223372036854775808", "NA"], ["9223372036854775808", "NA"]),
-        (["-1", "009223372036854775808"], ["-1", "009223372036854775808"]),
-        (["18446744073709551616", "1e3", ""], ["18446744073709551616", "1e3", ""]),
-        (["9223372036854775808", "1.5"], ["9.223372036854776e+18", "1.5"]),
+        (["9223372036854775808", "NA"], ["9223372036854775808", "NA"]),  # beyond int64
     ],
-)  # fmt: skip
-def test_cells_are_read_as_pandas_reads_a_column(column: list[str], printed: list[str]) -> None:
-    assert as_read(column) == printed
+)
+def test_cells_are_printed_as_pandas_reads_a_column(column: list[str], shown: list[str]) -> None:
+    rows = [Question("q", ("a", cell, "", "d"), 0) for cell in column]
+    (found,) = printed((Subject("s", rows, rows[:1]),))
+    assert [row.choices[1] for row in found.shots] == shown
+    assert {row.choices[2] for row in found.shots} == {"nan"}

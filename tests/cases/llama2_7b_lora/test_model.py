@@ -25,7 +25,7 @@ from trainmark.cases.llama2_7b_lora.model_files import (
     parameters,
     read_config,
 )
-from trainmark.data.checkpoint_shapes import INDEX, SINGLE
+from trainmark.data.model_folder import INDEX, SINGLE
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import DataError
 

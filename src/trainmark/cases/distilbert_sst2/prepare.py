@@ -13,29 +13,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.data import prepared
-from trainmark.data.model_config import CONFIG, TOKENIZER_FILES
+from trainmark.data.model_folder import CONFIG
+from trainmark.data.tokenizer import BERT_FILES, SETTINGS
 
 from .data import FORMS, NPZ, RULE
-from .data.model_files import (
-    WEIGHTS,
-    check_weights,
-    first_existing,
-    open_tokenizer,
-    read_config,
-    tokenize,
-)
+from .data.model_files import WEIGHTS, check_weights, open_tokenizer, read_config, tokenize
 from .data.rows import padded, read_npz, read_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.data.files import Layout
     from trainmark.data.prepared import Say
 
 FORMAT = 1
 # Row counts of the published SST-2, https://huggingface.co/datasets/stanfordnlp/sst2
 PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
-MODEL_FILES = (CONFIG, *TOKENIZER_FILES, "tokenizer_config.json", "special_tokens_map.json")
 OUTPUT_SEQ_LENGTH = 512
 WHERE_DATA = (
     "SST-2 comes from the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), or from the dataset "
@@ -49,8 +42,6 @@ WHERE_MODEL = (
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
     """Write ``data`` from ``raw``: a folder with SST-2 and a model folder anywhere in it.
-
-    Calling again with the same sources reuses every finished file whose sha256 still matches.
 
     Args:
         say: called with each line of progress.
@@ -66,43 +57,28 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     config = read_config(model)
     if layout.kind != NPZ.kind:
         open_tokenizer(model, config)
-    weights = first_existing(model, WEIGHTS)
-    if weights:
-        check_weights(model, config)
-    copied = [*(model / name for name in MODEL_FILES), *([weights] if weights else [])]
-    copies = {f"model/{file.name}": file for file in copied if file.is_file()}
-    files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
-    sources = {file.relative_to(raw).as_posix(): file for file in files}
-    with prepared.writing(
-        data, raw, sources, say, case="distilbert_sst2", form=FORMAT
-    ) as unfinished:
-        if unfinished is None:
-            return
-        if weights is None:
-            say("no weights in the model folder: only init=random will run on this data")
-        counts = unfinished.manifest["counts"]
-        for split, (name,) in NPZ.names.items():
-            write = partial(_write_split, layout, split, model, counts)
-            unfinished.file(f"dataset/{name}", write)
-        for name, file in copies.items():
-            unfinished.file(name, partial(shutil.copyfile, file))
-        for split, published in PUBLISHED_ROWS.items():
-            rows = counts[split]["rows"]
-            note = "" if rows == published else f"; NOT the published {published:,}"
-            say(f"{split}: {rows:,} rows, at most {counts[split]['longest']} tokens{note}")
+    copied, notes = [model / name for name in (CONFIG, *BERT_FILES, *SETTINGS)], []
+    if any((model / name).is_file() for name in WEIGHTS):
+        copied.append(check_weights(model, config))
+    else:
+        notes.append("no weights in the model folder: only init=random will run on this data")
+    prepared.lay_out(
+        data, raw, say, case="distilbert_sst2", form=FORMAT, layout=layout, notes=notes,
+        names={split: f"dataset/{name}" for split, (name,) in NPZ.names.items()},
+        write=partial(_write_split, layout.kind, model),
+        copies={f"model/{file.name}": file for file in copied if file.is_file()},
+        published=PUBLISHED_ROWS,
+    )  # fmt: skip
 
 
-def _write_split(
-    layout: Layout, split: str, model: Path, counts: dict[str, object], target: Path
-) -> None:
+def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
     """Write a split in the published format, with smaller integer types, and count it."""
     config, truncated = read_config(model), 0
-    if layout.kind == NPZ.kind:
-        source = layout.files[split][0]
-        ids, labels = read_npz(source, seq_length=None, vocab_size=config.vocab_size)
-        shutil.copyfile(source, target)
+    if kind == NPZ.kind:
+        ids, labels = read_npz(files[0], seq_length=None, vocab_size=config.vocab_size)
+        shutil.copyfile(files[0], target)
     else:
-        texts = read_texts(layout.files[split])
+        texts = read_texts(files)
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)
         ids, labels, truncated = tokenize(open_tokenizer(model, config), texts, width)
         numbers = np.arange(len(labels))
@@ -114,4 +90,4 @@ def _write_split(
                 attention_mask=mask.astype(np.int8),
             )  # fmt: skip
     longest = int(ids.lengths.max())
-    counts[split] = {"rows": len(labels), "longest": longest, "truncated": truncated}
+    return {"rows": len(labels), "tokens at most": longest, "truncated": truncated}

@@ -149,11 +149,13 @@ class LlamaJob:
             max_length=longest, rank=rank, world_size=world_size,
         )  # fmt: skip
         with self.stepper.autocast():
-            return score(
+            found = score(
                 self.model.causal_lm, self.data.mmlu, plan,
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
                 legacy=legacy, in_step=self.sharded, rank=rank, world_size=world_size,
             )  # fmt: skip
+        self.model.train()
+        return found
 
     def save(self, folder: Path) -> None:
         """Write the adapters in peft's format."""

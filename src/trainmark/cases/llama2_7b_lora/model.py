@@ -32,7 +32,7 @@ from .model_files import REMEDY, RULE, check_weights
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.data.checkpoint_shapes import StoredTensor
+    from trainmark.data.model_folder import StoredTensor
     from trainmark.protocols import Device
     from trainmark.train.kernels.choice import Kernels
 

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainmark.data import model_config
-from trainmark.data.checkpoint_shapes import (
+from trainmark.data import model_folder
+from trainmark.data.model_folder import (
     INDEX,
     SINGLE,
+    ConfigKeys,
     ModelWeights,
+    Size,
     StoredTensor,
-    indexed_files,
-    match,
     stored_tensors,
 )
-from trainmark.data.model_config import CONFIG, ConfigKeys, Size
-from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -176,7 +174,7 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: the file is missing, not JSON or of another model, or a value is invalid.
     """
-    return model_config.read_config(folder / CONFIG, ModelConfig, rule=RULE, remedy=REMEDY)
+    return model_folder.read_config(folder, ModelConfig, rule=RULE, remedy=REMEDY)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -185,16 +183,7 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         DataError: no weights file exists, or the index names another kind of file.
     """
-    if (folder / SINGLE).exists():
-        return [folder / SINGLE]
-    if (folder / INDEX).exists():
-        return indexed_files(folder / INDEX, rule=RULE, remedy=REMEDY)
-    raise DataError(
-        f"no {SINGLE} and no {INDEX}",
-        where=str(folder),
-        rule="init=pretrained starts from the model's weights, as safetensors",
-        remedy=f"{REMEDY}, or add init=random, which is labelled performance-only",
-    )
+    return model_folder.weight_files(folder, (SINGLE, INDEX), rule=RULE, remedy=REMEDY)
 
 
 def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
@@ -212,14 +201,12 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
     weights = ModelWeights(
         model="the Llama of model/config.json",
         shapes=expected_shapes(config),
-        rule=RULE,
-        remedy=REMEDY,
         unused=lambda name: (
             name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
             or (name == "lm_head.weight" and bool(config.tie_embeddings))  # tied to the table
         ),
     )
-    return match(stored, weights, where=folder)
+    return weights.match(stored, where=folder)
 
 
 # Published shapes, and small ones of the same architecture. On a frozen random base only

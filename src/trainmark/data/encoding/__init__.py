@@ -20,10 +20,10 @@ import numpy as np
 
 from trainmark.data import prepared
 from trainmark.data.indexed import dtype_for, write_index
+from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
 from trainmark.errors import DataError, UsageError
 
 from .lines import Encoding, Position, encode_in_order, first_lines, read_blocks
-from .tokenizer import open_tokenizer, tokenizer_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -152,7 +152,7 @@ def write_pairs(
     Args:
         raw: where the sources lie.
         say: called with each line of progress.
-        tokenizer: folder of the tokenizer; see ``tokenizer.open_tokenizer``.
+        tokenizer: folder of the tokenizer; see ``data.tokenizer``.
         workers: processes that encode; none: as many as there are usable cores.
         text_key: under which key a line has its text.
         ends: whether the tokenizer's end-of-document token ends every document.
@@ -172,9 +172,9 @@ def write_pairs(
             remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
         )
     count = workers or len(os.sched_getaffinity(0))
-    opened = open_tokenizer(tokenizer, ends=ends)
+    opened = open_corpus_tokenizer(tokenizer, ends=ends)
     files = {name: file for corpus in pairs.values() for name, file in corpus.files.items()}
-    copies = {f"{TOKENIZER}/{name}": file for name, file in tokenizer_files(tokenizer).items()}
+    copies = {f"{TOKENIZER}/{name}": file for name, file in corpus_files(tokenizer).items()}
     with prepared.writing(
         data, raw, {**files, **copies}, say, case=case, form=FORMAT, text_key=text_key,
         vocab_size=opened.vocab_size,

@@ -23,9 +23,8 @@ import numpy as np
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from trainmark.data.prepared import whole_gzip
+from trainmark.data.tokenizer import open_corpus_tokenizer
 from trainmark.errors import DataError, EnvironmentFault
-
-from .tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -262,7 +261,7 @@ def encode_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-_open = cache(open_tokenizer)  # once a worker
+_open = cache(open_corpus_tokenizer)  # once a worker
 
 
 @cache

@@ -11,7 +11,8 @@ from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING
 
 from trainmark.data.files import Form, find_layout
-from trainmark.data.model_config import CONFIG, tokenizer_file
+from trainmark.data.model_folder import CONFIG, refuse_long
+from trainmark.data.tokenizer import tokenizer_file
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
     Prediction,
@@ -26,7 +27,6 @@ from .model_files import (
     check_weights,
     open_tokenizer,
     read_config,
-    refuse_long,
     tokenize,
 )
 from .rows import TokenRows, read_npz, read_texts
@@ -107,7 +107,8 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
     layout = find_layout(folder, FORMS, rule=RULE, remedy=PREPARE)
     model = folder / "model"
     config = read_config(model)
-    refuse_long(config, recipe.seq_length, model)
+    positions = config.max_position_embeddings
+    refuse_long(model, positions=positions, seq_length=recipe.seq_length)
     used = [model / CONFIG]
     if layout.kind != NPZ.kind:
         tokenizer = open_tokenizer(model, config)

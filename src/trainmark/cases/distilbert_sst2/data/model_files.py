@@ -9,20 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from trainmark.data import model_config
-from trainmark.data.checkpoint_shapes import SINGLE, ModelWeights, StoredTensor, match
-from trainmark.data.model_config import (
-    CONFIG,
+from trainmark.data import model_folder
+from trainmark.data.model_folder import (
+    SINGLE,
     ConfigKeys,
+    ModelWeights,
     Share,
     Size,
-    open_wordpiece,
-    refuse_short,
-    tokenizer_file,
+    StoredTensor,
 )
 from trainmark.data.split import Ragged
+from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
 
@@ -38,12 +37,6 @@ if TYPE_CHECKING:
 MODEL_RULE = "model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer"
 MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
 NUM_LABELS = 2
-MAX_PARAMETERS = 10**10
-# Names that transformers' table of activations has and a DistilBERT can use.
-Activation = Literal[
-    "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "leaky_relu", "mish",
-    "quick_gelu", "relu", "relu6", "sigmoid", "silu", "swish", "tanh",
-]  # fmt: skip
 
 
 class ModelConfig(ConfigKeys):
@@ -57,15 +50,12 @@ class ModelConfig(ConfigKeys):
     vocab_size: Size
     max_position_embeddings: Size
     pad_token_id: int = 0
-    activation: Activation = "gelu"
+    activation: str = "gelu"
     dropout: Share = 0.1
     attention_dropout: Share = 0.1
     seq_classif_dropout: Share = 0.2
     initializer_range: float = Field(0.02, gt=0, lt=1e3, description="a number above 0, below 1000")
     sinusoidal_pos_embds: bool = Field(False, description="true or false")
-    pruned_heads: dict[str, object] | list[object] | None = Field(None, max_length=0, exclude=True)
-    return_dict: Literal[True] = Field(True, exclude=True)
-    use_return_dict: Literal[True] = Field(True, exclude=True)
 
     @property
     def parameters(self) -> int:
@@ -99,20 +89,6 @@ class ModelConfig(ConfigKeys):
             raise ValueError(f"a whole number in [0, {size}), the vocab_size")
         return value
 
-    @model_validator(mode="after")
-    def _of_possible_size(self) -> ModelConfig:
-        if self.parameters >= MAX_PARAMETERS:
-            raise ValueError(
-                f"the sizes make {self.parameters:.1e} parameters together; "
-                f"a model has fewer than {MAX_PARAMETERS:,}"
-            )
-        return self
-
-
-def first_existing(folder: Path, names: Iterable[str]) -> Path | None:
-    """Return the first of ``names`` that is a file in ``folder``."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
 
 def read_config(folder: Path) -> ModelConfig:
     """Read and check ``config.json`` of the model folder.
@@ -120,20 +96,7 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: missing, no JSON, another model, or a value outside its range.
     """
-    return model_config.read_config(
-        folder / CONFIG, ModelConfig, rule=MODEL_RULE, remedy=MODEL_REMEDY
-    )
-
-
-def refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:
-    """Raise DataError when the model has no position for the last token of a sequence."""
-    if seq_length > config.max_position_embeddings:
-        raise DataError(
-            f"the recipe's seq_length is {seq_length}",
-            where=f"{folder / CONFIG}, max_position_embeddings",
-            rule=f"the model has {config.max_position_embeddings} positions",
-            remedy=f"add seq={config.max_position_embeddings}, or use another model folder",
-        )
+    return model_folder.read_config(folder, ModelConfig, rule=MODEL_RULE, remedy=MODEL_REMEDY)
 
 
 def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
@@ -222,13 +185,11 @@ def match_weights(
     weights = ModelWeights(
         model="the DistilBERT of model/config.json",
         shapes=expected_shapes(config),
-        rule=MODEL_RULE,
-        remedy=MODEL_REMEDY,
         wrappers=("distilbert.",),  # a bare encoder has no prefix
         optional=HEADS,
         unused=lambda name: name.startswith(IGNORED) or name.endswith(IGNORED_BUFFERS),
     )
-    return match(found, weights, where=file)
+    return weights.match(found, where=file)
 
 
 def weights_file(folder: Path) -> Path:
@@ -237,14 +198,7 @@ def weights_file(folder: Path) -> Path:
     Raises:
         DataError: no weights file exists.
     """
-    file = first_existing(folder, WEIGHTS)
-    if file is None:
-        raise DataError(
-            f"no {' and no '.join(WEIGHTS)}",
-            where=str(folder),
-            rule="init=pretrained starts from the model's weights",
-            remedy=f"{MODEL_REMEDY}, or add init=random, which is labelled performance-only",
-        )
+    (file,) = model_folder.weight_files(folder, WEIGHTS, rule=MODEL_RULE, remedy=MODEL_REMEDY)
     return file
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
+from trainmark.data.files import library
 
 from ..data.layout import PUBLISHED_RULES, SPEC_FILE, FeatureSpec, write_spec
 from . import tables
@@ -53,7 +54,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     """
     threads = len(os.sched_getaffinity(0)) if workers is None else workers
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
-    tables.require_duckdb()
+    library("duckdb", where=raw)
     sources = find_sources(raw)
     with prepared.writing(
         data, raw, sources, say, case="dlrm_criteo", form=FORMAT, **rules

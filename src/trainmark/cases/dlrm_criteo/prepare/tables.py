@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.data.files import library
 from trainmark.data.prepared import whole_gzip
 from trainmark.errors import EnvironmentFault
 
@@ -50,20 +51,6 @@ LINES = (
 )
 
 
-def require_duckdb() -> Any:
-    """Return the module.
-
-    Raises:
-        EnvironmentFault: it is not installed; the extra that brings it is named.
-    """
-    try:
-        import duckdb
-    except ImportError:
-        remedy = "pip install 'trainmark[prepare]'"
-        raise EnvironmentFault("duckdb is not installed", remedy=remedy) from None
-    return duckdb
-
-
 def memory_limit() -> int:
     """Return the bytes that the stages may hold: 1 GiB a core, at most half of the machine's."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -77,7 +64,7 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     Raises:
         EnvironmentFault: memory or disk do not suffice, or the database is damaged.
     """
-    duckdb, limit = require_duckdb(), memory_limit()
+    duckdb, limit = library("duckdb", where=folder), memory_limit()
     threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
     config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
     try:

@@ -107,8 +107,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
             SparseExamples(train, recipe, evaluation=False),
             SparseExamples(validation, recipe, evaluation=True),
         )
-    vocabulary = vocabulary_file(folder / MODEL)
-    open_vocabulary(vocabulary, recipe.vocab_size)
+    vocabulary = open_vocabulary(vocabulary_file(folder / MODEL), recipe.vocab_size)
     passages = [read_jsonl(file, vocabulary, folder / TOKENS) for file in (train, validation)]
     drawn = (
         Drawn.for_training(passages[0], recipe.max_wrong_choices),

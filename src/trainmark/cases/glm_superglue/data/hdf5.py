@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.errors import DataError, EnvironmentFault
+from trainmark.data.files import library
+from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples
 
@@ -102,14 +103,7 @@ class SparseExamples(Examples):
 
 
 def _open(file: Path) -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise EnvironmentFault(
-            "h5py is not installed", where=str(file),
-            rule="the published HDF5 files are read with h5py",
-            remedy="pip install 'trainmark[prepare]', or use ReCoRD's .jsonl files",
-        ) from None  # fmt: skip
+    h5py = library("h5py", where=file)
     try:
         return h5py.File(file, "r", locking="best-effort")  # some file systems know no locks
     except OSError as error:

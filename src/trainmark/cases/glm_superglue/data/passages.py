@@ -6,22 +6,22 @@ many questions and candidates it has. Must not know sequences or which candidate
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainmark.data.cache import cached_arrays
-from trainmark.data.model_config import open_wordpiece, refuse_short, tokenizer_file
+from trainmark.data.cache import mapped_arrays
 from trainmark.data.split import Ragged, starts_of
+from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
 from trainmark.errors import DataError
 
 from .record_jsonl import read_passages, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -61,12 +61,14 @@ class Vocabulary:
     """An open tokenizer.
 
     Args:
+        file: what was read.
         library: turns text into ids. Text that spells a special token is encoded as the
             characters that it is, so no passage can forge a gap.
         size: ids are below it.
         tokens: the tokens around a text.
     """
 
+    file: Path
     library: Tokenizer
     size: int
     tokens: BlockTokens
@@ -95,8 +97,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         DataError: the file cannot be read, has more tokens than ``vocab_size``, or so few
             that padding does not explain it.
     """
-    library = open_wordpiece(file, remedy=REMEDY)
-    library.encode_special_tokens = True  # the name misleads: spell them out, do not match them
+    library = open_wordpiece(file, remedy=REMEDY, plain=True)
     size = library.get_vocab_size(with_added_tokens=True)
     bounds = []
     for token in (PIECE_START, PIECE_END):
@@ -116,11 +117,9 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             file, entries=size, vocab_size=vocab_size, of="the recipe", multiple=PADDED_TO,
             remedy=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {REMEDY}",
         )  # fmt: skip
-    first, mask, end = (library.token_to_id(name) for name in ("[CLS]", "[MASK]", "[PAD]"))
-    assert first is not None
-    assert mask is not None
-    assert end is not None
-    return Vocabulary(library, size, BlockTokens(first, mask, end, *bounds))
+    ids = library.get_vocab()
+    tokens = BlockTokens(ids["[CLS]"], ids["[MASK]"], ids["[PAD]"], *bounds)
+    return Vocabulary(file, library, size, tokens)
 
 
 BLOCK_PASSAGES = 512  # tokenised at a time: the texts of no more are in memory
@@ -174,33 +173,20 @@ class Passages:
         number = question - self.questions_of[passage]
         return f"line {self.lines[passage]}, question {number} (from 0)"
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all by name as arrays, as ``of_arrays`` takes them."""
-        found: dict[str, NDArray[Any]] = {}
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, Ragged):
-                found |= {f"{name}.values": value.values, f"{name}.starts": value.starts}
-            else:
-                found[name] = np.asarray(astuple(value) if name == "tokens" else value)
-        return found
+    def arrays(self) -> list[NDArray[Any]]:
+        """Return all but the tokens around a text, as ``of_arrays`` takes them."""
+        rows = (self.texts, self.names, self.queries, self.answers)
+        found = [array for item in rows for array in (item.values, item.starts)]
+        return [*found, self.names_of, self.questions_of, self.num_entities, self.lines]
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Build from what ``arrays`` returned.
-
-        Raises:
-            KeyError: an array is missing.
-        """
-
-        def rows(name: str) -> Ragged:
-            return Ragged(arrays[f"{name}.values"], arrays[f"{name}.starts"])
-
+    def of_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
+        """Build from what ``arrays`` returned."""
+        texts, names, queries, answers = (Ragged(*arrays[at : at + 2]) for at in range(0, 8, 2))
+        names_of, questions_of, num_entities, lines = arrays[8:]
         return cls(
-            rows("texts"), rows("names"), rows("queries"), rows("answers"), arrays["names_of"],
-            arrays["questions_of"], arrays["num_entities"], arrays["lines"],
-            BlockTokens(*arrays["tokens"].tolist()),
-        )  # fmt: skip
+            texts, names, queries, answers, names_of, questions_of, num_entities, lines, tokens
+        )
 
 
 def digest_of(*files: Path) -> str:
@@ -212,18 +198,15 @@ def digest_of(*files: Path) -> str:
     return digest.hexdigest()
 
 
-def read_jsonl(file: Path, vocabulary: Path, place: Path) -> Passages:
+def read_jsonl(file: Path, vocabulary: Vocabulary, place: Path) -> Passages:
     """Return a split as tokens: as cached in ``place``, or tokenised now and cached there.
 
     Raises:
-        DataError: a line or the vocabulary breaks a rule.
+        DataError: a line breaks a rule.
     """
-
-    def build() -> dict[str, NDArray[Any]]:
-        return tokenise(read_passages(file), open_vocabulary(vocabulary)).arrays()
-
-    name = f"{file.stem}-{digest_of(file, vocabulary)[:16]}.npz"
-    return Passages.of_arrays(cached_arrays(place / name, build))
+    folder = place / f"{file.stem}-{digest_of(file, vocabulary.file)[:16]}"
+    built = mapped_arrays(folder, lambda: tokenise(read_passages(file), vocabulary).arrays())
+    return Passages.of_arrays(built, vocabulary.tokens)
 
 
 def tokenise(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:

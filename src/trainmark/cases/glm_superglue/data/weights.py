@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.data.checkpoint_shapes import ModelWeights, StoredTensor, match
 from trainmark.data.files import readable, refuse_unreadable
+from trainmark.data.model_folder import ModelWeights, StoredTensor
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
 
@@ -89,11 +89,11 @@ def match_weights(
             numbers, or there are more layers.
     """
     weights = ModelWeights(
-        model="a GLM of the recipe's sizes", shapes=shapes, rule=RULE, remedy=REMEDY,
-        fitting=FITTING, wrappers=("module.", "model."), any_rows=POSITIONS,
+        model="a GLM of the recipe's sizes", shapes=shapes, remedy=FITTING,
+        wrappers=("module.", "model."), any_rows=POSITIONS,
         unused=lambda name: not name.startswith(LAYERS),
     )  # fmt: skip
-    return match(found, weights, where=file)
+    return weights.match(found, where=file)
 
 
 def check_weights(folder: Path, shape: GlmShape) -> Path:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.data.files import find_layout
-from trainmark.data.model_config import CONFIG
+from trainmark.data.model_folder import CONFIG, refuse_long
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
 from ..estimates import predict_peak_bytes
 from ..mmlu import answer_ids
-from ..mmlu.questions import read_mmlu
+from ..mmlu.questions import printed, read_mmlu
 from ..model_files import check_weights, read_config, weight_files
 from .dialogues import FETCH, FORMS, LAYOUT_RULE, pack, read_dialogues, training_text
 from .generating import BEST_ACCURACY, generate
-from .tokens import open_tokenizer, tokenizer_files
+from .tokens import files_of, open_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..case import LlamaRecipe
     from ..mmlu.questions import Mmlu
     from ..model_files import ModelConfig
-    from .dialogues import Dialogues, Packed
+    from .dialogues import Packed
     from .tokens import TextTokenizer
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
@@ -64,105 +64,68 @@ def load(folder: Path, recipe: LlamaRecipe) -> Loaded:
 def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     """Check every file that ``recipe`` reads, and return its facts with the content id.
 
+    The id is a digest of the rows as read and of the model's files: the same rows in another file
+    format have the same id. Of weights only the size and samples are hashed.
+
     Raises:
         DataError: as ``load``, and where weights are missing or have another shape.
     """
-    loaded, layout, content_id = _read(folder, recipe, check_model=True)
+    model, pretrained = folder / MODEL, recipe.init == "pretrained"
+    loaded, layout, digest = _read(folder, recipe)
+    if pretrained:
+        check_weights(model, loaded.config)
+    for file in (model / CONFIG, *files_of(model)):
+        digest.update(file.read_bytes())
+    for file in weight_files(model) if pretrained else ():
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            for number in range(_WEIGHT_SAMPLES):
+                stream.seek(size * number // _WEIGHT_SAMPLES)
+                digest.update(stream.read(_SAMPLE_BYTES))
     asked = len(loaded.validation)
     if loaded.mmlu:
         asked = sum(len(subject.items) for subject in loaded.mmlu)
     return DataFacts(
-        len(loaded.train), asked, content_id, layout,
+        len(loaded.train), asked, digest.hexdigest()[:16], layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
-        quality_comparable=recipe.init == "pretrained",
+        quality_comparable=pretrained,
     )  # fmt: skip
 
 
-def _read(
-    folder: Path, recipe: LlamaRecipe, *, check_model: bool = False
-) -> tuple[Loaded, str, str]:
-    """Return what was read, the layout's name and the content id.
-
-    Args:
-        check_model: check the weights too, and compute the content id.
-    """
+def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
+    """Return what was read, the layout's name and a digest of the rows."""
     layout = find_layout(folder, FORMS, rule=LAYOUT_RULE, remedy=FETCH)
-    model = folder / MODEL
+    model, digest = folder / MODEL, sha256()
     config = read_config(model)
-    _refuse_long(config, recipe.seq_length, model)
+    refuse_long(model, positions=config.max_positions, seq_length=recipe.seq_length)
     tokenizer = open_tokenizer(model, vocab_size=config.vocab_size)
-    splits = {name: read_dialogues(files) for name, files in layout.files.items()}
-    mmlu = None
-    if recipe.mmlu_mode != "off":
-        mmlu = read_mmlu(folder / MMLU)
-        legacy = recipe.mmlu_mode == "legacy"
-        answer_ids(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
-    if check_model and recipe.init == "pretrained":
-        check_weights(model, config)
-    train = pack_split(splits["train"], tokenizer, recipe, drop_short=recipe.short_row == "drop")
-    if not len(train):
+    packed = {}
+    for name, files in layout.files.items():
+        rows = read_dialogues(files)
+        digest.update(json.dumps([rows.dialogues, rows.summaries]).encode())
+        texts = map(training_text, rows.dialogues, rows.summaries)
+        packed[name] = pack(
+            tokenizer.documents(list(texts)), seq_length=recipe.seq_length,
+            pad_id=tokenizer.end_id, drop_short=name == "train" and recipe.short_row == "drop",
+        )  # fmt: skip
+    if not len(packed["train"]):
         raise DataError(
             f"all dialogues together do not fill one row of {recipe.seq_length} tokens",
             where=", ".join(map(str, layout.files["train"])),
             rule="short_row=drop leaves out the last row where it is not full, as published",
             remedy="add short_row=train, a smaller seq, or more dialogues",
         )
-    validation = pack_split(splits["validation"], tokenizer, recipe)
-    content_id = _content_id(model, splits, mmlu, recipe) if check_model else ""
-    return Loaded(train, validation, mmlu, tokenizer, config), layout.kind, content_id
-
-
-def _refuse_long(config: ModelConfig, seq_length: int, folder: Path) -> None:
-    if seq_length > config.max_positions:
-        raise DataError(
-            f"the recipe's seq_length is {seq_length}",
-            where=f"{folder / CONFIG}, max_position_embeddings",
-            rule=f"the model has {config.max_positions} positions",
-            remedy=f"add seq={config.max_positions}, or use another model folder",
-        )
-
-
-def pack_split(
-    split: Dialogues, tokenizer: TextTokenizer, recipe: LlamaRecipe, *, drop_short: bool = False
-) -> Packed:
-    """Return a split tokenised with the instruction template and packed; see ``packing.pack``."""
-    texts = [
-        training_text(dialogue, summary)
-        for dialogue, summary in zip(split.dialogues, split.summaries, strict=True)
-    ]
-    return pack(
-        tokenizer.documents(texts),
-        seq_length=recipe.seq_length,
-        pad_id=tokenizer.end_id,
-        drop_short=drop_short,
-    )
-
-
-def _content_id(
-    model: Path, splits: dict[str, Dialogues], mmlu: Mmlu | None, recipe: LlamaRecipe
-) -> str:
-    """Return a digest of the rows as read and of the model's files.
-
-    The same rows in another file format have the same id. Of weights only the size and samples
-    are hashed.
-    """
-    digest = sha256()
-    for split in splits.values():
-        digest.update(json.dumps([split.dialogues, split.summaries]).encode())
-    for subject in mmlu or ():
-        rows = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
-        digest.update(json.dumps([subject.name, len(subject.shots), rows]).encode())
-    for file in (model / CONFIG, *tokenizer_files(model)):
-        digest.update(file.read_bytes())
-    if recipe.init == "pretrained":
-        for file in weight_files(model):
-            size = file.stat().st_size
-            digest.update(f"{file.name} {size}".encode())
-            with file.open("rb") as stream:
-                for number in range(_WEIGHT_SAMPLES):
-                    stream.seek(size * number // _WEIGHT_SAMPLES)
-                    digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:16]
+    mmlu, legacy = None, recipe.mmlu_mode == "legacy"
+    if recipe.mmlu_mode != "off":
+        mmlu = read_mmlu(folder / MMLU)
+        answer_ids(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
+        for subject in mmlu:
+            asked = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
+            digest.update(json.dumps([subject.name, len(subject.shots), asked]).encode())
+        mmlu = printed(mmlu) if legacy else mmlu
+    loaded = Loaded(packed["train"], packed["validation"], mmlu, tokenizer, config)
+    return loaded, layout.kind, digest
 
 
 def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:

@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.checkpoint_shapes import SINGLE
-from trainmark.data.model_config import CONFIG
+from trainmark.data.model_folder import CONFIG, SINGLE
 
-from ..mmlu.prompts import head, shown
-from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question
+from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question, head, shown
 from ..model_files import PRESETS, expected_shapes
 from .dialogues import COLUMNS, training_text
 

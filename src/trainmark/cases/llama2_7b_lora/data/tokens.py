@@ -1,25 +1,22 @@
 """The tokenizer of a model folder: texts to ids, with beginning and end tokens.
 
-Owns which file is read and what its special tokens are. Must not know prompts, data files
-or torch.
+Owns what its special tokens are. Must not know prompts, data files or torch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainmark.data.files import refuse_unreadable
-from trainmark.data.model_config import read_json, refuse_short
+from trainmark.data import tokenizer
+from trainmark.data.model_folder import read_json
+from trainmark.data.tokenizer import FAST, SETTINGS, named_token, refuse_short, tokenizer_file
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-FAST = "tokenizer.json"
-SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
-RULE = f"model/ holds the model's own {FAST}"
 REMEDY = "copy the tokenizer's files from the model's page on the hub into model/"
 
 
@@ -48,17 +45,12 @@ class TextTokenizer:
 
     def documents(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of complete texts, with the end token after each."""
-        return [[*self.begin, *ids, self.end_id] for ids in self.encode(list(texts))]
+        return [[*ids, self.end_id] for ids in self.prompts(texts)]
 
 
-def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of the tokenizer in ``folder`` that are read.
-
-    Raises:
-        DataError: there is no tokenizer.
-    """
-    refuse_unreadable(folder / FAST, rule=RULE, remedy=REMEDY)
-    return [folder / FAST, *(folder / name for name in SETTINGS if (folder / name).is_file())]
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of the tokenizer in ``folder`` that are read."""
+    return [file for name in (FAST, *SETTINGS) if (file := folder / name).is_file()]
 
 
 def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
@@ -71,20 +63,8 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         DataError: it is missing or damaged, has ids beyond the embedding, has fewer tokens than
             the embedding has rows, or has no end token.
     """
-    from tokenizers import Tokenizer
-
-    file, *others = tokenizer_files(folder)
-    settings: dict[str, Any] = {}
-    for other in reversed(others):  # tokenizer_config.json overrides the others
-        settings |= read_json(other, rule=RULE, remedy=REMEDY)
-    try:
-        library = Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
-        what = f"not readable as a tokenizer: {error}"
-        raise DataError(what, where=str(file), rule=RULE, remedy=REMEDY) from None
-    library.no_padding()
-    library.no_truncation()
-    library.encode_special_tokens = True  # despite its name: encode them as plain characters
+    file = tokenizer_file(folder, (FAST,), remedy=REMEDY)
+    library = tokenizer.open_tokenizer(file, remedy=REMEDY)
     vocab = library.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
     if size > vocab_size:
@@ -99,28 +79,22 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         remedy="put the model's own tokenizer into model/; where its table is padded, add unused "
         "tokens up to that size",
     )  # fmt: skip
-    begin_id = vocab.get(_named(settings, "bos_token") or "<s>")
-    end_id = vocab.get(_named(settings, "eos_token") or "</s>")
+    begin_id = vocab.get(named_token(folder, "bos_token", remedy=REMEDY) or "<s>")
+    end_id = vocab.get(named_token(folder, "eos_token", remedy=REMEDY) or "</s>")
     if end_id is None:
         raise DataError(
             "no end token", where=str(file),
             rule="every dialogue ends with the end token",
             remedy=f"name it as eos_token in {SETTINGS[0]}",
         )  # fmt: skip
-    begins = settings.get("add_bos_token")
-    if not isinstance(begins, bool):  # then the file's own template decides
-        begins = begin_id is not None and library.encode("").ids[:1] == [begin_id]
+    begins = None
+    if (settings := folder / SETTINGS[0]).is_file():
+        begins = read_json(settings, rule=tokenizer.RULE, remedy=REMEDY).get("add_bos_token")
+    if begins is None:  # then the file's own template decides
+        begins = library.encode("").ids[:1] == [begin_id]
 
     def encode(texts: list[str]) -> list[list[int]]:
         return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
 
     begin = (begin_id,) if begins and begin_id is not None else ()
     return TextTokenizer(encode, file, size, begin, end_id)
-
-
-def _named(settings: dict[str, Any], name: str) -> str | None:
-    """Return the text of a special token that the settings name."""
-    told = settings.get(name)
-    if isinstance(told, dict):  # an added token as an object
-        told = told.get("content")
-    return told if isinstance(told, str) and told else None

@@ -15,8 +15,7 @@ import numpy as np
 
 from trainmark.errors import DataError
 
-from .prompts import Level, answer, prompt, published_head, published_levels
-from .questions import LETTERS
+from .questions import LETTERS, Level, answer, prompt, published_head, published_levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

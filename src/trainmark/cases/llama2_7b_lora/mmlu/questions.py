@@ -1,23 +1,25 @@
-"""MMLU as a tree of csv files: the 57 subjects, their categories, and every row checked.
+"""MMLU as a tree of csv files, every row checked, and the text of prompts made of it.
 
-Owns the table of subjects and the csv form. Must not know prompts, tokens or torch. Rows
-are counted from 1; there is no header.
+Owns the table of subjects, the csv form, and prompts as lm-eval and as the published code build
+them. Must not know tokens or torch. Rows are counted from 1; there is no header.
 """
 
 from __future__ import annotations
 
 import csv
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from io import StringIO
+from itertools import accumulate, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.data.files import readable
+from trainmark.data.files import library, readable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 LETTERS = ("A", "B", "C", "D")
 DEV_ROWS = 5  # as published; each is a shot
@@ -37,7 +39,7 @@ class Question:
     """One row: the question, its four choices and the number (0 to 3) of the right one."""
 
     text: str
-    choices: tuple[str, str, str, str]
+    choices: tuple[str, ...]
     answer: int
 
 
@@ -115,3 +117,102 @@ def _question(fields: Sequence[str], where: str) -> Question:
     if not text.strip():
         raise _fault("the question is blank", where)
     return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
+
+
+BLANK_LINE = "\n\n"
+
+
+class Level(NamedTuple):
+    """One way to shorten prompts; rows that are too long at one level try the next.
+
+    Args:
+        shots: solved examples before each question.
+        cut: the questions are truncated.
+        text: returns the prompt of a row.
+    """
+
+    shots: int
+    cut: bool
+    text: Callable[[int], str]
+
+
+def head(subject: str) -> str:
+    """Return the first lines of a prompt, as lm-eval has them."""
+    name = subject.replace("_", " ")
+    return f"The following are multiple choice questions (with answers) about {name}.\n\n"
+
+
+def ask(question: Question, *, stripped: bool = True) -> str:
+    """Return a question and its choices, up to the position of the answer's letter.
+
+    Args:
+        stripped: without white space around the question, as in lm-eval.
+    """
+    choices = zip(LETTERS, question.choices, strict=True)
+    lines = [f"{letter}. {choice}" for letter, choice in choices]
+    return "\n".join([question.text.strip() if stripped else question.text, *lines, "Answer:"])
+
+
+def shown(question: Question, *, stripped: bool = True) -> str:
+    """Return a question with its answer: a shot shown before the question to be answered."""
+    return f"{ask(question, stripped=stripped)}{answer(question.answer)}\n\n"
+
+
+def answer(number: int) -> str:
+    """Return what follows the colon when the answer is ``number`` (0 to 3)."""
+    return f" {LETTERS[number]}"
+
+
+def prompt(subject: str, shots: Sequence[Question], question: Question) -> str:
+    """Return the whole prompt: head, shots with their answers, the question."""
+    return "".join([head(subject), *map(shown, shots)]) + ask(question)
+
+
+def printed(mmlu: Mmlu) -> Mmlu:
+    """Return the choices as pandas reads and then prints them, as the published program does.
+
+    Missing cells (``NA``, ``None``, empty) become ``nan``; a column with a fraction or a missing
+    cell among its numbers is floats. What a question's text becomes stops that program.
+
+    Raises:
+        EnvironmentFault: pandas is not installed.
+    """
+    pandas = library("pandas", where="mmlu_mode=legacy")
+
+    def as_printed(rows: Sequence[Question]) -> list[Question]:
+        text = StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(row.choices for row in rows)
+        text.seek(0)
+        cells = pandas.read_csv(text, header=None).itertuples(index=False)
+        return [
+            replace(row, choices=tuple(map(str, found)))
+            for row, found in zip(rows, cells, strict=True)
+        ]
+
+    return tuple(Subject(x.name, as_printed(x.shots), as_printed(x.items)) for x in mmlu)
+
+
+def published_head(subject: str) -> str:
+    """Return the prompt's first line, two spaces before the subject; a blank line follows."""
+    return head(f" {subject}").rstrip()
+
+
+def published_levels(subject: Subject, rows: range, most_shots: int) -> Iterator[Level]:
+    """Yield the prompts of one subject's ``rows``, each time with one more block removed.
+
+    A block is the text between the first two blank lines: usually the first shot, or a part of
+    a question that contains a blank line. At last only the prompt's first line remains.
+    """
+    shots = [shown(shot, stripped=False) for shot in subject.shots[:most_shots]]
+    *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
+    before = "".join(shots)
+    pieces = {
+        row: (before + ask(subject.items[row], stripped=False)).split(BLANK_LINE) for row in rows
+    }
+
+    def text(dropped: int, row: int) -> str:
+        return BLANK_LINE.join([published_head(subject.name), *pieces[row][dropped:]])
+
+    for dropped in count():  # the first line alone fits: see ``plan.answer_ids``
+        whole = sum(start >= dropped for start in starts)
+        yield Level(whole, dropped > end, partial(text, dropped))

@@ -12,7 +12,6 @@ question, and the results equal those of each prompt on its own.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +80,7 @@ class MmluResult:
         return sum(shots * items for shots, items in self.shots_used.items()) / self.asked
 
 
+@torch.no_grad()
 def score(
     model: nn.Module,
     mmlu: Mmlu,
@@ -88,7 +88,6 @@ def score(
     *,
     batch_tokens: int,
     legacy: bool = False,
-    reuse: bool = True,
     rank: int = 0,
     world_size: int = 1,
     in_step: bool = False,
@@ -96,26 +95,26 @@ def score(
     """Score the prompts of ``plan``, this rank's, and sum the results over ranks.
 
     Args:
-        model: a causal language model of `transformers` with SDPA attention; its train or eval
-            mode is restored afterwards. The caller sets autocast.
+        model: a causal language model of `transformers` with SDPA attention; it is in eval mode
+            afterwards. The caller sets autocast.
         batch_tokens: ids of questions in one forward pass.
         legacy: as the published page did: each prompt alone, dropout on, and an answer is
             right only where no token of the vocabulary is more likely.
-        reuse: keep a group's prefix in the cache; else each prompt has its own forward pass.
         in_step: all ranks make the same number of forward passes, which a model sharded
             over ranks needs.
     """
     items: list[Item] = []
     passes = 0
-    with torch.no_grad(), _mode(model, training=legacy):
-        for group in plan.groups:
-            together = _with_prefix if reuse and not legacy else _alone
-            for numbers, logits in together(model, group, batch_tokens):
-                items += _items(group, numbers, logits, plan, mmlu, legacy=legacy)
-                passes += 1
-            passes += together is _with_prefix and len(group.prefix) > 0
-        if in_step:
-            _keep_step(model, passes, plan.letters[0], rank=rank, world_size=world_size)
+    model.train(legacy)
+    for group in plan.groups:
+        found = _alone(model, group) if legacy else _with_prefix(model, group, batch_tokens)
+        for numbers, logits in found:
+            items += _items(group, numbers, logits, plan, mmlu, legacy=legacy)
+            passes += 1
+        passes += not legacy and len(group.prefix) > 0
+    if in_step:
+        _keep_step(model, passes, plan.letters[0], rank=rank, world_size=world_size)
+    model.eval()
     cut = sum(len(group.rows) for group in plan.groups if group.cut)
     return _add_up(items, cut, plan, world_size=world_size, device=_device(model))
 
@@ -124,23 +123,8 @@ def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-@contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set train or eval mode, and restore each module's own mode afterwards."""
-    before = {module: module.training for module in model.modules()}
-    model.train(training)
-    try:
-        yield
-    finally:
-        for module, mode in before.items():
-            module.training = mode
-
-
-def _alone(
-    model: nn.Module, group: Group, batch_tokens: int
-) -> Iterator[tuple[Sequence[int], Tensor]]:
+def _alone(model: nn.Module, group: Group) -> Iterator[tuple[Sequence[int], Tensor]]:
     """Yield the logits (1, V) after each prompt of ``group``."""
-    del batch_tokens
     device = _device(model)
     prefix = torch.from_numpy(group.prefix)
     for number, rest in enumerate(group.rests):

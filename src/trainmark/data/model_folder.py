@@ -1,0 +1,215 @@
+"""A Hugging Face model folder: the keys of its ``config.json``, and its weights by name and shape.
+
+A case declares the keys that it needs as ``ConfigKeys``: each field has a type, a range and, as its
+description, the rule that an error names. Other keys are the writer's business. Headers of weights
+are held against the shapes that its model expects. Knows no model and no case; no torch, so that
+the launcher can check. Files that torch wrote are ``train.checkpoints``'s.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trainmark.data.files import readable, refuse_unreadable
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+CONFIG = "config.json"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+Size = Annotated[int, Field(gt=0, description="a size is a whole number above 0")]
+Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
+_SHOWN_CHARACTERS = 80
+
+
+class ConfigKeys(BaseModel):
+    """The keys of a ``config.json`` that define a model; derive once a case.
+
+    A field's alias is the key's name in the file. A validator that raises ``ValueError`` gives
+    the rule that was broken as its text.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="ignore")
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The keys that the file gave, by their names there."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+Keys = TypeVar("Keys", bound=ConfigKeys)
+
+
+def read_config(folder: Path, keys: type[Keys], *, rule: str, remedy: str) -> Keys:
+    """Read and check ``config.json`` of a model folder.
+
+    Raises:
+        DataError: missing, no JSON, or the first key that is missing or outside its range.
+    """
+    file = folder / CONFIG
+    raw = read_json(file, rule=rule, remedy=remedy)
+    try:
+        return keys.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    broken = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
+    if not first["loc"]:  # a rule about several keys names them itself
+        raise DataError(broken or first["msg"], where=str(file), rule=rule, remedy=remedy)
+    name = str(first["loc"][0])
+    found = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
+    raise DataError(
+        f"{name} is {repr(raw[name]) if name in raw else 'missing':.{_SHOWN_CHARACTERS}}",
+        where=f"{file}, {name}",
+        rule=broken or found.description or first["msg"],
+        remedy=remedy,
+    )
+
+
+def read_json(file: Path, *, rule: str, remedy: str) -> Any:
+    """Return what a JSON file of a model folder holds.
+
+    Raises:
+        DataError: it cannot be read, or is not JSON.
+    """
+    try:
+        with readable(file, rule=rule, remedy=remedy):
+            return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        what = f"not readable as JSON: {error}"
+        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+
+
+def refuse_long(folder: Path, *, positions: int, seq_length: int) -> None:
+    """Refuse a sequence for whose last token the model has no position.
+
+    Raises:
+        DataError: naming both numbers.
+    """
+    if seq_length > positions:
+        raise DataError(
+            f"the recipe's seq_length is {seq_length}",
+            where=f"{folder / CONFIG}, max_position_embeddings",
+            rule=f"the model has {positions} positions",
+            remedy=f"add seq={positions}, or use another model folder",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor as a header describes it: its file, its key there and its shape."""
+
+    file: Path
+    key: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeights:
+    """What a model expects of a checkpoint.
+
+    Args:
+        model: what decides the shapes, ``the Llama of model/config.json``.
+        shapes: shape of every weight by name.
+        remedy: the way out where a checkpoint is sound but of another model.
+        wrappers: what may stand before a name, ``module.``; not part of it.
+        optional: what the names of weights that may be missing begin with.
+        unused: tells of a name without wrappers that the model has no use for it.
+        any_rows: tables that may have another number of rows.
+    """
+
+    model: str
+    shapes: Mapping[str, tuple[int, ...]]
+    remedy: str = "use the config.json and the weights of one and the same model"
+    wrappers: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    unused: Callable[[str], bool] = field(default=lambda _: False)
+    any_rows: tuple[str, ...] = ()
+
+    def match(self, found: Iterable[StoredTensor], *, where: Path) -> dict[str, StoredTensor]:
+        """Return the stored tensor of every weight that was found, by the model's name of it.
+
+        Args:
+            where: the file or folder of the checkpoint, for what is missing from it.
+
+        Raises:
+            DataError: a tensor that is unknown or of another shape, or a weight that is missing.
+        """
+        names = {self._bare(name): name for name in self.shapes}
+        matched: dict[str, StoredTensor] = {}
+        for tensor in found:
+            bare = self._bare(tensor.key)
+            place = f"{tensor.file}, {tensor.key}"
+            if bare in names:
+                wanted = self.shapes[names[bare]]
+                rows = tensor.shape[:1] if names[bare] in self.any_rows else wanted[:1]
+                if tensor.shape != (*rows, *wanted[1:]):
+                    rule = f"{self.model} has it as {wanted}"
+                    raise self._fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
+                matched[names[bare]] = tensor
+            elif not self.unused(bare):
+                rule = f"{self.model} has no such weight"
+                raise self._fault(f"unknown weight {tensor.key}", place, rule)
+        missing = [name for name in self.shapes if name not in matched]
+        missing = [name for name in missing if not name.startswith(self.optional)]
+        if missing:
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            rule = f"{self.model} has {len(self.shapes)} weights"
+            raise self._fault(f"no weight {missing[0]}{more}", f"{where}, {missing[0]}", rule)
+        return matched
+
+    def _bare(self, name: str) -> str:
+        while name.startswith(self.wrappers):
+            name = name.partition(".")[2]
+        return name
+
+    def _fault(self, what: str, where: str, rule: str) -> DataError:
+        return DataError(what, where=where, rule=rule, remedy=self.remedy)
+
+
+def weight_files(folder: Path, names: tuple[str, ...], *, rule: str, remedy: str) -> list[Path]:
+    """Return the first of ``names`` in a model folder, or the files that it lists as an index.
+
+    Raises:
+        DataError: there is none, or an index that names no files.
+    """
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise DataError(
+            f"no {' and no '.join(names)}",
+            where=str(folder),
+            rule="init=pretrained starts from the model's weights",
+            remedy=f"{remedy}, or add init=random, which is labelled performance-only",
+        )
+    if file.name != INDEX:
+        return [file]
+    found = read_json(file, rule=rule, remedy=remedy)
+    listed = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(listed, dict) or not listed:
+        raise DataError("no weight_map", where=str(file), rule=rule, remedy=remedy)
+    return [folder / name for name in sorted(set(map(str, listed.values())))]
+
+
+def stored_tensors(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
+    """Return the tensors of a safetensors file in its order.
+
+    Raises:
+        DataError: missing, empty, damaged or cut short.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    refuse_unreadable(file, rule=rule, remedy=remedy)
+    try:
+        with safe_open(file, framework="np") as opened:
+            slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
+            return [
+                StoredTensor(file, key, tuple(part.get_shape())) for key, part in slices.items()
+            ]
+    except SafetensorError as error:
+        what = f"not readable as safetensors: {error}"
+        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None

@@ -1,0 +1,195 @@
+"""Tokenizers of model folders: found, opened, and held against the model that uses them.
+
+Owns the forms that are read (``tokenizer.json``, BERT's ``vocab.txt``, GPT-2's two files), which
+special tokens they must have, and the end-of-document token of a corpus. Must not know corpora.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark.data.files import refuse_unreadable
+from trainmark.data.model_folder import read_json
+from trainmark.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+FAST, WORDPIECE, BPE = "tokenizer.json", "vocab.txt", ("vocab.json", "merges.txt")
+BERT_FILES = (FAST, WORDPIECE)  # the first that exists is used
+SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first that names a token
+END_OF_DOCUMENT = "<|endoftext|>"
+RULE = "text is tokenised with the model's own tokenizer, its files as the library wrote them"
+REMEDY = "name with tokenizer= the folder of the tokenizer, as the model hub has it"
+_BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def tokenizer_file(folder: Path, names: tuple[str, ...] = BERT_FILES, *, remedy: str) -> Path:
+    """Return the first of ``names`` in a folder.
+
+    Raises:
+        DataError: there is none, or it is empty.
+    """
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise DataError(f"no {' and no '.join(names)}", where=str(folder), rule=RULE, remedy=remedy)
+    refuse_unreadable(file, rule=RULE, remedy=remedy)
+    return file
+
+
+def open_tokenizer(file: Path, *, remedy: str, plain: bool = True) -> Tokenizer:
+    """Open a tokenizer of any form; nothing is padded or truncated.
+
+    The two files of GPT-2 say nothing of a space before a text; none is put there.
+
+    Args:
+        plain: a text that spells a special token is encoded as the characters that it is, so
+            that no text can forge one.
+        remedy: what to do about a file that cannot be used.
+
+    Raises:
+        DataError: it cannot be read, or is BERT's and lacks a special token.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    try:
+        if file.name == WORDPIECE:
+            library = Tokenizer(models.WordPiece.from_file(str(file), unk_token="[UNK]"))
+        elif file.name == BPE[0]:
+            merges = file.with_name(BPE[1])
+            library = Tokenizer(models.BPE.from_file(str(file), str(merges)))
+            library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            library.decoder = decoders.ByteLevel()
+        else:
+            library = Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
+        what = f"not readable as a tokenizer: {error}"
+        raise DataError(what, where=str(file), rule=RULE, remedy=remedy) from None
+    library.no_padding()
+    library.no_truncation()
+    library.encode_special_tokens = plain  # the name misleads: spell them out, do not match them
+    return library
+
+
+def open_wordpiece(file: Path, *, remedy: str, plain: bool = False) -> Tokenizer:
+    """Open ``tokenizer.json`` of a BERT, or build its uncased tokenizer from ``vocab.txt``.
+
+    Special tokens are put around a text unless the caller asks for none.
+
+    Raises:
+        DataError: as ``open_tokenizer``, or a special token is missing.
+    """
+    from tokenizers import normalizers, pre_tokenizers, processors
+
+    library = open_tokenizer(file, remedy=remedy, plain=plain)
+    ids = library.get_vocab()
+    if missing := [name for name in _BERT_TOKENS if name not in ids]:
+        raise DataError(
+            f"no token {', '.join(missing)}", where=str(file),
+            rule="a BERT vocabulary holds the five special tokens", remedy=remedy,
+        )  # fmt: skip
+    if file.name == WORDPIECE:
+        library.add_special_tokens(list(_BERT_TOKENS))
+        library.normalizer = normalizers.BertNormalizer(lowercase=True)
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        library.post_processor = processors.BertProcessing(
+            ("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"])
+        )
+    return library
+
+
+def named_token(folder: Path, key: str, *, remedy: str) -> str | None:
+    """Return the special token that a folder's settings name under ``key``, ``eos_token``."""
+    for file in (folder / name for name in SETTINGS):
+        if file.is_file():
+            told = read_json(file, rule=RULE, remedy=remedy).get(key)
+            if isinstance(told, dict):  # an added token as an object
+                told = told.get("content")
+            if told is not None:
+                return str(told)
+    return None
+
+
+def refuse_short(
+    file: Path, *, entries: int, vocab_size: int, of: str, remedy: str, multiple: int = 1
+) -> None:
+    """Refuse a vocabulary of ``entries`` for a model of ``vocab_size``.
+
+    A shorter vocabulary was cut, or belongs to another model whose ids mean other words:
+    training would go on without an error. A model may have its table padded.
+
+    Args:
+        file: the vocabulary.
+        of: where ``vocab_size`` is said.
+        multiple: of which the model's size may be, above ``entries``.
+
+    Raises:
+        DataError: the model has more, naming both numbers.
+    """
+    if vocab_size > -(-entries // multiple) * multiple:
+        padding = f", padded to a multiple of {multiple} at most" if multiple > 1 else ""
+        raise DataError(
+            f"{entries} entries, the model has {vocab_size}",
+            where=str(file),
+            rule=f"the vocabulary is the model's own{padding}; {of} says vocab_size {vocab_size}",
+            remedy=remedy,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusTokenizer:
+    """An open byte-level BPE tokenizer of a corpus.
+
+    Args:
+        library: turns text into ids.
+        vocab_size: ids are below it.
+        end_of_document: the token that ends every document; none: documents have no end.
+        end_id: its id.
+    """
+
+    library: Tokenizer
+    vocab_size: int
+    end_of_document: str | None = None
+    end_id: int | None = None
+
+
+def corpus_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a corpus tokenizer's folder by name.
+
+    Raises:
+        DataError: neither form of a tokenizer is there.
+    """
+    found = {n: folder / n for n in (FAST, *BPE, *SETTINGS) if (folder / n).is_file()}
+    if FAST in found or set(BPE) <= set(found):
+        return found
+    rule = f"a tokenizer is {FAST}, or {' and '.join(BPE)}"
+    raise DataError("no tokenizer", where=str(folder), rule=rule, remedy=REMEDY)
+
+
+def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:
+    """Open ``tokenizer.json``, or GPT-2's two files.
+
+    Args:
+        ends: whether a token ends every document.
+
+    Raises:
+        DataError: a file is missing or damaged, or there is no end-of-document token.
+    """
+    files = corpus_files(folder)
+    file = files[FAST if FAST in files else BPE[0]]
+    library = open_tokenizer(file, remedy=REMEDY)
+    vocab_size = max(library.get_vocab().values()) + 1
+    if not ends:
+        return CorpusTokenizer(library, vocab_size)
+    end = named_token(folder, "eos_token", remedy=REMEDY) or END_OF_DOCUMENT
+    end_id = library.token_to_id(end)
+    if end_id is None:
+        raise DataError(
+            f"no token {end!r}, which ends a document", where=str(file),
+            rule="a document ends with a token that no text has",
+            remedy=f"name the token as eos_token in {SETTINGS[0]}, or add it to the vocabulary",
+        )  # fmt: skip
+    return CorpusTokenizer(library, vocab_size, end, end_id)

@@ -1,0 +1,68 @@
+"""Generated data lies whole or not at all, and never meets another generator's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trainmark import cases
+from trainmark.cases.toy.case import CASE as TOY
+from trainmark.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = Recipe(data="generated")
+
+
+@pytest.fixture
+def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the folder with what a generator of this source writes."""
+    file = tmp_path / "sources" / "generator.py"
+    file.parent.mkdir()
+
+    def folder_of(written: str) -> Path:
+        file.write_text(f"def generate(folder, recipe):\n    {written}\n")
+        names: dict[str, Any] = {}
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        monkeypatch.setattr(cases.part("toy", "data"), "generate", names["generate"])
+        monkeypatch.setattr(cases, "folder", lambda _: file.parent)
+        return cases.generated_folder(TOY, RECIPE, tmp_path / "root")
+
+    return folder_of
+
+
+def test_data_is_generated_once_for_each_generator(folder_of: Any, tmp_path: Path) -> None:
+    first = folder_of("(folder / 'a.txt').write_text(str(recipe.seed))")
+    assert (first / "a.txt").read_text() == "1"
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [first.name]
+    assert first.stat().st_mode & 0o777 == 0o755
+    (first / "a.txt").write_text("kept")
+    assert folder_of("(folder / 'a.txt').write_text(str(recipe.seed))") == first
+    assert (first / "a.txt").read_text() == "kept"
+    assert folder_of("(folder / 'a.txt').write_text('other')") != first
+
+
+def test_a_generator_that_fails_leaves_nothing(folder_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        folder_of("(folder / 'half.txt').write_text(str(1 / 0))")
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_only_the_fields_that_data_depends_on_name_the_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.load(name)
+    monkeypatch.setattr(cases, "write_folder", lambda folder, fill: folder.mkdir())
+    for recipe in case.recipes.values():
+        folder = cases.generated_folder(case, recipe, tmp_path)
+        same = replace(
+            recipe, timeout_s=recipe.timeout_s + 1, window_steps=recipe.window_steps + 1,
+            learning_rate=recipe.learning_rate / 2, target_value=None, precision="bf16",
+        )  # fmt: skip
+        assert cases.generated_folder(case, same, tmp_path) == folder
+        other = replace(recipe, seed=recipe.seed + 1)
+        assert cases.generated_folder(case, other, tmp_path) != folder

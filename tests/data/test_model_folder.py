@@ -1,0 +1,201 @@
+"""Model folders: keys of config.json, headers of weights, the match with what a model expects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from safetensors.torch import save_file
+
+from trainmark.data.model_folder import (
+    INDEX,
+    SINGLE,
+    ConfigKeys,
+    ModelWeights,
+    Share,
+    Size,
+    StoredTensor,
+    read_config,
+    weight_files,
+)
+from trainmark.errors import DataError
+from trainmark.train.checkpoints import stored_weights
+
+
+class Keys(ConfigKeys):
+    model_type: Literal["small"] = Field(description='this case trains "small"')
+    width: Size = Field(alias="hidden_size")
+    heads: Size = 1
+    dropout: Share = 0.1
+    tied: Literal[False] = Field(False, exclude=True)
+
+    @field_validator("heads")
+    @classmethod
+    def _divides(cls, value: int, info: ValidationInfo) -> int:
+        if info.data["width"] % value:
+            raise ValueError("a divisor of hidden_size")
+        return value
+
+    @model_validator(mode="after")
+    def _not_huge(self) -> Keys:
+        if self.width * self.heads > 10**6:
+            raise ValueError("a million weights at most")
+        return self
+
+
+SOUND: dict[str, Any] = {"model_type": "small", "hidden_size": 8, "of_the_writer": {"a": 1}}
+
+
+def read(folder: Path, content: Any) -> Keys:
+    file = folder / "config.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_config(folder, Keys, rule="a folder of a model", remedy="fetch it")
+
+
+def test_a_sound_config_is_read_and_keeps_the_keys_that_it_gave(tmp_path: Path) -> None:
+    found = read(tmp_path, {**SOUND, "dropout": 0, "tied": False})
+    assert (found.width, found.heads, found.dropout) == (8, 1, 0.0)
+    assert found.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "what", "rule"),
+    [
+        ({"model_type": "other"}, "model_type", "is 'other'", 'this case trains "small"'),
+        ({"hidden_size": 0}, "hidden_size", "is 0", "a size is a whole number above 0"),
+        ({"hidden_size": [8] * 99}, "hidden_size", "8, 8, 8", "a size is"),
+        ({"heads": 3}, "heads", "is 3", "a divisor of hidden_size"),
+        ({"dropout": 1}, "dropout", "is 1", "a number in [0, 1)"),
+        ({"tied": True}, "tied", "is True", "False"),
+    ],
+)
+def test_a_value_outside_its_range_is_named(
+    tmp_path: Path, changes: dict[str, Any], key: str, what: str, rule: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, {**SOUND, **changes})
+    error = caught.value
+    assert error.where == f"{tmp_path / 'config.json'}, {key}"
+    assert error.what.startswith(key)
+    assert what in error.what
+    assert rule in str(error.rule)
+    assert error.remedy == "fetch it"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "Input should be"),
+    ],
+)
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: str, what: str) -> None:
+    with pytest.raises(DataError, match=what):
+        read(tmp_path, content)
+
+
+SHAPES = {"table": (8, 4), "layers.0.weight": (4, 4), "head.bias": (2,)}
+
+
+def expected(**changes: Any) -> ModelWeights:
+    fields = {"model": "the model", "shapes": SHAPES, "remedy": "use another"}
+    return ModelWeights(**{**fields, **changes})
+
+
+def held(prefix: str = "", **changes: Any) -> list[StoredTensor]:
+    shapes = {**SHAPES, **changes}
+    return [
+        StoredTensor(Path("file"), f"{prefix}{key}", shape)
+        for key, shape in shapes.items()
+        if shape is not None
+    ]
+
+
+def refused(tensors: list[StoredTensor], **changes: Any) -> DataError:
+    with pytest.raises(DataError) as caught:
+        expected(**changes).match(tensors, where=Path("folder"))
+    return caught.value
+
+
+def test_every_weight_is_matched_by_the_models_name() -> None:
+    matched = expected().match(held(), where=Path("folder"))
+    assert {name: tensor.key for name, tensor in matched.items()} == {name: name for name in SHAPES}
+
+
+def test_a_weight_of_another_shape_is_named_with_both() -> None:
+    error = refused(held(table=(8, 5)))
+    assert (error.what, error.where) == ("table has shape (8, 5)", "file, table")
+    assert (error.rule, error.remedy) == ("the model has it as (8, 4)", "use another")
+
+
+def test_a_missing_weight_is_named_unless_it_is_optional() -> None:
+    without = {"table": None, "head.bias": None}
+    error = refused(held(**without))
+    assert (error.what, error.where) == ("no weight table and 1 more", "folder, table")
+    assert refused(held(**without), optional=("head.",)).what == "no weight table"
+    headless = held(**{"head.bias": None})
+    assert len(expected(optional=("head.",)).match(headless, where=Path("folder"))) == 2
+
+
+def test_an_unknown_tensor_is_named_unless_it_is_unused() -> None:
+    error = refused(held(extra=(3,)))
+    assert (error.what, error.where) == ("unknown weight extra", "file, extra")
+    ignoring = expected(unused=lambda name: name == "extra")
+    assert "extra" not in ignoring.match(held(extra=(3,)), where=Path("folder"))
+
+
+def stored(file: Path) -> list[StoredTensor]:
+    return stored_weights(file, rule="a checkpoint", remedy="fetch it")
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])
+def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
+    state = {"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16), "c": torch.ones(())}
+    file = tmp_path / (SINGLE if kind == "safetensors" else "weights.pt")
+    if kind == "safetensors":
+        save_file(state, file)
+    elif kind == "module":
+        rng = np.random.get_state()[1]
+        torch.save({"module": state, "rng": torch.get_rng_state(), "numpy": rng}, file)
+    else:
+        torch.save(state, file, _use_new_zipfile_serialization=kind != "old")
+    assert {x.key: x.shape for x in stored(file)} == {
+        "a": (2, 3), "b": (4,), "c": (),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [SINGLE, "weights.pt"])
+@pytest.mark.parametrize("size", [0, 300])
+def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None:
+    file = tmp_path / name
+    state = {f"a.{number}": torch.ones(9) for number in range(9)}
+    save_file(state, file) if name == SINGLE else torch.save(state, file)
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(DataError, match=r"empty|not readable|damaged") as caught:
+        stored(file)
+    assert caught.value.where == str(file)
+
+
+def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "sprung",)
+
+    file = tmp_path / "weights.pt"
+    torch.save({"a": torch.ones(2), "args": Trap()}, file)
+    with pytest.raises(DataError, match="not readable as weights alone: it names"):
+        stored(file)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_index_names_its_files_once(tmp_path: Path) -> None:
+    index = tmp_path / INDEX
+    names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
+    index.write_text(json.dumps({"weight_map": names}))
+    files = weight_files(tmp_path, (SINGLE, INDEX), rule="an index", remedy="fetch it")
+    assert [file.name for file in files] == ["part-1.safetensors", "part-2.safetensors"]
