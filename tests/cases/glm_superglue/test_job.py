@@ -131,20 +131,6 @@ def test_the_optimizer_is_the_published_one() -> None:
     assert {(g["betas"], g["eps"]) for g in optimizer.param_groups} == {((0.9, 0.999), 1e-8)}
 
 
-def test_the_standard_recipes_are_the_published_training() -> None:
-    recipes = load("glm_superglue").recipes
-    assert recipes["standard-1x1"].shape.parameters == pytest.approx(335e6, rel=0.01)
-    for world, samples in (("1x1", 64), ("1x8", 64), ("2x8", 128)):
-        item = recipes[f"standard-{world}"]
-        nodes, ranks = map(int, world.split("x"))
-        assert item.micro_batch_size * item.grad_accum_steps * nodes * ranks == samples
-        assert (item.micro_batch_size, item.learning_rate, item.weight_decay) == (8, 1e-5, 0.1)
-        assert (item.eval_every_samples, item.eval_from_sample) == (19_200, 100)
-        assert (item.target_value, item.max_grad_norm, item.dropout) == (0.8, 1.0, 0.1)
-        assert (item.max_wrong_choices, item.seq_length, item.lr_decay_steps) == (9, 512, 4338)
-        assert (item.loss_scale_window, item.loss_scale_hysteresis) == (1000, 2)
-
-
 def test_the_flop_formula_by_hand() -> None:
     job = tiny_glm.new_job(hidden_size=64, num_heads=2)
     batch = next(job.batches(0))

@@ -9,11 +9,13 @@ import pytest
 from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
 from trainmark.cases.gpt_megatron.prepare import prepare
-from trainmark.data import encoding as shards
+from trainmark.data import encoding as pairs
+from trainmark.data import prepared
 from trainmark.data.encoding import lines as encoding
 from trainmark.data.encoding.lines import (
     Block,
     Position,
+    read_blocks,
     source_files,
     texts_of,
 )
@@ -21,7 +23,7 @@ from trainmark.data.indexed import IndexedReader
 from trainmark.errors import DataError
 
 TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
-BLOCK_BYTES, SHARD_BYTES = 200, 700
+BLOCK_BYTES, SAVED_BYTES = 200, 700
 
 
 def lines(texts, key="text"):
@@ -41,9 +43,9 @@ def tokenizer(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks and shards so small that a few lines make many."""
+    """Blocks and saved parts so small that a few lines make many."""
     monkeypatch.setattr(encoding, "BLOCK_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    monkeypatch.setattr(pairs, "SAVED_BYTES", SAVED_BYTES)
 
 
 def run(corpus, data, tokenizer, **options):
@@ -89,7 +91,7 @@ def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, to
     assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 
-def test_the_bytes_do_not_depend_on_workers_blocks_or_shards(corpus, tokenizer, tmp_path, request):
+def test_the_bytes_do_not_depend_on_workers_blocks_or_parts(corpus, tokenizer, tmp_path, request):
     run(corpus, tmp_path / "whole", tokenizer)
     request.getfixturevalue("small")
     run(corpus, tmp_path / "one", tokenizer, workers=1)
@@ -142,7 +144,7 @@ def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
 
 
 def block_of(lines, path=None):
-    return Block(path, Position(), Position(), lines, 0)
+    return Block(path, Position(), Position(), lines)
 
 
 def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
@@ -157,26 +159,26 @@ class Killed(BaseException):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_killed_call_goes_on_after_its_last_shard(
-    corpus, tokenizer, tmp_path, monkeypatch, after
-):
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_killed_call_goes_on_after_what_it_saved(corpus, tokenizer, tmp_path, monkeypatch, after):
     run(corpus, tmp_path / "whole", tokenizer)
-    real, written = shards._write_shard, []
+    real, saved = prepared.Unfinished.save, []
 
-    def write(*words):
-        if len(written) == after:
-            (tmp_path / ".data.partial" / "shards" / "corpus_text_document" / "000009").write_bytes(
-                b"half"
-            )
-            raise Killed
-        written.append(words)
-        return real(*words)
+    def save(unfinished):
+        if unfinished.manifest["done"]:
+            if len(saved) == after:
+                raise Killed
+            saved.append(unfinished.manifest["done"]["corpus_text_document"]["documents"])
+        real(unfinished)
 
-    monkeypatch.setattr(shards, "_write_shard", write)
+    monkeypatch.setattr(prepared.Unfinished, "save", save)
     with pytest.raises(Killed):
         run(corpus, tmp_path / "data", tokenizer)
-    monkeypatch.setattr(shards, "_write_shard", real)
-    said = run(corpus, tmp_path / "data", tokenizer)
-    assert (f"done: shards/corpus_text_document/{max(after - 1, 0):06}" in said) == (after == 0)
+    monkeypatch.setattr(prepared.Unfinished, "save", real)
+    begun = []
+    monkeypatch.setattr(
+        pairs, "read_blocks", lambda files, at: begun.append(at.lines) or read_blocks(files, at)
+    )
+    run(corpus, tmp_path / "data", tokenizer)
+    assert begun == (saved[-1:] or [0])
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")

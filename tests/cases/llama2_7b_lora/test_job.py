@@ -10,7 +10,6 @@ import torch
 import tiny_llama
 from real_ranks import on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
-from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.devices.peaks import dense_peak
 from trainmark.pages.cells import percent
@@ -90,17 +89,6 @@ def test_published_rows_come_in_the_files_order_without_the_short_one(folder: Pa
         ids = torch.cat([batch.tensors[0] for batch in job.batches(epoch)])
         assert ids.tolist() == job.data.train.ids.tolist()
     assert len(job.data.validation) == len(shuffled.data.validation)
-
-
-def test_standard_recipes_train_as_published_and_require_their_target() -> None:
-    for name, recipe in CASE.recipes.items():
-        kind = name.split("-")[0]
-        assert (recipe.shuffle, recipe.short_row) == (
-            (True, "train") if kind == "tiny" else (False, "drop")
-        )
-        assert recipe.target_required is (kind in ("standard", "tiny"))
-        assert (recipe.target_value is None) == (kind == "throughput")
-        assert recipe.mmlu_mode == {"published": "legacy", "throughput": "off"}.get(kind, "full")
 
 
 def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Turn corpora of JSON lines into pairs of Megatron's indexed tokens, whole or not at all.
 
-Owns the stages and what the manifest says. Reading, encoding and writing go on at once:
+Owns what is written and what the manifest says. Reading, encoding and writing go on at once:
 ``lines`` reads blocks of lines and has a pool of processes encode them, and their ids are written
 here in the order of the corpus. The files are the same for any number of workers and any number
 of interruptions.
@@ -13,7 +13,6 @@ import shutil
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,18 +25,15 @@ from trainmark.errors import DataError, UsageError
 from .lines import Encoding, Position, encode_in_order, first_lines, read_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from trainmark.data.prepared import Say, Unfinished
 
-    from .lines import Block, Encoded
-
-    Results = Iterator[tuple[Block, Encoded]]
-
-SHARD_BYTES = 256 << 20  # of source lines
-FOLDER = "shards"
+SAVED_BYTES = 256 << 20  # of source lines, after which what is written counts as finished
 COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
+FORMAT = 4
+TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,85 +47,6 @@ class Corpus:
 
     files: Mapping[str, Path]
     most: int | None = None
-
-
-def finished(unfinished: Unfinished, pair: str) -> dict[str, Any]:
-    """Return the finished shards of a pair; none where a file is gone: all are made again."""
-    done = unfinished.manifest["done"]
-    shards = {name: done[name] for name in sorted(done) if name.startswith(f"{FOLDER}/{pair}/")}
-    if all((unfinished.folder / name).is_file() for name in shards):
-        return shards
-    for name in shards:
-        del done[name]
-    return {}
-
-
-def write_shards(results: Results, unfinished: Unfinished, pair: str, total_bytes: int) -> None:
-    """Write ``results`` as shards of ``pair`` after those that are finished.
-
-    Args:
-        total_bytes: size of all sources on disk.
-    """
-    (unfinished.folder / FOLDER / pair).mkdir(parents=True, exist_ok=True)
-    for first in results:
-        name = f"{FOLDER}/{pair}/{len(unfinished.manifest['done']):06}"
-        place = unfinished.folder / name
-        shard = unfinished.stage(name, _write_shard, chain([first], results), place)
-        unfinished.say(f"{shard['read_bytes'] / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB read")
-
-
-def _write_shard(results: Results, file: Path) -> dict[str, Any]:
-    """Write one shard; return its counts and where it ends."""
-    counts = dict.fromkeys(COUNTS, 0)
-    sizes = [np.empty(0, np.int32)]
-    source_bytes = 0
-    with file.open("wb") as stream:
-        for block, encoded in results:
-            stream.write(encoded.tokens.data)
-            sizes.append(encoded.sizes)
-            counts["documents"] += len(encoded.sizes)
-            counts["empty_texts"] += encoded.empty_texts
-            counts["tokens"] += len(encoded.tokens)
-            largest = int(encoded.tokens.max(initial=0))
-            counts["largest_token_id"] = max(counts["largest_token_id"], largest)
-            source_bytes += block.end.offset_bytes - block.start.offset_bytes
-            if source_bytes >= SHARD_BYTES:
-                break
-        stream.write(np.concatenate(sizes).data)
-    return {**counts, "end": asdict(block.end), "read_bytes": block.consumed_bytes}
-
-
-def join_shards(unfinished: Unfinished, name: str, dtype: np.dtype[Any]) -> None:
-    """Join all shards into the pair ``name``, count them, remove them."""
-    shards = finished(unfinished, name)
-
-    def join_tokens(place: Path) -> None:
-        with place.open("wb") as joined:
-            for file, shard in shards.items():
-                with (unfinished.folder / file).open("rb") as stream:
-                    shutil.copyfileobj(stream, joined)
-                joined.seek(joined.tell() - 4 * shard["documents"])  # over the sizes
-            joined.truncate()
-
-    sizes = [
-        np.fromfile(unfinished.folder / file, "<i4", offset=shard["tokens"] * dtype.itemsize)
-        for file, shard in shards.items()
-    ]
-    every = np.concatenate([np.empty(0, np.int32), *sizes])
-    unfinished.file(f"{name}.bin", join_tokens)
-    unfinished.file(f"{name}.idx", lambda place: write_index(place, every, dtype))
-    counts = unfinished.manifest["counts"][name] = {}
-    for count in COUNTS:
-        values = [0, *(shard[count] for shard in shards.values())]
-        counts[count] = max(values) if count == "largest_token_id" else sum(values)
-    for file in shards:
-        del unfinished.manifest["done"][file]
-    unfinished.save()
-    shutil.rmtree(unfinished.folder / FOLDER / name, ignore_errors=True)
-
-
-FORMAT = 3
-TOKENIZER = "tokenizer"
 
 
 def write_pairs(
@@ -147,7 +64,7 @@ def write_pairs(
 ) -> None:
     """Write ``data``: the indexed pairs by their names, the tokenizer's files and a manifest.
 
-    Calling again with the same sources goes on after the last finished shard.
+    Calling again with the same sources goes on with what an interrupted one saved.
 
     Args:
         raw: where the sources lie.
@@ -188,8 +105,7 @@ def write_pairs(
             unfinished.folder / TOKENIZER, dtype_for(opened.vocab_size), text_key, ends=ends
         )
         for name, corpus in pairs.items():
-            there = (f"{name}{end}" in unfinished.manifest["files"] for end in (".bin", ".idx"))
-            if name not in unfinished.manifest["counts"] or not all(there):
+            if f"{name}.bin" not in unfinished.manifest["files"]:
                 _write_corpus(name, corpus, how, unfinished, count)
             counts = unfinished.manifest["counts"][name]
             if not counts["documents"]:
@@ -211,14 +127,46 @@ def write_pairs(
 def _write_corpus(
     name: str, corpus: Corpus, how: Encoding, unfinished: Unfinished, workers: int
 ) -> None:
-    """Encode what no finished shard holds, and join the shards into the pair."""
-    done = list(finished(unfinished, name).values())
-    start = Position(**done[-1]["end"]) if done else Position()
-    blocks = read_blocks(corpus.files, start)
+    """Encode a corpus into the pair ``name``, from where an earlier call was stopped.
+
+    Tokens and sizes are appended to files that a stopped call may have left longer than its
+    manifest says: what is behind that is cut off.
+    """
+    folder, done = unfinished.folder, unfinished.manifest["done"]
+    places = [folder / f"{name}.{part}.writing" for part in ("tokens", "sizes")]
+    if not all(place.is_file() for place in places):
+        done[name] = dict.fromkeys(COUNTS, 0) | {"end": asdict(Position())}
+    counts = done[name]
+    blocks = read_blocks(corpus.files, Position(**counts["end"]))
     if corpus.most is not None:  # a line is a document, were its text empty
-        read = sum(shard["documents"] + shard["empty_texts"] for shard in done)
-        blocks = first_lines(blocks, corpus.most - read)
-    with closing(encode_in_order(blocks, workers, how)) as results:
-        total_bytes = sum(file.stat().st_size for file in corpus.files.values())
-        write_shards(results, unfinished, name, total_bytes)
-    join_shards(unfinished, name, how.dtype)
+        blocks = first_lines(blocks, corpus.most - counts["documents"] - counts["empty_texts"])
+    with (
+        places[0].open("ab") as tokens,
+        places[1].open("ab") as sizes,
+        closing(encode_in_order(blocks, workers, how)) as results,
+    ):
+        tokens.truncate(counts["tokens"] * how.dtype.itemsize)
+        sizes.truncate(counts["documents"] * 4)
+        source_bytes = 0
+        for block, encoded in results:
+            tokens.write(encoded.tokens.data)
+            sizes.write(encoded.sizes.data)
+            counts["documents"] += len(encoded.sizes)
+            counts["empty_texts"] += encoded.empty_texts
+            counts["tokens"] += len(encoded.tokens)
+            largest = int(encoded.tokens.max(initial=0))
+            counts["largest_token_id"] = max(counts["largest_token_id"], largest)
+            counts["end"] = asdict(block.end)
+            source_bytes += block.end.offset_bytes - block.start.offset_bytes
+            if source_bytes >= SAVED_BYTES:
+                tokens.flush()
+                sizes.flush()
+                source_bytes = 0
+                unfinished.save()
+                unfinished.say(f"{counts['documents']:,} documents, {counts['tokens']:,} tokens")
+    every = np.fromfile(places[1], "<i4")
+    unfinished.manifest["counts"][name] = {count: counts[count] for count in COUNTS}
+    unfinished.file(f"{name}.idx", lambda place: write_index(place, every, how.dtype))
+    del done[name]
+    places[1].unlink()
+    unfinished.file(f"{name}.bin", places[0].rename)  # last: a pair with it is finished

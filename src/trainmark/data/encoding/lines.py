@@ -64,14 +64,12 @@ class Block:
         start: where the block begins.
         end: where it ends.
         lines: the lines with their ends.
-        consumed_bytes: bytes on disk of all sources read up to its end.
     """
 
     path: Path
     start: Position
     end: Position
     lines: list[bytes]
-    consumed_bytes: int
 
 
 def source_files(raw: Path) -> dict[str, Path]:
@@ -107,22 +105,18 @@ def read_blocks(files: Mapping[str, Path], start: Position) -> Iterator[Block]:
     Raises:
         DataError: a damaged gzip file, or a line longer than ``MAX_LINE_BYTES``.
     """
-    before_bytes = 0
-    for number, path in enumerate(files.values()):
-        if number >= start.file:
-            place = start if number == start.file else Position(number)
-            with path.open("rb") as raw, whole_gzip(path):
-                zipped = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-                raw.seek(0)
-                stream = gzip.GzipFile(fileobj=raw) if zipped else raw
-                stream.seek(place.offset_bytes)
-                while lines := _read_lines(stream, path, place):
-                    size_bytes = sum(map(len, lines))
-                    offset_bytes = place.offset_bytes + size_bytes
-                    end = Position(number, offset_bytes, place.lines + len(lines))
-                    yield Block(path, place, end, lines, before_bytes + raw.tell())
-                    place = end
-        before_bytes += path.stat().st_size
+    for number, path in list(enumerate(files.values()))[start.file :]:
+        place = start if number == start.file else Position(number)
+        with path.open("rb") as raw, whole_gzip(path):
+            zipped = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            raw.seek(0)
+            stream = gzip.GzipFile(fileobj=raw) if zipped else raw
+            stream.seek(place.offset_bytes)
+            while lines := _read_lines(stream, path, place):
+                offset_bytes = place.offset_bytes + sum(map(len, lines))
+                end = Position(number, offset_bytes, place.lines + len(lines))
+                yield Block(path, place, end, lines)
+                place = end
 
 
 def first_lines(blocks: Iterable[Block], most: int) -> Iterator[Block]:
