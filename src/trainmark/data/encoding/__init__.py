@@ -134,7 +134,7 @@ def _write_corpus(
     """
     folder, done = unfinished.folder, unfinished.manifest["done"]
     places = [folder / f"{name}.{part}.writing" for part in ("tokens", "sizes")]
-    if not all(place.is_file() for place in places):
+    if name not in done or not all(place.is_file() for place in places):
         done[name] = dict.fromkeys(COUNTS, 0) | {"end": asdict(Position())}
     counts = done[name]
     blocks = read_blocks(corpus.files, Position(**counts["end"]))
