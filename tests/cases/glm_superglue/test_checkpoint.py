@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from trainmark.cases.glm_superglue.case import GlmShape
-from trainmark.cases.glm_superglue.checkpoint import LoadReport, load
 from trainmark.cases.glm_superglue.data.weights import (
     LATEST,
     ORIGINAL,
     find_checkpoint,
 )
 from trainmark.cases.glm_superglue.model import Glm, build_model
+from trainmark.cases.glm_superglue.model import load_checkpoint as load
 from trainmark.errors import DataError
 
 SIZES: dict[str, int] = {"num_layers": 2, "hidden_size": 64, "num_heads": 1, "vocab_size": 30}
@@ -41,6 +41,10 @@ def model(**sizes: int) -> Glm:
     return build_model(GlmShape(**{**SIZES, "max_positions": 10, **sizes}), seed=9)
 
 
+def report(**tables: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return {"unexpected": (), "extended": (), "cut": (), **tables}
+
+
 def fault(folder: Path, into: Glm | None = None) -> DataError:
     with pytest.raises(DataError) as caught:
         load(into or model(), folder)
@@ -55,7 +59,7 @@ def test_the_originals_layout_loads(tmp_path: Path, wrapper: str) -> None:
     assert find_checkpoint(tmp_path) == file
     assert find_checkpoint(tmp_path / "blocklm-large") == file
     loaded = model()
-    assert load(loaded, tmp_path) == LoadReport((), (), ())
+    assert load(loaded, tmp_path) == report()
     for name, item in loaded.state_dict().items():
         assert item.dtype == torch.float32
         assert torch.equal(item, wanted[name].half().float())
@@ -64,13 +68,13 @@ def test_the_originals_layout_loads(tmp_path: Path, wrapper: str) -> None:
 def test_longer_position_tables_keep_their_further_rows(tmp_path: Path) -> None:
     write(tmp_path, {"module": weights()})
     loaded, fresh = model(max_positions=12), model(max_positions=12).state_dict()
-    assert load(loaded, tmp_path) == LoadReport((), (POSITIONS, BLOCK_POSITIONS), ())
+    assert load(loaded, tmp_path) == report(extended=(POSITIONS, BLOCK_POSITIONS))
     for name in (POSITIONS, BLOCK_POSITIONS):
         table = loaded.state_dict()[name]
         assert torch.equal(table[:11], weights()[name])
         assert torch.equal(table[11:], fresh[name][11:])
     shorter = model(max_positions=4)
-    assert load(shorter, tmp_path) == LoadReport((), (), (POSITIONS, BLOCK_POSITIONS))
+    assert load(shorter, tmp_path) == report(cut=(POSITIONS, BLOCK_POSITIONS))
     assert torch.equal(shorter.state_dict()[POSITIONS], weights()[POSITIONS][:5])
 
 

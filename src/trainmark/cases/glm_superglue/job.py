@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,9 +18,8 @@ from trainmark.train.shards import Sharding, evaluation_rows, training_batches
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as samples_of
-from .checkpoint import load
 from .data.examples import grouped_order
-from .model import build_model
+from .model import build_model, load_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import GlmRecipe
-    from .checkpoint import LoadReport
     from .data import Loaded
     from .data.examples import ChoiceBatch
     from .model import Glm
@@ -133,9 +131,8 @@ class GlmJob:
             self.shape, dropout=recipe.dropout, seed=recipe.seed, kernels=self.kernels,
             checkpoint_activations=recipe.checkpoint_activations,
         )  # fmt: skip
-        self.loaded: LoadReport | None = None
-        if recipe.init == "pretrained":
-            self.loaded = load(self.model, context.data_dir)
+        pretrained = recipe.init == "pretrained"
+        self.loaded = load_checkpoint(self.model, context.data_dir) if pretrained else None
         context.device.place(self.model)
         optimizer = torch.optim.AdamW(
             decay_groups(self.model, recipe.weight_decay),
@@ -232,7 +229,7 @@ class GlmJob:
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
             "kernels": self.kernels.used("attention"),
-            "checkpoint": None if self.loaded is None else asdict(self.loaded),
+            "checkpoint": self.loaded,
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,
             "shortened_samples": {

@@ -1,7 +1,7 @@
 """GLM, plainly: two position tables, pre-norm blocks with a bidirectional prefix, a tied head.
 
 Owns sizes, the original's parameter names, the forward pass to log-probabilities at target
-positions, and the initial weights. Must not know where sequences come from.
+positions, the initial weights, and those of a checkpoint. Must not know where sequences come from.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
+from trainmark.train.checkpoints import described, read_state
 from trainmark.train.kernels.attention import Prefix
 from trainmark.train.kernels.choice import LIBRARY, Kernels
 
+from .data.weights import POSITIONS, REMEDY, RULE, find_checkpoint, match_weights
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .case import GlmShape
 
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
@@ -198,3 +203,31 @@ def build_model(
         elif parameter.dim() == 2:
             parameter.normal_(std=INIT_STD)
     return model.train()
+
+
+@torch.no_grad()
+def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Copy the checkpoint in ``folder`` into ``model``, in the model's precision.
+
+    Returns:
+        keys that the model has no use for, left out (``unexpected``), and position tables that
+        are longer in the model, which keeps its further rows (``extended``), or shorter
+        (``cut``): further positions never occur.
+
+    Raises:
+        DataError: none is found, it is not readable, or of another shape.
+    """
+    file = find_checkpoint(folder)
+    state, parameters = read_state(file, rule=RULE, remedy=REMEDY), dict(model.named_parameters())
+    shapes = {name: tuple(item.shape) for name, item in parameters.items()}
+    matched = match_weights(described(file, state), shapes, file)
+    for name, tensor in matched.items():
+        rows = min(shapes[name][0], tensor.shape[0])
+        parameters[name][:rows].copy_(state[tensor.key][:rows])
+    used = {tensor.key for tensor in matched.values()}
+    missing = {name: shapes[name][0] - matched[name].shape[0] for name in POSITIONS}
+    return {
+        "unexpected": tuple(key for key in state if key not in used),
+        "extended": tuple(name for name, rows in missing.items() if rows > 0),
+        "cut": tuple(name for name, rows in missing.items() if rows < 0),
+    }

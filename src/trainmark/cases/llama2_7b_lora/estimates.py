@@ -28,16 +28,6 @@ FORMULA = "lora: 4 x frozen + 6 x trained + 12LHQT per token, less the first blo
 _ORDER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
-def weight_flops_per_token(frozen: float, trained: float) -> float:
-    """Return the FLOPs of the matmuls with ``frozen`` and ``trained`` weights."""
-    return 4.0 * frozen + 6.0 * trained
-
-
-def attention_flops_per_token(config: ModelConfig, seq_length: int) -> float:
-    """Return the FLOPs of attention's two matmuls, forward and backward."""
-    return 12.0 * config.num_layers * config.hidden_size * seq_length
-
-
 def matmul_weights(config: ModelConfig) -> int:
     """Return how many weights each token is multiplied with: the LM head's, but no look-ups."""
     block = sum(out * into for out, into in linear_shapes(config).values())
@@ -72,13 +62,9 @@ def model_flops_per_token(
         targets: names of the linear layers that have one.
     """
     trained = lora_parameters(config, rank, targets)
-    weights = weight_flops_per_token(matmul_weights(config), trained)
-    attention = attention_flops_per_token(config, seq_length)
-    return (
-        weights
-        + attention
-        - unneeded_flops_per_token(config, rank=rank, targets=targets, seq_length=seq_length)
-    )
+    attention = 12.0 * config.num_layers * config.hidden_size * seq_length  # two matmuls, 3 passes
+    unneeded = unneeded_flops_per_token(config, rank=rank, targets=targets, seq_length=seq_length)
+    return 4.0 * matmul_weights(config) + 6.0 * trained + attention - unneeded
 
 
 SCORES_AT_ONCE = 1 << 23  # of the LM head: 32 MiB in float32, less than a wide layer's activations

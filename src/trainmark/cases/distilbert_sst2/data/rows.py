@@ -69,21 +69,15 @@ def padded(
     return out, mask
 
 
-def ragged(tokens: NDArray[np.integer], lengths: NDArray[np.int64]) -> Ragged:
-    """Return rows of ``lengths`` tokens, which follow one another in ``tokens``."""
-    return Ragged(tokens.astype(np.int32), starts_of(lengths))
-
-
 MEMBERS = ("label", "attention_mask", "input_ids")  # others are not read
 RULE = (
     "input_ids and attention_mask are (rows, tokens), the mask ones and then zeros; label has 0 "
     "or 1 for each row"
 )
-REMEDY = (
+NPZ_REMEDY = (
     "give the model folder and the recipe that the data was made for, or run "
     "`trainmark prepare distilbert_sst2`"
 )
-_fault = partial(DataError, remedy=REMEDY)
 
 
 def read_npz(
@@ -103,30 +97,29 @@ def read_npz(
             labels, mask, ids = (arrays[name] for name in MEMBERS)
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
-        raise _fault(what, where=str(file), rule=RULE) from None
+        raise DataError(what, where=str(file), rule=RULE, remedy=NPZ_REMEDY) from None
     whole = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
-    if not whole or ids.ndim != 2 or mask.shape != ids.shape or labels.shape != ids.shape[:1]:
+    same = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
+    if not whole or not same or not len(ids):
         what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
-        raise _fault(what, where=str(file), rule=RULE)
-    if not len(ids):
-        raise _fault("no rows", where=str(file), rule="a split has at least one row")
+        raise DataError(what, where=str(file), rule=RULE, remedy=NPZ_REMEDY)
     lengths = mask.sum(1, dtype=np.int64)
     prefix = np.arange(mask.shape[1]) < lengths[:, None]
-    for name, bad, rule in (
-        ("label", (labels != 0) & (labels != 1), "a label is 0 or 1"),
-        ("attention_mask", (prefix != mask).any(1) | (lengths == 0), RULE),
-        ("attention_mask", lengths > (seq_length or mask.shape[1]),
+    outside = ((ids < 0) | (ids >= vocab_size)).any(1)
+    for name, bad, shown, rule in (
+        ("label", (labels != 0) & (labels != 1), labels, "a label is 0 or 1"),
+        ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
+        ("attention_mask", lengths > (seq_length or mask.shape[1]), lengths,
          f"a row has at most seq_length={seq_length} tokens; rows are never cut silently"),
-        ("input_ids", ((ids < 0) | (ids >= vocab_size)).any(1),
+        ("input_ids", outside, ids.max(1),
          f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json"),
     ):  # fmt: skip
         if bad.any():
             row = int(bad.argmax())
-            found = {"label": labels, "attention_mask": lengths}.get(name)
-            shown = found[row] if found is not None else f"{ids[row].min()} to {ids[row].max()}"
-            what = f"{name} of {shown}" + (" tokens" if name == "attention_mask" else "")
-            raise _fault(what, where=f"{file}, {name}, row {row + 1}", rule=rule)
-    return ragged(ids[prefix], lengths), labels.astype(np.int64)
+            what, where = f"{name} of {shown[row]}", f"{file}, {name}, row {row + 1}"
+            raise DataError(what, where=where, rule=rule, remedy=NPZ_REMEDY)
+    rows = Ragged(ids[prefix].astype(np.int32), starts_of(lengths))
+    return rows, labels.astype(np.int64)
 
 
 COLUMNS = ("sentence", "label")
