@@ -91,7 +91,6 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
 @pytest.mark.parametrize(
     ("ending", "content", "says"),
     [
-        (".idx", lambda old: b"TNTIDX\0\0" + old, "older form"),
         (".idx", lambda old: b"x" * len(old), "no index"),
         (".idx", lambda old: old[:-8], "as long as its header says"),
         (".idx", lambda old: old[:17] + b"\x07" + old[18:], "element type 7"),

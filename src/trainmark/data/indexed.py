@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC = b"MMIDIDX\x00\x00"
-OLD_MAGIC = b"TNTIDX\x00\x00"  # the unmapped form that came before
 HEADER = struct.Struct("<9sqBqq")
 VERSION = 1
 INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
@@ -163,8 +162,8 @@ def write_index(idx: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> No
             stream.write(np.ascontiguousarray(array, kind).data)
 
 
-def _fault(what: str, where: Path | str, rule: str, remedy: str = AGAIN) -> DataError:
-    return DataError(what, where=str(where), rule=rule, remedy=remedy)
+def _fault(what: str, where: Path, rule: str) -> DataError:
+    return DataError(what, where=str(where), rule=rule, remedy=AGAIN)
 
 
 def _map(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -180,12 +179,9 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     """Return element type, number of sequences and of document bounds as an index claims."""
     with readable(idx), idx.open("rb") as stream:
         start = stream.read(HEADER.size)
-    if start.startswith(OLD_MAGIC):
-        remedy = "preprocess with --dataset-impl mmap, or prepare the data again"
-        raise _fault("an index of the older form", idx, "a memory-mapped index is read", remedy)
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
         what = f"no index: it begins with {start[: len(MAGIC)].hex() or 'nothing'}"
-        raise _fault(what, idx, f"an index begins with {MAGIC.hex()} and {HEADER.size} bytes")
+        raise _fault(what, idx, f"a memory-mapped index begins with {MAGIC.hex()}")
     _, version, code, sequences, bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}
     if version != VERSION or code not in names or sequences < 0 or bounds < 1:
@@ -202,11 +198,30 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
         place: folder that keeps the findings of the scan.
 
     Raises:
-        DataError: an id outside the vocabulary, or a vocabulary larger than the tokenizer's.
+        DataError: an id outside the vocabulary, or a vocabulary larger than the tokenizer's,
+            padding allowed, where ``prepare`` noted it beside the data.
     """
-    content = scan(reader, place)
-    _refuse_ids(reader, content, vocab_size)
-    _refuse_short_vocabulary(reader.prefix.parent, vocab_size)
+    content, folder = scan(reader, place), reader.prefix.parent
+    noted = read_manifest(folder).get("vocab_size")  # none: made by another program
+    worst = ((content.smallest, content.smallest_at), (content.largest, content.largest_at))
+    for token, at in worst:
+        if 0 <= token < vocab_size:
+            continue
+        starts = reader.token_starts(range(reader.num_documents))
+        document = int(np.searchsorted(starts, at, side="right")) - 1
+        raise DataError(
+            f"token id {token}",
+            where=f"{bin_file(reader.prefix)}, document {document}, "
+            f"token {at - starts[document]} (both counted from 0)",
+            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
+            remedy=f"set vocab_size to {noted or 'that'} of the tokenizer "
+            "the data was made with, or prepare the data again",
+        )
+    if noted is not None:
+        refuse_short(
+            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
+            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
+        )  # fmt: skip
     return content
 
 
@@ -225,38 +240,3 @@ def scan(reader: IndexedReader, place: Path) -> Extremes:
         return cached_scan(
             place / "content.json", {file.name: file for file in (index, tokens)}, read
         )[CONTENT]
-
-
-def _refuse_ids(reader: IndexedReader, content: Extremes, vocab_size: int) -> None:
-    """Refuse ids outside the vocabulary, naming the document of the worst one."""
-    worst = ((content.smallest, content.smallest_at), (content.largest, content.largest_at))
-    for token, at in worst:
-        if 0 <= token < vocab_size:
-            continue
-        noted = _noted_vocab_size(reader.prefix.parent) or "that"
-        starts = reader.token_starts(range(reader.num_documents))
-        document = int(np.searchsorted(starts, at, side="right")) - 1
-        raise DataError(
-            f"token id {token}",
-            where=f"{bin_file(reader.prefix)}, document {document}, "
-            f"token {at - starts[document]} (both counted from 0)",
-            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            remedy=f"set vocab_size to {noted} of the tokenizer "
-            "the data was made with, or prepare the data again",
-        )
-
-
-def _noted_vocab_size(folder: Path) -> int | None:
-    """Return the entries of the vocabulary that ``prepare`` noted beside the data."""
-    noted = read_manifest(folder).get("vocab_size")  # none: made by another program
-    return noted if isinstance(noted, int) else None
-
-
-def _refuse_short_vocabulary(folder: Path, vocab_size: int) -> None:
-    """Refuse a model with more entries than the tokenizer, padding allowed, where it is known."""
-    noted = _noted_vocab_size(folder)
-    if noted is not None:
-        refuse_short(
-            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
-            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
-        )  # fmt: skip
