@@ -41,7 +41,7 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw):
     assert manifest["counts"]["train"]["passages"] == 10
     assert manifest["counts"]["train"]["questions"] == 10
     assert set(manifest["files"]) == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
-    assert "train: 10 passages, 10 questions; NOT the published 100,730" in said
+    assert "train: 10 questions, 10 passages; NOT the published 100,730" in said
     assert "no checkpoint: only init=random will run on this data" in said
     words = len(generated.vocabulary())
     assert f"vocab.txt: {words} tokens; NOT bert-large-uncased's 30,522" in said
