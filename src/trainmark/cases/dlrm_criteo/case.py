@@ -52,33 +52,24 @@ class DlrmRecipe(Recipe):
                 )
 
 
-def widths(words: str, *, field: str, last: int) -> list[int]:
-    """Return a list of layer widths from text such as ``512,256,128``.
+def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
+    """Return the widths of the bottom and of the top MLP from text such as ``512,256,128``.
 
     Raises:
-        UsageError: a width is not a whole number above 0, or the last one is not ``last``.
+        UsageError: a width is not a whole number above 0, or the last one is wrong.
     """
-    rule = f"whole numbers above 0 with commas between, ending in {last}"
-    parts = words.split(",")
-    if not all(WIDTH.fullmatch(part) for part in parts):
-        raise UsageError(
-            f"{words!r} is no list of widths", where=f"recipe field {field}", rule=rule
-        )
-    found = [int(part) for part in parts]
-    if found[-1] != last:
-        raise UsageError(
-            f"{field}={words} ends in {found[-1]}", where=f"recipe field {field}", rule=rule,
-            remedy="end bottom_layers in embedding_dim and top_layers in 1",
-        )  # fmt: skip
-    return found
-
-
-def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
-    """Return the widths of the bottom and of the top MLP; see ``widths``."""
-    return (
-        widths(recipe.bottom_layers, field="bottom_layers", last=recipe.embedding_dim),
-        widths(recipe.top_layers, field="top_layers", last=1),
-    )
+    found = []
+    for field, last in (("bottom_layers", recipe.embedding_dim), ("top_layers", 1)):
+        words = getattr(recipe, field).split(",")
+        if not all(map(WIDTH.fullmatch, words)) or int(words[-1]) != last:
+            raise UsageError(
+                f"{field}={getattr(recipe, field)}",
+                where=f"recipe field {field}",
+                rule=f"whole numbers above 0 with commas between, ending in {last}",
+                remedy="end bottom_layers in embedding_dim and top_layers in 1",
+            )
+        found.append([int(word) for word in words])
+    return found[0], found[1]
 
 
 SEED = 0  # of the published runs

@@ -53,12 +53,6 @@ class ModelConfig(ConfigKeys):
     bos_token_id: int | list[int] | None = 1
     eos_token_id: int | list[int] | None = 2
     pad_token_id: int | list[int] | None = None
-    head_dim: int | None = Field(None, exclude=True)
-    hidden_act: Literal["silu"] = Field("silu", exclude=True)
-    attention_bias: Literal[False] = Field(False, exclude=True)
-    mlp_bias: Literal[False] = Field(False, exclude=True)
-    attention_dropout: Literal[0, None] = Field(0, exclude=True)
-    pretraining_tp: Literal[1, None] = Field(1, exclude=True)
     rope_scaling: None = Field(
         None, exclude=True, description="a Llama-2 has null: its rotary angles are not scaled"
     )
@@ -84,9 +78,6 @@ class ModelConfig(ConfigKeys):
         angles = value or {}
         if angles.get("rope_type", "default") != "default":
             raise ValueError('a Llama-2 has rope_type "default"')
-        theta = angles.get("rope_theta", 10_000.0)
-        if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < 1e9:
-            raise ValueError(f"rope_theta is {ABOVE_0}")
         return value
 
     @field_validator("bos_token_id", "eos_token_id", "pad_token_id")
@@ -109,9 +100,6 @@ class ModelConfig(ConfigKeys):
         if heads % self.num_kv_heads:
             rule = f"a divisor of the {heads} heads"
             raise ValueError(f"num_key_value_heads is {self.num_kv_heads}; {rule}")
-        if self.head_dim not in (None, self.head_size):
-            rule = f"hidden_size / heads: {self.head_size}"
-            raise ValueError(f"head_dim is {self.head_dim}; {rule}")
         return self
 
 

@@ -39,19 +39,6 @@ _MODEL_SEED = 20_140_703  # the planted model is the same for every seed of a re
 _DRAWS = 1 << 16  # frequencies are whole parts of it
 
 
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """The planted model.
-
-    Args:
-        factors: of each table's occurring categories, (occurring,), of variance 1.
-        weights: of the numerical values, (NUM_NUMERICAL,).
-    """
-
-    factors: tuple[NDArray[np.float64], ...]
-    weights: NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Clicks:
     """Rows without their categories' numbers on disk; ``ranks`` index occurring categories.
@@ -70,11 +57,11 @@ class Clicks:
 
 
 @cache
-def planted() -> Planted:
-    """Return the planted model."""
+def planted() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
+    """Return the factors of each table's occurring categories, and the weights of numbers."""
     rng = np.random.default_rng(_MODEL_SEED)
     factors = tuple(rng.standard_normal(n) for n in OCCURRING)
-    return Planted(factors, WEIGHT * rng.standard_normal(NUM_NUMERICAL))
+    return factors, WEIGHT * rng.standard_normal(NUM_NUMERICAL)
 
 
 @cache
@@ -87,18 +74,16 @@ def _draws(occurring: int) -> NDArray[np.uint16]:
 
 def clicks(split: str, seed: int) -> Clicks:
     """Return the rows of a split, the same for the same seed."""
-    model, rows = planted(), ROWS[split]
+    (factors, weights), rows = planted(), ROWS[split]
     rng = np.random.default_rng([seed, SPLITS.index(split)])
     counts = rng.standard_exponential((rows, NUM_NUMERICAL), np.float32) * np.float32(MEAN_COUNT)
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
     ranks = tuple(_draws(n)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)] for n in OCCURRING)
-    log_odds = (
-        BIAS + (numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))) @ model.weights
-    )
-    for rank, factors in zip(ranks, model.factors, strict=True):
-        log_odds += (EFFECT * factors)[rank]
+    log_odds = BIAS + (numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))) @ weights
+    for rank, factor in zip(ranks, factors, strict=True):
+        log_odds += (EFFECT * factor)[rank]
     for one, other in PAIRS:
-        log_odds += PRODUCT * model.factors[one][ranks[one]] * model.factors[other][ranks[other]]
+        log_odds += PRODUCT * factors[one][ranks[one]] * factors[other][ranks[other]]
     return Clicks(ranks, numerical, log_odds, rng.random(rows) < _chance(log_odds))
 
 

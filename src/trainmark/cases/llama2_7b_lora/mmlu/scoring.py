@@ -215,30 +215,25 @@ def _add_up(
     counts += [shots[number] for number in range(plan.shots + 1)]
     *totals, cut = add_over_ranks(*counts, cut, world_size=world_size, device=device)
     names = len(SUBJECTS)
-    all_asked = dict(zip(SUBJECTS, totals[:names], strict=True))
-    all_right = dict(zip(SUBJECTS, totals[names : 2 * names], strict=True))
-    total = sum(all_asked.values())
-    assert total == plan.items, f"{total} of {plan.items} items were scored"
-    per_subject = _shares(all_asked, all_right, {name: name for name in SUBJECTS})
+    all_asked, all_right = totals[:names], totals[names : 2 * names]
+    assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
+
+    def shares(kinds: Mapping[str, str]) -> dict[str, float]:
+        """Return the share of right answers over the subjects of each kind that were asked."""
+        found: dict[str, list[int]] = {}
+        for subject, kind in kinds.items():
+            at, held = SUBJECTS.index(subject), found.setdefault(kind, [0, 0])
+            held[0], held[1] = held[0] + all_asked[at], held[1] + all_right[at]
+        return {kind: good / some for kind, (some, good) in found.items() if some}
+
+    per_subject = shares({name: name for name in SUBJECTS})
     return MmluResult(
-        micro=sum(all_right.values()) / total,
+        micro=sum(all_right) / plan.items,
         macro=sum(per_subject.values()) / len(per_subject),
         per_subject=per_subject,
-        per_category=_shares(all_asked, all_right, CATEGORIES),
+        per_category=shares(CATEGORIES),
         shots_used={n: items for n, items in enumerate(totals[2 * names :]) if items},
         cut=cut,
-        asked=total,
+        asked=plan.items,
         items=items,
     )
-
-
-def _shares(
-    asked: Mapping[str, int], right: Mapping[str, int], kinds: Mapping[str, str]
-) -> dict[str, float]:
-    """Return the share of right answers over the subjects of each kind that were asked."""
-    all_asked: Counter[str] = Counter()
-    all_right: Counter[str] = Counter()
-    for subject, kind in kinds.items():
-        all_asked[kind] += asked[subject]
-        all_right[kind] += right[subject]
-    return {kind: all_right[kind] / count for kind, count in all_asked.items() if count}
