@@ -31,8 +31,14 @@ def endless_batches(job: Any) -> Iterator[Batch]:
         yield from batches_of(job, context.device, epoch, depth=depth)
 
 
-def on_data(case_name: str, recipe: Any, folder: Path, *, device_name: str = "cpu") -> Any:
-    """Return the case's own job of ``recipe`` on the data in ``folder``; it opens the device."""
+def on_data(
+    case_name: str, recipe: Any, folder: Path, *, device_name: str = "cpu", data: Any = None
+) -> Any:
+    """Return the case's own job of ``recipe``; it opens the device.
+
+    Args:
+        data: what the job trains; none: the data in ``folder``.
+    """
     import torch
 
     from trainmark import cases, devices
@@ -43,7 +49,7 @@ def on_data(case_name: str, recipe: Any, folder: Path, *, device_name: str = "cp
     torch.manual_seed(recipe.seed)
     module = cases.part(case_name, "job")
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
-    return module.build(context, module.load_data(context))
+    return module.build(context, data or module.load_data(context))
 
 
 def build(case_name: str, *, device_name: str = "cpu", **overrides: object) -> tuple[Any, Device]:

@@ -10,14 +10,14 @@ vocabulary 25 GB; only the process whose turn it is holds them.
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.section import Card, Findings
 from benchmarks.card.training import PROFILE_S, take_turns
-from benchmarks.glm_loader import CANDIDATES, SEQ_LENGTH, drawn_passages
+from benchmarks.glm_loader import CANDIDATES, SEQ_LENGTH, cloze
 from benchmarks.harness import sized
 from benchmarks.jobs import endless_batches, on_data
 from benchmarks.peers import serve, take_steps, turns
@@ -48,26 +48,28 @@ def recipe(variant: str) -> Any:
     )  # fmt: skip
 
 
-def our_job(device_name: str, folder: str, variant: str) -> Any:
-    return on_data(CASE, recipe(variant), Path(folder), device_name=device_name)
+def our_job(device_name: str, variant: str) -> Any:
+    examples = cloze()
+    data = SimpleNamespace(train=examples, validation=examples)
+    return on_data(CASE, recipe(variant), Path(), device_name=device_name, data=data)
 
 
-def run_ours(device_name: str, folder: str, variant: str) -> None:
-    take_steps(our_job(device_name, folder, variant))
+def run_ours(device_name: str, variant: str) -> None:
+    take_steps(our_job(device_name, variant))
 
 
-def run_profile(device_name: str, folder: str, variant: str) -> None:
-    print_profile(our_job(device_name, folder, variant))
+def run_profile(device_name: str, variant: str) -> None:
+    print_profile(our_job(device_name, variant))
 
 
-def run_plain(device_name: str, folder: str) -> None:
+def run_plain(device_name: str) -> None:
     """Train the original's arithmetic on the batches of our job, whose model stays unused."""
     import torch
 
     from benchmarks.glm_plain import PlainGlm
     from trainmark.train.optimizer import decay_groups
 
-    job = our_job(device_name, folder, "plain")
+    job = our_job(device_name, "plain")
     device, chosen = job.context.device, job.recipe
     model = device.place(
         PlainGlm(job.shape, dropout=chosen.dropout, checkpoint_activations=True).train()
@@ -93,22 +95,8 @@ def spread(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return ids, positions, blocks, separators, targets.view_as(ids), counted.view_as(ids)
 
 
-def drawn(card: Card) -> str:
-    """Write samples of ReCoRD's sizes as ``prepare`` does, and return their folder."""
-    import numpy as np
-
-    folder = card.scratch / "glm"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "tokens").mkdir(parents=True)
-    arrays: dict[str, Any] = drawn_passages().arrays()
-    for split in ("train", "validation"):
-        np.savez(folder / "tokens" / f"{split}.npz", **arrays)
-    return str(folder)
-
-
 def run(card: Card) -> Findings:
-
-    folder, chosen = drawn(card), recipe("ours")
+    chosen = recipe("ours")
     samples = chosen.micro_batch_size
     sequences = samples * CANDIDATES
     tokens = sequences * SEQ_LENGTH
@@ -116,10 +104,10 @@ def run(card: Card) -> Findings:
     found = take_turns(
         card, MODULE,
         {
-            "ours": ("ours", card.device, folder, "ours"),
-            "recomputed": ("ours", card.device, folder, "recomputed"),
-            "plain": ("plain", card.device, folder),
-            "compiled": ("ours", card.device, folder, "compiled"),
+            "ours": ("ours", card.device, "ours"),
+            "recomputed": ("ours", card.device, "recomputed"),
+            "plain": ("plain", card.device),
+            "compiled": ("ours", card.device, "compiled"),
         },
         precision=chosen.precision, flops=shape.flops_per_token(SEQ_LENGTH) * tokens,
         units={"samples": samples, "tokens": tokens},
@@ -142,7 +130,7 @@ def run(card: Card) -> Findings:
     if not bars[0].met:
         head = f"\nWhere our steps spend their time, {LABELS[fastest]}"
         lines.append(
-            profile_table(head, MODULE, "profile", card.device, folder, fastest, limit_s=PROFILE_S)
+            profile_table(head, MODULE, "profile", card.device, fastest, limit_s=PROFILE_S)
         )
     return Findings(bars, found.figures(), "\n".join(lines))
 
