@@ -40,14 +40,12 @@ class Unfinished:
     """A folder on its way.
 
     Args:
-        data: the folder's final name.
-        folder: where it lies until then.
+        folder: where it lies until it is finished.
         manifest: what is in it; ``files`` has the fingerprint of each finished file, ``done``
             the result of each finished stage, ``counts`` what was counted.
         say: called with one line for each thing done.
     """
 
-    data: Path
     folder: Path
     manifest: dict[str, Any]
     say: Say
@@ -179,7 +177,7 @@ def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         manifest = {**made_of, "files": {}, "done": {}, "counts": {}}
-    return Unfinished(data, folder, manifest, say)
+    return Unfinished(folder, manifest, say)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -217,7 +215,7 @@ def lay_out(
 
     Args:
         names: of the file of each split.
-        write: writes a split from its files; returns what was counted, rows first.
+        write: writes a split from its files; returns what was counted, if anything.
         copies: files by their names in ``data``.
         published: rows of each split of the published data.
         notes: lines to say before anything is written.
@@ -239,9 +237,10 @@ def lay_out(
         for name, file in copies.items():
             unfinished.file(name, partial(shutil.copyfile, file))
         for split, counted in counts.items():
-            shown = ", ".join(f"{number:,} {name}" for name, number in counted.items())
-            other = next(iter(counted.values()), published[split]) != published[split]
-            say(f"{split}: {shown}" + f"; NOT the published {published[split]:,}" * other)
+            if counted:
+                shown = ", ".join(f"{number:,} {name}" for name, number in counted.items())
+                other = published[split] not in counted.values()
+                say(f"{split}: {shown}" + f"; NOT the published {published[split]:,}" * other)
 
 
 def only(what: str, found: Sequence[Path], *, where: Path, remedy: str) -> Path:

@@ -28,7 +28,7 @@ FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] 
 ROW = "\t".join(FIELDS)  # for Python's `re` and for the RE2 of the database alike
 ROW_RULE = "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
 ROW_RULE += "hexadecimal digits, or nothing in their place; tabs between, a line feed at the end"
-LONGEST_LINE_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 AGAIN = "fetch the file again, or correct it"
 
 
@@ -110,14 +110,14 @@ def count_rows(path: Path) -> int:
     """Return the lines of a log.
 
     Raises:
-        DataError: there are none, one is endless, or the file ends inside a row.
+        DataError: there are none, or the file ends inside a row.
     """
-    rows, block = 0, b""
+    rows, last = 0, b""
     with open_log(path) as stream:
-        while (more := stream.read(LONGEST_LINE_BYTES)) and (not block or b"\n" in block):
-            rows, block = rows + more.count(b"\n"), more
-    if not block.endswith(b"\n"):
-        what = "the file ends inside a row" if block else "no row in the file"
+        while block := stream.read(BLOCK_BYTES):
+            rows, last = rows + block.count(b"\n"), block[-1:]
+    if last != b"\n":
+        what = "the file ends inside a row" if last else "no row in the file"
         where = f"{path}, row {rows + 1}"
         raise DataError(what, where=where, rule=ROW_RULE, remedy=AGAIN)
     return rows
