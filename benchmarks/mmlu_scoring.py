@@ -32,10 +32,10 @@ BAR = 3.0
 def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, Plan]:
     """Return generated questions and their prompts; ``place`` gets the tokenizer's files."""
     from trainmark.cases.llama2_7b_lora.data import generating
-    from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
     from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
     from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Subject
     from trainmark.cases.llama2_7b_lora.mmlu.questions import SUBJECTS as NAMES
+    from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
 
     generating.write_tokenizer(place, vocab_size=vocab_size)
     mmlu = []

@@ -14,8 +14,8 @@ from trainmark.cases.llama2_7b_lora.data.dialogues import (
     FORMS,
     read_dialogues,
 )
-from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS
+from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
 from trainmark.data.files import find_layout
 from trainmark.errors import DataError
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
-from trainmark.cases.llama2_7b_lora.data.tokens import open_tokenizer
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring, scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,
@@ -18,6 +17,7 @@ from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     read_questions,
 )
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
+from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
 from trainmark.errors import DataError
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from mmlu_peer import open_model, write_model
-from trainmark.cases.llama2_7b_lora.data.tokens import TextTokenizer
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     LETTERS,
@@ -21,6 +20,7 @@ from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     read_questions,
 )
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
+from trainmark.cases.llama2_7b_lora.model_files import TextTokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,8 @@ from trainmark.data.tokenizer import FAST, SETTINGS
 
 from .data import MMLU, MODEL
 from .data.dialogues import FORMS, LAYOUT_RULE, read_dialogues
-from .data.tokens import open_tokenizer
 from .mmlu.questions import read_mmlu
-from .model_files import check_weights, read_config, weight_files
+from .model_files import check_weights, open_tokenizer, read_config, weight_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -152,7 +152,7 @@ class _Feature(Frozen):
 
 
 class _Source(Frozen):
-    type: Literal["split_binary"] = "split_binary"
+    type: Literal["split_binary"]
     features: Names
     files: OneName
 
@@ -252,7 +252,11 @@ def write_spec(
         named = [(numerical, files.numerical), (["label"], files.label)]
         named += [([name], file) for name, file in zip(tables, files.categories, strict=True)]
         sources[split] = [
-            _Source(features=features, files=[file.relative_to(folder).as_posix()])
+            _Source(
+                type="split_binary",
+                features=features,
+                files=[file.relative_to(folder).as_posix()],
+            )
             for features, file in named
         ]
     written = _Spec(
@@ -261,9 +265,9 @@ def write_spec(
         | {name: _Feature(dtype="float16") for name in numerical}
         | {"label": _Feature(dtype="bool")},
         source_spec=_Sources(**sources),
-        metadata=_Metadata(trainmark_prepare=spec.rules) if spec.rules else _Metadata(),
+        metadata=_Metadata(trainmark_prepare=spec.rules),
     )
-    document = written.model_dump(exclude_none=True, exclude_defaults=False)
+    document = written.model_dump(exclude_defaults=True)
     with written_whole(folder / SPEC_FILE) as stream:
         stream.write(yaml.safe_dump(document, sort_keys=False).encode())
     return spec

@@ -20,10 +20,9 @@ from trainmark.train.step_memory import refuse_too_little
 from ..estimates import predict_peak_bytes
 from ..mmlu import answer_ids
 from ..mmlu.questions import printed, read_mmlu
-from ..model_files import check_weights, read_config, weight_files
+from ..model_files import check_weights, files_of, open_tokenizer, read_config, weight_files
 from .dialogues import FETCH, FORMS, LAYOUT_RULE, pack, read_dialogues, training_text
 from .generating import BEST_ACCURACY, generate
-from .tokens import files_of, open_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 
     from ..case import LlamaRecipe
     from ..mmlu.questions import Mmlu
-    from ..model_files import ModelConfig
+    from ..model_files import ModelConfig, TextTokenizer
     from .dialogues import Packed
-    from .tokens import TextTokenizer
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 MODEL, MMLU = "model", "mmlu"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..data.tokens import TextTokenizer
+    from ..model_files import TextTokenizer
     from .questions import Mmlu, Subject
 
     Ids = NDArray[np.int64]
