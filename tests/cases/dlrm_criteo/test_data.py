@@ -155,7 +155,7 @@ def test_a_sound_folder_passes_and_loads(spec, tmp_path):
     assert loaded.content_id == facts.content_id
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     split=st.sampled_from(["train", "test"]), at=st.integers(0, 6), column=st.integers(0, 4),
     above=st.booleans(), block=st.integers(1, 30),
