@@ -7,6 +7,7 @@ by byte, whichever cases are installed here.
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -202,8 +203,10 @@ def _earlier(record: Record, folder: Path) -> list[Record]:
 
     By the names of the folders, which begin with the time; one that cannot be read is left out.
     """
-    others = folder.resolve().parent.iterdir()
-    runs = [x for x in others if f"-{record.plan.case}-" in x.name and x.name < folder.name]
+    folder = folder.resolve()
+    folder = folder.parent if re.fullmatch(r"r\d+", folder.name) else folder  # of a repeat
+    runs = [x for x in folder.parent.iterdir()
+            if f"-{record.plan.case}-" in x.name and x.name < folder.name]  # fmt: skip
     found = []
     for run in sorted(runs)[-_EARLIER:]:
         for file in (*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")):

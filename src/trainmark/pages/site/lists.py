@@ -6,6 +6,7 @@ is the figure that a run's page has first: tokens of a device where a case count
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
@@ -34,6 +35,7 @@ _COLUMNS = (
     "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
 )  # fmt: skip
 _NUMBERS = ("world", "speed", "MFU", "quality")
+_REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
 _LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
 KEYS = (
     "line", "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "configuration",
@@ -104,7 +106,7 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
         "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
         "word": word, "badge": badge, "tone": tone, "many": many, "id": ident,
         "unverified": any(x["verification"] == "unverified" for x in run),
-        "short": ident if imported else ident.rpartition("-")[2],
+        "short": ident if imported else _REPEAT.sub("", ident).rpartition("-")[2],
         "address": None if imported else links.run(one["run_id"]),
         "case_address": None if imported else links.case(one["case"]),
     }  # fmt: skip
