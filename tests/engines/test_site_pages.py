@@ -158,6 +158,7 @@ def test_the_site_is_read_without_scripts(opened, name):
 @pytest.mark.parametrize("name", ["list", "case", "run", "compare"])
 def test_a_page_looks_as_it_did(opened, tmp_path, name):
     shown = opened(PAGES[name], **HALF)
+    unfold(shown)
     drawn(shown)
     check_shot(f"site-{name}", shot(shown), tmp_path)
 

@@ -22,7 +22,6 @@ from trainmark.record.record import Record
 from trainmark.record.series import MOST_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 TIMES_S = (0.0, 4.0, 8.0, 9.0, 12.0)
@@ -66,6 +65,7 @@ def test_the_loss_names_its_ends_and_marks_evaluations() -> None:
     )
     assert [row["step"] for row in data(chart)["evaluations"]] == [20, 40, 60]
     assert data(chart)["steps"][0] == {"step": 1, "value": 0.7815}
+    assert steps.loss(record(loss=[None, None])) is None
     gap = steps.loss(record(loss=[1.0, 0.9, None, 0.7, 0.6]))
     assert [row["value"] for row in data(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
@@ -100,15 +100,9 @@ def test_the_warm_up_is_shaded() -> None:
     chart = drawn(steps.step_time(record()))
     assert data(chart)["shaded"] == [{"kind": "warm-up", "step": 1, "to": 10.5}]
     assert data(steps.step_time(record(warmup=0)))["shaded"] == []
+    assert steps.step_time(record(time_ns=[0, 0])) is None
     spiked = drawn(steps.step_time(record(time_ns=[10] * 8 + [10 * 21])))
     assert say(spiked.title, "zh").endswith("对数坐标")
-
-
-def test_nothing_to_draw_is_no_chart() -> None:
-    assert steps.loss(record(loss=[None, None])) is None
-    assert steps.step_time(record(time_ns=[0, 0])) is None
-    bare = record().quality.model_copy(update={"history": []})
-    assert steps.quality(record().model_copy(update={"quality": bare})) is None
 
 
 def sampled(tmp_path: Path, world: int = 2) -> Record:
@@ -144,25 +138,16 @@ def test_many_devices_are_a_band(tmp_path: Path) -> None:
     assert [lines[name, 0.03] for name in ("lowest", "median", "highest")] == [40.0, 44.0, 48.0]
 
 
-def some_record() -> Record:
-    return series("r", [100.0])[0]
-
-
-def ranked(step_ns: Sequence[int], **fields: Sequence[Any]) -> Record:
-    made = some_record()
-    entries = [
-        made.ranks[0].model_copy(
-            update={"rank": rank, "step_ns": time_ns} | {n: x[rank] for n, x in fields.items()}
-        )
-        for rank, time_ns in enumerate(step_ns)
-    ]
-    return made.model_copy(update={"ranks": entries})
-
-
 def test_ranks_stand_in_a_table_the_slowest_first() -> None:
-    rates = [4e12, 2e12, 4e12]
-    made = ranked([100, 100, 120], wait_ns=[10, 30, 10], matmul_flops_per_second=rates)
-    (shown,) = next(x for x in steps.of_record(made) if x.anchor == "ranks").blocks
+    made = series("r", [100.0])[0]
+    told = ((100, 10, 4e12), (100, 30, 2e12), (120, 10, 4e12))
+    names = ("step_ns", "wait_ns", "matmul_flops_per_second")
+    ranks = [
+        made.ranks[0].model_copy(update={"rank": rank, **dict(zip(names, of, strict=True))})
+        for rank, of in enumerate(told)
+    ]
+    found = steps.of_record(made.model_copy(update={"ranks": ranks}))
+    (shown,) = next(one for one in found if one.anchor == "ranks").blocks
     assert isinstance(shown, Table)
     assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
     assert rows(shown)[2][3:5] == ("3e-05", "2")

@@ -59,9 +59,7 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
         (row,) = found.rows
         named = {figure: entry for figure, entry in row.figures.items() if figure in made.figures}
         same = {"p_whole", "p_train", "p_core", "e2e_time", "train_time", "final_loss"}
-        if (
-            name == "mlperf.log"
-        ):  # its lines have times and losses alone; the loss is the last step's
+        if name == "mlperf.log":  # its lines have times and losses alone
             assert named["p_train"].value == made.figure("p_train")
             same = set()
         assert same <= named.keys()

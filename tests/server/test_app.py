@@ -6,6 +6,7 @@ import csv
 import io
 
 import pytest
+from starlette.testclient import TestClient
 
 from store_bodies import document, write
 from trainmark.errors import UsageError
@@ -33,10 +34,10 @@ def test_the_site_is_served_and_follows_the_store(served, runs):
 
 
 def test_what_comes_before_the_first_pages_are_written_is_asked_to_wait(runs):
-    from starlette.testclient import TestClient
-
     answer = TestClient(create_app(Settings(store=str(runs)))).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    with pytest.raises(UsageError, match="two folders"):
+        create_app(Settings(store=str(runs), data=runs / "uploads"))
 
 
 def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
@@ -94,8 +95,3 @@ def test_pages_are_sent_compressed_once_and_plain_to_who_cannot_read_that(served
     assert page.text == plain.text
     again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-
-
-def test_a_folder_of_runs_and_another_for_uploads_are_refused(runs):
-    with pytest.raises(UsageError, match="two folders"):
-        create_app(Settings(store=str(runs), data=runs / "uploads"))

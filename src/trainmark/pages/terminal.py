@@ -127,7 +127,7 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield block.table
             yield from [Paragraph(block.said)] if block.said else []
         case Strip():
-            yield Paragraph((block.title, ": ", block.said))
+            yield Paragraph(join((block.title, block.said), "colon"))
         case Paragraph() | Table() | Code():
             yield block
 
@@ -163,6 +163,7 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         show_edge=False,
         pad_edge=False,
         padding=(0, 1) if roomy else (0, 0),
+        show_header=any(names),
     )
     for head, column in zip(names, columns, strict=True):
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
