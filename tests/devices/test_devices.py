@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from fakes import SyncDevice
 
 
-def test_a_cpu_refuses_tf32() -> None:
+def test_a_cpu_refuses_what_it_has_no_units_for() -> None:
     vendor = cpu.Cpu()
     assert vendor.refuse(Recipe(precision="bf16"), 99) is None
-    refusal = vendor.refuse(Recipe(precision="tf32"), 1)
-    assert refusal is not None
-    assert "does not have" in refusal.why
-    assert "precision=fp32" in refusal.way_out
-    assert vendor.count() >= 1
+    assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
+    assert vendor.refuse(Recipe(precision="fp8"), 1) is not None
+    assert vendor.refuse(Recipe(compile="reduce-overhead"), 1) is not None
     assert len(vendor.product_names()) == 1
 
 
@@ -49,11 +47,7 @@ def test_a_cpu_refuses_fp16_where_it_is_emulated(
     text = f"processor\t: 0\n{line}\nmodel name\t: X\n"
     monkeypatch.setattr(cpu.Path, "read_text", lambda _: text)
     assert cpu.has_fp16_units() is has
-    refusal = cpu.Cpu().refuse(Recipe(precision="fp16"), 1)
-    assert (refusal is None) is has
-    if refusal is not None:
-        assert "does not have" in refusal.why
-        assert "precision=fp32 or bf16" in refusal.way_out
+    assert (cpu.Cpu().refuse(Recipe(precision="fp16"), 1) is None) is has
 
 
 class Typed(cpu.Cpu):

@@ -9,9 +9,6 @@ import pytest
 
 from fake_nvml import GIB, H100, FakeCard, put_cards
 from trainmark.devices import torch_vendor
-from trainmark.devices.accelerator import TorchBuild
-from trainmark.devices.vendors import nvidia
-from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 from trainmark.devices.vendors.nvidia.nvml import NvmlMonitor
 from trainmark.protocols import Located, MonitorFault
 from trainmark.record.messages import render
@@ -21,13 +18,7 @@ from vendor_machines import pci_card
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-@pytest.fixture
-def vendor(monkeypatch: pytest.MonkeyPatch) -> nvidia.Nvidia:
-    """The vendor with a torch of its own and all devices visible."""
-    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cu130", "13.0"))
-    monkeypatch.setattr(nvidia_driver, "supported_cuda", lambda: (13, 0))
-    return nvidia.Nvidia()
+    from trainmark.devices.vendors import nvidia
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Five vendors on machines with fake driver files and tools that print recorded texts."""
+"""Six vendors on machines with fake driver files and tools that print recorded texts."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,16 +15,20 @@ from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.ascend import Ascend
 from trainmark.devices.vendors.cambricon import Cambricon
 from trainmark.devices.vendors.iluvatar import Iluvatar
+from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.devices.vendors.metax import MetaX
 from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 from trainmark.protocols import MonitorFault
 from trainmark.spec import RankMemory
+from vendor_machines import machine, pci_card, printing, tool, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmark.devices.torch_vendor import TorchVendor
+
+__all__ = ["machine"]
 
 RECORDED = Path(__file__).parent / "recorded"
 PYTORCH = TorchBuild("2.13.0+cu130", "13.0")
@@ -66,71 +69,50 @@ CASES = {
         MetaX, "mx-smi/2.2.8.txt", "dev/dri/renderD{}", ["MetaX N260"] * 2, "3.0.11", 64870,
         ("0000:01:00.0", "0000:21:00.0"),
     ),
+    "kunlunxin": Case(
+        Kunlunxin, "xpu-smi-kunlunxin/5-p800.txt", "dev/xpu{}", ["P800 OAM"] * 2, "5.0.21", 7864,
+        ("0000:03:00.0", "0000:05:00.0"),
+    ),
 }  # fmt: skip
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES",
              "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")  # fmt: skip
 
 
-class Machine:
-    """A file system with drivers' files, an installed torch, and a PATH of its own."""
+@pytest.fixture
+def here(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of no vendor with PyTorch's own torch; its root."""
+    monkeypatch.setattr(nvidia_driver, "PROC", machine / "root/proc/driver/nvidia")
+    monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", machine / "root/dev")
+    monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    installed(monkeypatch, PYTORCH)
+    return machine / "root"
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root = root
-        self._monkeypatch = monkeypatch
-        self.bin = root / "bin"
-        self.bin.mkdir()
-        monkeypatch.setattr(torch_vendor, "ROOT", root)
-        monkeypatch.setattr(nvidia_driver, "PROC", root / "proc/driver/nvidia")
-        monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", root / "dev")
-        monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")
-        monkeypatch.setenv("PATH", f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
-        for variable in VARIABLES:
-            monkeypatch.delenv(variable, raising=False)
-        self.installed(PYTORCH)
 
-    def installed(self, build: TorchBuild | None, *packages: str) -> None:
-        for module in (nvidia, torch_vendor):
-            self._monkeypatch.setattr(module, "torch_build", lambda: build)
-        self._monkeypatch.setattr(
-            torch_vendor, "find_spec", lambda name: object() if name in packages else None
-        )
-
-    def write(self, file: str, text: str = "") -> Path:
-        path = self.root / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def tool(self, name: str, script: str) -> None:
-        path = self.bin / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    def prints(self, name: str, file: str) -> None:
-        self.tool(name, f"cat '{RECORDED / file}'")
+def installed(monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str) -> None:
+    for module in (nvidia, torch_vendor):
+        monkeypatch.setattr(module, "torch_build", lambda: build)
+    monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name in packages or None)
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
-
-
-def build(machine: Machine, case: Case) -> TorchVendor:
-    """Return the vendor on a machine with its cards, driver, torch and tool."""
+def vendor(here: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> TorchVendor:
+    """The vendor on a machine with its cards, driver, torch and tool."""
     vendor = case.kind()
-    first = 128 if vendor.name == "metax" else 12 if vendor.name == "ascend" else 0
+    first = {"metax": 128, "ascend": 12}.get(vendor.name, 0)
     for number in range(first, first + len(case.names)):
-        machine.write(case.node.format(number))
-        machine.write(f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
-    machine.write("dev/mxcd")
-    machine.write("dev/davinci_manager")
-    machine.write("dev/cambricon_ctl")
-    machine.write("usr/local/Ascend/driver/version.info", "Version=23.0.3\nascendhal_version=7\n")
+        write(here / case.node.format(number))
+        write(here / f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
+    for file in ("mxcd", "davinci_manager", "cambricon_ctl", "xpuctrl"):
+        write(here / "dev" / file)
+    write(here / "usr/local/Ascend/driver/version.info", "Version=23.0.3\nascendhal_version=7\n")
+    write(here / "sys/module/kunlun/version", "5.0.21\n")
     for place, address in enumerate(case.addresses):
-        machine.write(f"sys/bus/pci/devices/{address}/numa_node", f"{place % 2}\n")
-    machine.prints(case.file.split("/")[0], case.file)
+        write(here / f"sys/bus/pci/devices/{address}/numa_node", f"{place % 2}\n")
+    tool(here.parent / "bin", vendor.commands[0].argv[0], printing(RECORDED / case.file))
     makers = {"iluvatar": COREX, "metax": MACA}
-    machine.installed(makers.get(vendor.name, PYTORCH), vendor.package or "none")
+    installed(monkeypatch, makers.get(vendor.name, PYTORCH), vendor.package or "none")
     return vendor
 
 
@@ -139,19 +121,8 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
-def read_fault(vendor: TorchVendor) -> MonitorFault:
-    with pytest.raises(MonitorFault) as found:
-        vendor.monitor().read()
-    return found.value
-
-
-def test_the_contract_of_a_vendor(machine: Machine, case: Case) -> None:
-    assert vendor_faults(case.kind()) == []
-    assert vendor_faults(build(machine, case)) == []
-
-
-def test_devices_names_driver_and_memory(machine: Machine, case: Case) -> None:
-    vendor = build(machine, case)
+def test_devices_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:
+    assert vendor_faults(vendor) == []
     assert vendor.here()
     assert vendor.count() == len(case.names)
     assert vendor.product_names() == case.names
@@ -162,29 +133,23 @@ def test_devices_names_driver_and_memory(machine: Machine, case: Case) -> None:
 
 
 def test_the_numa_node_is_that_of_the_address_which_the_tool_prints(
-    machine: Machine, case: Case
+    vendor: TorchVendor, case: Case, here: Path
 ) -> None:
     """Huawei's numbers are not in the order of the addresses, and its servers' VGA is Huawei's."""
-    vendor = build(machine, case)
-    machine.write("sys/bus/pci/devices/0000:00:01.0/vendor", f"{vendor.pci_vendor:#x}")
-    machine.write("sys/bus/pci/devices/0000:00:01.0/class", "0x030000")
+    pci_card(here, "0000:00:01.0", vendor=vendor.pci_vendor)
     found = [vendor.numa_node(rank) for rank in range(len(case.names) + 1)]
     assert found == [*(rank % 2 for rank in range(len(case.names))), None]
 
 
 def test_the_variable_chooses_and_orders(
-    machine: Machine, case: Case, monkeypatch: pytest.MonkeyPatch
+    vendor: TorchVendor, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vendor = build(machine, case)
     assert vendor.visible_devices is not None
     last = len(case.names) - 1
     for value, visible in (
-        (f"{last}", [last]),
-        (f"{last},0", [last, 0][: len(case.names)]),
-        ("0,99,0", [0]),
-        ("", []),
-        ("all", []),
-    ):
+        (f"{last}", [last]), (f"{last},0", [last, 0][: len(case.names)]), ("0,99,0", [0]),
+        ("", []), ("all", []),
+    ):  # fmt: skip
         monkeypatch.setenv(vendor.visible_devices, value)
         assert vendor.visible() == visible
         assert vendor.monitored(8) == visible
@@ -194,55 +159,61 @@ def test_the_variable_chooses_and_orders(
     assert vendor.visible_devices in refusal.why
 
 
-def test_without_the_vendors_torch(machine: Machine, case: Case) -> None:
-    vendor = build(machine, case)
-    machine.installed(PYTORCH)
-    assert (vendor.here(), vendor.count()) == (True, 0)
-    assert vendor.unusable() is not None
-    machine.installed(None)
-    assert vendor.count() == 0
+def test_kunlunxins_older_variable_comes_first(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (0, 1):
+        write(here / f"dev/xpu{number}")
+    for own, cuda, left in (("1", None, [1]), ("1,0", "0", [1]), (None, "2", [])):
+        for name, value in (("XPU_VISIBLE_DEVICES", own), ("CUDA_VISIBLE_DEVICES", cuda)):
+            monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+        assert Kunlunxin().visible() == left
 
 
-def test_devices_on_the_bus_without_their_driver(machine: Machine, case: Case) -> None:
+def test_without_the_vendors_torch(vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for build in (PYTORCH, None):
+        installed(monkeypatch, build)
+        assert (vendor.here(), vendor.count()) == (True, 0)
+        assert vendor.unusable() is not None
+
+
+def test_devices_on_the_bus_without_their_driver(here: Path, case: Case) -> None:
     vendor = case.kind()
-    folder = "sys/bus/pci/devices/0000:1a:00.0"
-    machine.write(f"{folder}/vendor", f"{vendor.pci_vendor:#x}\n")
-    machine.write(f"{folder}/class", "0x120000\n")
+    pci_card(here, "0000:1a:00.0", vendor=0x8086, kind="0x120000")
+    assert vendor.unusable() is None
+    pci_card(here, "0000:1a:00.0", vendor=vendor.pci_vendor, kind="0x120000")
     refusal = vendor.unusable()
     assert refusal is not None
     assert vendor.nodes in refusal.why
     assert (vendor.here(), vendor.count(), vendor.driver_version()) == (False, 0, None)
-    machine.write(f"{folder}/vendor", "0x8086\n")
-    assert vendor.unusable() is None
 
 
 @pytest.mark.parametrize(
-    ("script", "kind"),
-    [
-        ("exit 3", "failed"),
-        ("echo 'Some new form'", "unreadable"),
-    ],
+    ("script", "kind"), [("exit 3", "failed"), ("echo 'Some new form'", "unreadable")]
 )
-def test_a_tool_that_does_not_tell(machine: Machine, case: Case, script: str, kind: str) -> None:
-    vendor = build(machine, case)
-    machine.tool(vendor.commands[0].argv[0], script)
-    assert read_fault(vendor).kind == kind
+def test_a_tool_that_does_not_tell(
+    vendor: TorchVendor, case: Case, here: Path, script: str, kind: str
+) -> None:
+    tool(here.parent / "bin", vendor.commands[0].argv[0], script)
+    monitor = vendor.monitor()
+    assert monitor is not None
+    with pytest.raises(MonitorFault) as found:
+        monitor.read()
+    assert found.value.kind == kind
     assert vendor.product_names() == ["unknown"] * len(case.names)
 
 
-def test_memory_is_read_anew_and_the_rest_once(machine: Machine) -> None:
-    case = CASES["metax"]
-    build(machine, case)
-    script = f"echo >> '{machine.root}/asked'; cat '{RECORDED / case.file}'"
-    machine.tool("mx-smi", script)
+@pytest.mark.parametrize("case", ["metax"], indirect=True)
+def test_memory_is_read_anew_and_the_rest_once(vendor: TorchVendor, case: Case, here: Path) -> None:
+    asked = here / "asked"
+    script = f"echo >> '{asked}'; {printing(RECORDED / case.file)}"
+    tool(here.parent / "bin", "mx-smi", script)
     for _ in range(2):
-        vendor = devices.choose("metax")
-        assert vendor.product_names() == case.names
-        assert (vendor.driver_version(), vendor.numa_node(1)) == (case.driver, 1)
-    assert len((machine.root / "asked").read_text().splitlines()) == 1
-    machine.tool("mx-smi", script.replace("cat ", "sed 's|666/65536|1666/65536|' "))
-    assert vendor.rank_memory(1) == RankMemory((case.free_mib - 1000) << 20)
-    assert len((machine.root / "asked").read_text().splitlines()) == 2
+        chosen = devices.choose("metax")
+        assert chosen.product_names() == case.names
+        assert chosen.driver_version() == case.driver
+    assert len(asked.read_text().splitlines()) == 1
+    tool(here.parent / "bin", "mx-smi", f"{script} | sed 's|666/65536|1666/65536|'")
+    assert chosen.rank_memory(1) == RankMemory((case.free_mib - 1000) << 20)
+    assert len(asked.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(
