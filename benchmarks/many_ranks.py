@@ -88,7 +88,7 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
             _line(
                 "facts", t, device={"name": "AMD EPYC", "memory_total_bytes": 2**34},
                 memory_scope="process", precision_flags={}, matmul_flops_per_second=1e11,
-                steps_per_epoch=EPOCH_STEPS, collective="gloo", shares_cores=True,
+                steps_per_epoch=EPOCH_STEPS, collective="gloo",
                 samples_per_epoch=EPOCH_STEPS * BATCH * world,
             )
         )  # fmt: skip

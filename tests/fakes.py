@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.recipe import Precision, Recipe
+    from trainmark.record.record import Record
+    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.run.timeline import RunTimeline
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE_VARIABLE = "UPDATE_GOLDEN"
@@ -343,6 +346,24 @@ def parameters_event(t_ns: int, **fields: Any) -> dict[str, Any]:
         "updates": 100,
     }
     return event("parameters", t_ns, **plain | fields)
+
+
+def measured(
+    timeline: RunTimeline, *, telemetry: Telemetry | None = None, device: str = "cuda",
+    nproc: int = 1, **recipe: Any,
+) -> Record:  # fmt: skip
+    """Return what is measured of a run of the toy's plan: a record without what is computed."""
+    from trainmark.plan.plan import Plan
+    from trainmark.record import reduce
+
+    plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    vendor = "cpu" if device == "cpu" else "fake"
+    changed = {
+        "recipe": plan.recipe | recipe,
+        "nproc": nproc,
+        "device": plan.device.model_copy(update={"torch_type": device, "vendor": vendor}),
+    }
+    return reduce.measured(plan.model_copy(update=changed), timeline, telemetry)
 
 
 def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:

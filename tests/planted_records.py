@@ -56,7 +56,7 @@ EDITS = (
     Edit(TOY, "counts.samples", times(2)),
     Edit(TOY, "counts.steps", times(2)),
     Edit(TOY, "counts.micro_batches", times(2)),
-    Edit(SAMPLED, "ranks.0.samples", times(2)),
+    Edit(SAMPLED, "ranks.0.phases.train.samples", times(2)),
     Edit(TOY, "spans.wall_ns", times(2)),
     Edit(TOY, "spans.by_name_ns.train", times(0.5)),
     Edit(TOY, "quality.value", to(0.99)),

@@ -52,7 +52,7 @@ def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
         assert rank.all_spans_ns(timeline.launch_ns) == alone.ranks[0].all_spans_ns(0)
         assert rank.trained.end_ns == 11 * S
         assert rank.evaluations[0].end_ns == 11 * S
-        assert rank.phases["train"].start_ns == 8 * S
+        assert rank.edges_ns["train"][0] == 8 * S
     assert timeline.launch_ns == 0  # of the first node, not of what submitted it
     assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
     assert timeline.launcher.agent_exit.exit_code == 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import TICK, S, rank_events
+from fakes import TICK, S, measured, rank_events
 from telemetry_files import (
     GIB,
     MONITOR,
@@ -45,10 +45,8 @@ def told(
     run_dir = sampled_run(tmp_path / "run", lines, ranks=ranks)
     timeline = read_run(run_dir, len(ranks))
     found = telemetry.summarize(telemetry.read_samples(run_dir, timeline), timeline)
-    figures = figures_of.compute(
-        timeline, precision="fp32", recipe_warmup_steps=3, telemetry=found,
-        on_processor=on_processor,
-    )  # fmt: skip
+    device = "cpu" if on_processor else "cuda"
+    figures = figures_of.compute(measured(timeline, telemetry=found, device=device, warmup_steps=3))
     return found, figures
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import event, launch_event, span, window, write_run
+from fakes import event, launch_event, measured, span, window, write_run
 from trainmark.protocols import Counts
 from trainmark.record.figures import FIGURES, compute
 from trainmark.record.run.timeline import RunTimeline, read_run
@@ -86,7 +86,7 @@ def uneven(tmp_path: Path) -> RunTimeline:
 
 
 def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
-    figures = compute(uneven, precision="bf16", recipe_warmup_steps=3)
+    figures = compute(measured(uneven, precision="bf16", warmup_steps=3))
     values = {name: figure.value for name, figure in figures.items()}
     sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
     assert {values.pop(name) for name in sampled} == {None}
@@ -140,7 +140,7 @@ def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -
         rank = [event("start", S, pid=1), facts(3 * S), made]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
-        found = compute(run, precision="bf16", recipe_warmup_steps=3)
+        found = compute(measured(run, precision="bf16", warmup_steps=3))
         return [found["loss"], found["final_loss"]]
 
     whole, last = losses([9.0] * 17 + [None, 1.0, 2.0])
@@ -155,7 +155,7 @@ def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -
         if item["event"] == "window":
             item["sequences"] *= 3
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
-    figures = compute(run, precision="bf16", recipe_warmup_steps=3)
+    figures = compute(measured(run, precision="bf16", warmup_steps=3))
     own, other = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
     sequences = own + 3 * other
     found = figures["p_train_sequences"]
@@ -191,12 +191,14 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
     }
     assert first.wall_ns(uneven.launch_ns) == 16_500_000_000
-    assert first.train_parts_ns() == {
-        "data_wait": S // 2,
-        "compute": 6 * S - S // 2,
-        "other": 8 * S - 6 * S,
+    second = measured(uneven).spans
+    assert (second.rank, second.wall_ns) == (1, 17_500_000_000)
+    assert second.train_parts_ns == {
+        "data_wait": S,  # 0.25, 0.25 and 0.5 s of the steps' 2, 1, 0.5, 2 and 2 s
+        "compute": 7_500_000_000 - S,
+        "other": 8_500_000_000 - 7_500_000_000,
     }
-    assert (first.steps, first.micro_batches, first.epochs, first.pid) == (5, 5, 1, 100)
+    assert (first.steps, first.sum_of("micro_batches"), first.epochs, first.pid) == (5, 5, 1, 100)
     assert (first.trained.steps, first.target_reached, first.train_ns) == (5, True, 12 * S)
 
 
@@ -204,7 +206,7 @@ def figures_of(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
-    return compute(timeline, precision="bf16", recipe_warmup_steps=3, **more)
+    return compute(measured(timeline, precision="bf16", warmup_steps=3, **more))
 
 
 def test_every_null_has_a_reason_and_no_value_has_one(tmp_path: Path) -> None:
@@ -342,10 +344,13 @@ def test_throughputs_are_ordered_and_spans_add_up(
         spans = rank.all_spans_ns(launch_ns)
         assert sum(spans.values()) == rank.wall_ns(launch_ns)
         assert {name: value for name, value in spans.items() if name in truth} == truth
-        parts = rank.train_parts_ns()
-        assert sum(parts.values()) == truth["compile"] + truth["warmup"] + truth["train"]
-        assert all(value >= 0 for value in parts.values())
-    figures = compute(timeline, precision="fp32", recipe_warmup_steps=1)
+        windows = truth["compile"] + truth["warmup"] + truth["train"]
+        assert rank.sum_of("windows_ns") == windows
+    record = measured(timeline, warmup_steps=1)
+    parts = record.spans.train_parts_ns
+    assert all(value >= 0 for value in parts.values())
+    assert sum(parts.values()) == record.ranks[record.spans.rank or 0].sum_of("windows_ns")
+    figures = compute(record)
     core, train, whole = (figures[name].value for name in ("p_core", "p_train", "p_whole"))
     if whole is not None and train is not None and core is not None:
         assert core >= train >= whole

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, event, launch_event, parameters_event, window, write_run
+from fakes import GOLDEN, event, launch_event, measured, parameters_event, window, write_run
 from trainmark.plan.plan import Plan
 from trainmark.record.figures import FIGURES, compute
 from trainmark.record.record import FigureEntry
@@ -57,7 +57,7 @@ def figures(found: RunTimeline) -> dict[str, FigureEntry]:
         name: FigureEntry(
             value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
         )
-        for name, item in compute(found, precision="fp32", recipe_warmup_steps=0).items()
+        for name, item in compute(measured(found, warmup_steps=0)).items()
     }
 
 
@@ -151,8 +151,9 @@ def test_a_parameter_that_no_rank_changed(
         }  # fmt: skip
 
 
-def doubts(plan: Plan, found: RunTimeline) -> list[Message]:
-    return findings.find(findings.Inputs(plan, found, figures(found)))
+def doubts(found: RunTimeline, device: str = "cuda") -> list[Message]:
+    record = measured(found, device=device).model_copy(update={"figures": figures(found)})
+    return findings.find(record, found)
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(100, False), (101, True)])
@@ -165,7 +166,6 @@ def test_an_evaluation_ten_times_as_long_as_training_is_doubted(
         detail={}, target_reached=True,
     )  # fmt: skip
     found = doubts(
-        plan,
         timeline(
             tmp_path,
             rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation]),
@@ -185,7 +185,7 @@ def test_more_flops_than_preflight_measured_are_doubted(
     plan: Plan, tmp_path: Path, flops: float, doubted: bool
 ) -> None:
     events = rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
-    found = doubts(plan, timeline(tmp_path, events))
+    found = doubts(timeline(tmp_path, events))
     assert [item.code for item in found] == ["flops_above_preflight"] * doubted
     if doubted:
         assert found[0].args == {
@@ -194,14 +194,14 @@ def test_more_flops_than_preflight_measured_are_doubted(
         }  # fmt: skip
 
 
-def devices_of(*rates: float | None, shares: bool = False, last: str = "X1") -> list[Any]:
+def devices_of(*rates: float | None, last: str = "X1") -> list[Any]:
     """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
     found = []
     for number, rate in enumerate(rates):
         facts, *rest = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
         name = last if number == len(rates) - 1 else "X1"
         changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
-        found.append([facts | changed | {"shares_cores": shares}, *rest])
+        found.append([facts | changed, *rest])
     return found
 
 
@@ -214,18 +214,19 @@ def devices_of(*rates: float | None, shares: bool = False, last: str = "X1") -> 
         (devices_of(100e12, 80e12, 98e12, 96e12), [(1, 80.0, 98.0)]),
         (devices_of(100e12, 50e12, 60e12), [(1, 50.0, 60.0)]),
         (devices_of(100e12, 50e12, last="X2"), []),
-        (devices_of(100e12, 50e12, shares=True), []),
         (devices_of(100e12, None), []),
     ],
 )
 def test_a_device_slower_than_its_siblings_is_doubted(
     plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
 ) -> None:
-    found = [item.args for item in doubts(plan, timeline(tmp_path, *ranks))
+    found = [item.args for item in doubts(timeline(tmp_path, *ranks))
              if item.code == "slow_device"]  # fmt: skip
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in found] == slow
     assert [args["share"] for args in found] == [1 - own / others for _, own, others in slow]
     assert all(args["device"] == "X1" for args in found)
+    on_cores = doubts(timeline(tmp_path, *ranks), device="cpu")  # which ranks share
+    assert "slow_device" not in [item.code for item in on_cores]
 
 
 def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import launch_event, window, write_run
+from fakes import launch_event, measured, window, write_run
+from trainmark.record.run import findings
 from trainmark.record.run.timeline import read_run
-from trainmark.record.run.unlike import slow_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trainmark.spec import Message
 
 MS = 1_000_000
 
@@ -28,10 +30,16 @@ def found(tmp_path: Path) -> Any:
             for step, wait in ranks
         ]  # fmt: skip
         run_dir = write_run(tmp_path / "run", [launch_event()], *events)
-        run = read_run(run_dir, len(ranks))
-        return [(item.code, dict(item.args)) for item in slow_ranks(run, nproc)]
+        return [(item.code, dict(item.args)) for item in slow(run_dir, len(ranks), nproc)]
 
     return call
+
+
+def slow(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
+    """Return the findings on slow ranks."""
+    record = measured(read_run(run_dir, ranks), nproc=nproc)
+    found = findings.doubts(record.model_copy(update={"figures": {}}))
+    return [one for one in found if one.code in {"slow_rank", "slow_data"}]
 
 
 def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(found: Any) -> None:
@@ -62,4 +70,4 @@ def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
         for first in (180, 200)
     ]
     run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
-    assert list(slow_ranks(read_run(run, 2), 1)) == []
+    assert slow(run, 2, 1) == []

@@ -38,8 +38,7 @@ def test_more_threads_than_cores_are_noted(
             placed = {"numa_nodes": [], "cores": "0-3", "threads": own[0], "why_not": "one_node"}
             placed |= {} if own[1] is None else {"usable_cores": own[1]}
         facts = event(
-            "facts", S, device={"name": "Fake"}, steps_per_epoch=1, shares_cores=shares,
-            placement=placed,
+            "facts", S, device={"name": "Fake"}, steps_per_epoch=1, placement=placed
         )  # fmt: skip
         events.append([event("start", 0, pid=1), facts, event("end", 2 * S)])
     launcher = [
@@ -49,6 +48,7 @@ def test_more_threads_than_cores_are_noted(
     run_dir = write_run(tmp_path / "run", launcher, *events)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text())
     plan["nproc"] = len(ranks)
+    plan["device"]["torch_type"] = "cpu" if shares else "cuda"
     (run_dir / "plan.json").write_text(json.dumps(plan))
     record = reduce(run_dir)
     found = [note.args for note in record.notes if note.code == "more_threads_than_cores"]

@@ -26,12 +26,12 @@ def record(**changes: Any) -> Record:
 
 def launch(**changes: Any) -> tuple[str, list[str]]:
     """Return grade and codes of a launch with nothing against it but being alone."""
-    cv = changes.pop("cv", 10.0)
-    given = {
-        "passed": True, "labels": ["self-reported"], "notes": [], "swing": 0.1,
-        "figures": {"step_time_cv": FigureEntry(value=cv, unit="%")}, **changes,
-    }  # fmt: skip
-    return said(of_launch(**given))
+    found = record(
+        status="passed" if changes.pop("passed", True) else "failed",
+        figures={"step_time_cv": FigureEntry(value=changes.pop("cv", 10.0), unit="%")},
+    )
+    rank = found.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})
+    return said(of_launch(found.model_copy(update={"ranks": [rank]} | changes)))
 
 
 def said(trust: Trust) -> tuple[str, list[str]]:

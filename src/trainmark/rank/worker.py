@@ -162,7 +162,6 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         "facts",
         device=device.describe(),
         memory_scope=device.memory().scope,
-        shares_cores=device.torch_type == "cpu",
         placement=rank.placement and {**rank.placement, "threads": torch.get_num_threads()},
         precision_flags=flags,
         matmul_flops_per_second=matmul.flops_per_second,

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainmark.devices.peaks import dense_peak
+from trainmark.protocols import Counts
 from trainmark.record.run import usage
 from trainmark.record.stats import spread
 from trainmark.spec import Figure, message, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from trainmark.recipe import Precision
+    from trainmark.record.record import RankEntry, Record, Steps
     from trainmark.record.run.telemetry import Telemetry
-    from trainmark.record.run.timeline import Phase, RankTimeline, RunTimeline
+    from trainmark.record.shapes import DeviceFacts, Phase
     from trainmark.spec import FigureSpec, PageSpec
 
 NS_PER_S = 1e9
@@ -41,57 +43,23 @@ def specs(page: PageSpec) -> dict[str, FigureSpec]:
     return FIGURES | own
 
 
-def _rate(
-    amount: float,
-    ranks: list[RankTimeline],
-    time_ns: Callable[[RankTimeline], int | None],
-) -> Figure:
-    times = [time_ns(rank) for rank in ranks]
-    known = [value for value in times if value is not None]
-    if not known or len(known) < len(ranks):
-        return Figure(None, _NO_TRAIN_TIME)
-    if amount == 0 or max(known) <= 0:
-        return Figure(None, message("nothing_trained"))
-    return Figure(amount * NS_PER_S / max(known))
-
-
-def compute(
-    timeline: RunTimeline,
-    *,
-    precision: Precision,
-    recipe_warmup_steps: int,
-    work_unit: Literal["samples", "tokens"] = "samples",
-    given_tflops: float | None = None,
-    telemetry: Telemetry | None = None,
-    on_processor: bool = False,
-) -> dict[str, Figure]:
-    """Return the figures that every case has, by name; ``final_result`` counts ``work_unit``.
-
-    Args:
-        given_tflops: a device's dense peak as the user gave it; None: the published one.
-        on_processor: the ranks' device is the host's processor, whose packages count as it.
-    """
-    ranks, counts = timeline.ranks, timeline.counts
-
-    def train(rank: RankTimeline) -> int | None:
-        return rank.train_ns
-
-    def without_evaluation(rank: RankTimeline) -> int | None:
-        return None if rank.train_ns is None else rank.train_ns - rank.evaluate_ns
-
-    def without_waiting(rank: RankTimeline) -> int | None:
-        spent = without_evaluation(rank)
-        return None if spent is None else spent - rank.wait_ns
-
-    tokens = _rate(counts.tokens, ranks, without_evaluation)
+def compute(record: Record) -> dict[str, Figure]:
+    """Return the figures that every case has, by name, from the measured parts of a record."""
+    plan, ranks, devices = record.plan, record.ranks, record.environment["devices"]
+    counts = sum((rank.counts for rank in ranks), Counts())
+    ended = all(rank.train_ns is not None for rank in ranks)
+    whole = [rank.train_ns or 0 for rank in ranks] if ended else []
+    trained = [x - rank.spans_ns["evaluate"] for x, rank in zip(whole, ranks, strict=False)]
+    busy = [x - rank.sum_of("wait_ns") for x, rank in zip(trained, ranks, strict=False)]
+    tokens = _rate(counts.tokens, trained)
     if counts.samples and not counts.tokens:
         tokens = Figure(None, message("no_tokens"))
     figures = {
-        "e2e_time": _whole_time(timeline),
-        "train_time": _slowest(ranks, train),
-        "p_whole": _rate(counts.samples, ranks, train),
-        "p_train": _rate(counts.samples, ranks, without_evaluation),
-        "p_core": _rate(counts.samples, ranks, without_waiting),
+        "e2e_time": _whole_time(ranks),
+        "train_time": Figure(max(whole) / NS_PER_S) if whole else Figure(None, _NO_TRAIN_TIME),
+        "p_whole": _rate(counts.samples, whole),
+        "p_train": _rate(counts.samples, trained),
+        "p_core": _rate(counts.samples, busy),
         "token/p/s": Figure(
             None if tokens.value is None else tokens.value / len(ranks), tokens.reason
         ),
@@ -99,35 +67,51 @@ def compute(
     if counts.sequences not in (0, counts.samples):
         # Samples then differ in size, so their rate alone is not informative.
         per_sample = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
-        by_sequences = _rate(counts.sequences, ranks, without_evaluation)
-        figures["p_train_sequences"] = replace(by_sequences, note=per_sample)
-        figures["p_train_tokens"] = _rate(counts.tokens, ranks, without_evaluation)
-    steady, rate = _steady(timeline, recipe_warmup_steps, work_unit)
-    figures |= steady | _utilisation(ranks, precision, rate, given_tflops)
-    figures |= losses(timeline.series.loss, timeline.series.samples)
-    figures["mem"] = _memory(ranks, telemetry)
-    figures["mem_total"] = _memory_total(ranks)
-    figures["allocator_peak"] = _allocator_peak(ranks)
+        figures["p_train_sequences"] = replace(_rate(counts.sequences, trained), note=per_sample)
+        figures["p_train_tokens"] = _rate(counts.tokens, trained)
+    steps = record.steps
+    steady, rate = _steady(ranks, steps, plan.recipe["warmup_steps"], plan.about.work_unit)
+    figures |= steady | _utilisation(
+        ranks, devices, plan.recipe["precision"], rate, plan.peak_tflops
+    )
+    figures |= _losses(np.array(steps.loss, np.float64), np.array(steps.samples, np.int64))
+    figures["mem"] = _memory(ranks, record.telemetry)
+    totals = [one.get("memory_total_bytes") for one in devices if one]
+    figures["mem_total"] = _greatest(totals, "device_unreported")
+    peaks = [rank.allocator_peak_bytes for rank in ranks]
+    figures["allocator_peak"] = _greatest(peaks, "no_counting_allocator")
+    # The processor's packages count as the device of ranks that run on it.
+    on_host = plan.device.vendor == "cpu"
     return figures | usage.compute(
-        telemetry, ranks=len(ranks), samples=counts.samples, on_host=on_processor
+        record.telemetry, ranks=len(ranks), samples=counts.samples, on_host=on_host
     )
 
 
-def _whole_time(timeline: RunTimeline) -> Figure:
-    if timeline.end_ns is None:
+def _rate(amount: float, times_ns: list[int]) -> Figure:
+    """Return an amount over the longest of the ranks' times; none: one of them is unknown."""
+    if not times_ns:
+        return Figure(None, _NO_TRAIN_TIME)
+    if amount == 0 or max(times_ns) <= 0:
+        return Figure(None, message("nothing_trained"))
+    return Figure(amount * NS_PER_S / max(times_ns))
+
+
+def _whole_time(ranks: Sequence[RankEntry]) -> Figure:
+    walls = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]
+    if not walls:
         return Figure(None, message("no_rank_started"))
-    note = None if timeline.finished else message("until_launcher_saw_end")
-    return Figure((timeline.end_ns - timeline.launch_ns) / NS_PER_S, note=note)
-
-
-def _slowest(ranks: list[RankTimeline], time_ns: Callable[[RankTimeline], int | None]) -> Figure:
-    times = [value for rank in ranks if (value := time_ns(rank)) is not None]
-    return (
-        Figure(max(times) / NS_PER_S) if len(times) == len(ranks) else Figure(None, _NO_TRAIN_TIME)
+    finished = all(rank.finished for rank in ranks)
+    return Figure(
+        max(walls) / NS_PER_S, note=None if finished else message("until_launcher_saw_end")
     )
 
 
-def losses(loss: NDArray[np.float64], samples: NDArray[np.int64]) -> dict[str, Figure]:
+def _greatest(values: Sequence[int | None], reason: str) -> Figure:
+    known = [float(value) for value in values if value is not None]
+    return Figure(max(known)) if known else Figure(None, message(reason))
+
+
+def _losses(loss: NDArray[np.float64], samples: NDArray[np.int64]) -> dict[str, Figure]:
     """Return the mean training loss over all steps, and over the last tenth of them."""
     tail = max(1, round(len(loss) * _FINAL_SHARE))
     return {
@@ -146,19 +130,19 @@ def _mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figur
 
 
 def _steady(
-    timeline: RunTimeline, warmup_steps: int, work_unit: str
+    ranks: Sequence[RankEntry], steps: Steps, warmup_steps: int, work_unit: str
 ) -> tuple[dict[str, Figure], Figure]:
     """Return the figures over the steps after the warm-up, and the rate of model FLOPs."""
-    phases = [rank.phases["train"] for rank in timeline.ranks]
+    phases = [rank.phases["train"] for rank in ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
-    samples = sum(phase.counts.samples for phase in phases)
-    times = spread(timeline.series.step_ns[timeline.warmup_steps :])
+    samples = sum(phase.samples for phase in phases)
+    times = spread(np.array(steps.time_ns[steps.warmup :], np.int64))
     if samples == 0 or slowest_ns == 0 or times is None:
         reason = message("no_step_after_warmup", steps=warmup_steps)
     elif any(phase.steps == 0 for phase in phases):
         reason = message("rank_without_measured_step")
     else:
-        work = sum(getattr(phase.counts, work_unit) for phase in phases)
+        work = sum(getattr(phase, work_unit) for phase in phases)
         figures = {"final_result": Figure(work * NS_PER_S / slowest_ns)}
         for name in _STEP_TIMES[:-1]:
             figures[name] = Figure(getattr(times, name.removeprefix("step_time_")))
@@ -181,8 +165,9 @@ def _model_flops_per_device(phases: list[Phase], slowest_ns: int) -> Figure:
 
 
 def _utilisation(
-    ranks: list[RankTimeline], precision: Precision, rate: Figure, given_tflops: float | None
-) -> dict[str, Figure]:
+    ranks: Sequence[RankEntry], devices: Sequence[DeviceFacts | None], precision: Precision,
+    rate: Figure, given_tflops: float | None,
+) -> dict[str, Figure]:  # fmt: skip
     """Return model FLOP rates against the dense peak and the measured matmul rate."""
     matmul = _matmul_flops_per_device(ranks)
     mamfu = Figure(None, rate.reason or matmul.reason)
@@ -191,17 +176,20 @@ def _utilisation(
     return {
         "model_flops_per_device": rate,
         "matmul_flops_per_device": matmul,
-        "MFU": _mfu(ranks, precision, rate, given_tflops),
+        "MFU": _mfu(devices, precision, rate, given_tflops),
         "MAMFU": mamfu,
     }
 
 
 def _mfu(
-    ranks: list[RankTimeline], precision: Precision, rate: Figure, given_tflops: float | None
+    devices: Sequence[DeviceFacts | None],
+    precision: Precision,
+    rate: Figure,
+    given_tflops: float | None,
 ) -> Figure:
     if rate.value is None:
         return Figure(None, rate.reason)
-    products = {rank.facts.device.get("name", "an unnamed device") for rank in ranks}
+    products = {(one or {}).get("name", "an unnamed device") for one in devices}
     if len(products) > 1:
         return Figure(None, message("devices_differ", products=", ".join(sorted(products))))
     (product,) = products
@@ -220,17 +208,16 @@ def _mfu(
     return Figure(100 * rate.value / (tflops * 1e12), note=note)
 
 
-def _matmul_flops_per_device(ranks: list[RankTimeline]) -> Figure:
-    rates = [rank.facts.matmul_flops_per_second for rank in ranks]
-    known = [value for value in rates if value]
+def _matmul_flops_per_device(ranks: Sequence[RankEntry]) -> Figure:
+    known = [rate for rank in ranks if (rate := rank.matmul_flops_per_second)]
     if len(known) < len(ranks):
         return Figure(None, message("matmul_rate_unmeasured"))
     return Figure(sum(known) / len(known), note=message("measured_in_preflight"))
 
 
-def _memory(ranks: list[RankTimeline], telemetry: Telemetry | None) -> Figure:
+def _memory(ranks: Sequence[RankEntry], telemetry: Telemetry | None) -> Figure:
     used = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
-    if used and _process_scope(ranks):
+    if used and all(rank.memory_scope == "process" for rank in ranks):
         return Figure(sum(used), note=message("resident_memory_sum"))
     by_ranks = max(used, default=-1.0)
     by_monitor = usage.peak_memory_bytes(telemetry, len(ranks))
@@ -239,24 +226,3 @@ def _memory(ranks: list[RankTimeline], telemetry: Telemetry | None) -> Figure:
     if not used:
         return Figure(None, message("memory_unreported"))
     return Figure(by_ranks, note=message("device_memory_at_edges"))
-
-
-def _process_scope(ranks: list[RankTimeline]) -> bool:
-    """Tell whether memory is counted per process (ranks share the host), not per device."""
-    return all(rank.facts.memory_scope == "process" for rank in ranks)
-
-
-def _memory_total(ranks: list[RankTimeline]) -> Figure:
-    totals = [rank.facts.device.get("memory_total_bytes") for rank in ranks]
-    known = [float(total) for total in totals if total]
-    if not known:
-        return Figure(None, message("device_unreported"))
-    return Figure(max(known))
-
-
-def _allocator_peak(ranks: list[RankTimeline]) -> Figure:
-    peaks = [rank.result.allocator_peak_bytes for rank in ranks]
-    known = [float(peak) for peak in peaks if peak is not None]
-    if not known:
-        return Figure(None, message("no_counting_allocator"))
-    return Figure(max(known))

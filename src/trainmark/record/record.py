@@ -18,10 +18,10 @@ from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
-from trainmark.record.compilation import Compilation  # noqa: TC001 - likewise
 from trainmark.record.run.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.series import RunSeries
 from trainmark.record.shapes import (
+    Amount,
     Count,
     DeviceFacts,
     HangGroup,
@@ -29,7 +29,10 @@ from trainmark.record.shapes import (
     JobFacts,
     Machine,
     Number,
+    Phase,
+    PhaseName,
     RankPlacement,
+    RankSums,
 )
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
@@ -85,22 +88,35 @@ class RunCounts(Frozen):
     skipped_steps: Count | None = Field(description="dropped by the loss scaler")
 
 
-class RankEntry(Frozen):
-    """One rank: its steps, its counts and its spans."""
+class RankEntry(Frozen, RankSums):
+    """One rank: its spans and sums, from which and the steps all figures are computed."""
 
     rank: Count
     pid: Count | None
     finished: bool
-    steps: Count
-    samples: Count
-    wall_ns: Int64 | None
+    epochs: Count = Field(description="begun")
+    wall_ns: Int64 | None = Field(description="to its end, else to the end that the launcher saw")
     spans_ns: dict[str, Int64]
+    train_ns: Int64 | None = Field(
+        description="from training start to its end, evaluation included, without our own checks"
+    )
+    phases: dict[PhaseName, Phase]
     step_ns: Count | None = Field(default=None, description="median measured step")
-    wait_ns: Count | None = Field(default=None, description="mean, for data")
     matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
+    matmul_swing: Amount | None = Field(
+        default=None, description="by what share that rate changed while it was measured"
+    )
+    memory_scope: str | None = None
     used_bytes: Count | None
+    allocator_peak_bytes: Count | None = None
     malformed_lines: Count
     torn_last_line: bool
+
+    @property
+    def wait_ns(self) -> int | None:
+        """Return the mean wait for data of the measured steps."""
+        measured = self.phases["train"]
+        return measured.wait_ns // measured.steps if measured.steps else None
 
 
 class Spans(Frozen):
@@ -207,6 +223,29 @@ class Environment(Machine, total=False):
     precision_flags: dict[str, str | int | float | bool | None] | None
     collective: str | None
     job: JobFacts | None
+
+
+Cache = Literal["cold", "warm", "mixed"]
+
+
+class Compilation(Frozen):
+    """What torch's compiler did on the first rank."""
+
+    cache: Cache | None = Field(
+        description="whether inductor's cache on disk had none, all or some of the graphs"
+    )
+    reason: Message | None = Field(default=None, description="why cache is null")
+    graphs: Count | None = Field(description="graphs compiled, recompilations counted")
+    graph_breaks: Count | None
+    cache_hits: Count | None = Field(description="forward and backward graphs count each")
+    cache_misses: Count | None
+    cache_bypasses: Count | None
+    graphs_left_out: Count | None = Field(
+        description="graphs that torch does not replay on the device; null where none is to be"
+    )
+    graphs_while_measured: Count = Field(
+        description="compiled within windows after the warm-up, on the rank with most"
+    )
 
 
 class Record(Frozen):

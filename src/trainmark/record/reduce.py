@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.protocols import Counts
 from trainmark.record import figures as figures_of
-from trainmark.record.compilation import compilation
 from trainmark.record.evidence import evidence
 from trainmark.record.record import (
+    Compilation,
     Environment,
     FigureEntry,
     Quality,
@@ -29,22 +30,49 @@ from trainmark.record.record import (
 )
 from trainmark.record.run import cause, checks, findings
 from trainmark.record.run import telemetry as telemetry_of
+from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import RunTimeline, read_run
-from trainmark.record.run.unlike import node_facts
 from trainmark.record.series import RunSeries, lines_of
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.trust import of_launch
 from trainmark.spec import OwnFigures, message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.spec import Figure, PageSpec
+    from trainmark.record.record import Cache
+    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.shapes import JobFacts
+    from trainmark.spec import Figure, Message, PageSpec
+
+
+def _ranks(timeline: RunTimeline) -> list[RankEntry]:
+    return [
+        RankEntry(
+            rank=rank.rank,
+            pid=rank.pid,
+            finished=rank.end_ns is not None,
+            epochs=rank.epochs,
+            wall_ns=rank.wall_ns(timeline.launch_ns),
+            spans_ns=rank.all_spans_ns(timeline.launch_ns),
+            train_ns=rank.train_ns,
+            phases=rank.phases,
+            step_ns=None if rank.median_step_ns is None else int(rank.median_step_ns),
+            matmul_flops_per_second=rank.facts.matmul_flops_per_second,
+            matmul_swing=rank.facts.matmul_swing,
+            memory_scope=rank.facts.memory_scope,
+            used_bytes=rank.used_bytes,
+            allocator_peak_bytes=rank.result.allocator_peak_bytes,
+            malformed_lines=rank.malformed_lines,
+            torn_last_line=rank.torn,
+        )
+        for rank in timeline.ranks
+    ]
 
 
 def _steps(timeline: RunTimeline) -> Steps:
-    series = timeline.series
-    warmup = timeline.warmup_steps
+    series, warmup = timeline.series, timeline.warmup_steps
     moved = drift(series.step_ns[warmup:])
     return Steps(
         warmup=warmup,
@@ -56,61 +84,53 @@ def _steps(timeline: RunTimeline) -> Steps:
     )
 
 
-def _spans(timeline: RunTimeline) -> Spans:
-    ended = [rank for rank in timeline.ranks if rank.last_ns is not None]
-    if not ended:
-        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={}, reconciled=None)
-    last = max(ended, key=lambda rank: rank.last_ns or 0)
-    spans = last.all_spans_ns(timeline.launch_ns)
-    wall = last.wall_ns(timeline.launch_ns)
-    return Spans(
-        rank=last.rank,
-        wall_ns=wall,
-        by_name_ns=spans,
-        train_parts_ns=last.train_parts_ns(),
-        reconciled=1 - spans["other"] / wall if wall else None,
+def counts_of(ranks: Sequence[RankEntry], job: JobFacts | None) -> RunCounts:
+    """Return the counts of a run with these ranks."""
+    return RunCounts(
+        **sum((rank.counts for rank in ranks), Counts()).as_dict(),
+        steps=max(rank.steps for rank in ranks),
+        micro_batches=sum(rank.sum_of("micro_batches") for rank in ranks),
+        epochs=max(rank.epochs for rank in ranks),
+        skipped_steps=(job or {}).get("skipped_steps"),
     )
 
 
-def _ranks(timeline: RunTimeline) -> list[RankEntry]:
-    return [
-        RankEntry(
-            rank=rank.rank,
-            pid=rank.pid,
-            finished=rank.end_ns is not None,
-            steps=rank.steps,
-            samples=rank.counts.samples,
-            wall_ns=rank.wall_ns(timeline.launch_ns),
-            spans_ns=rank.all_spans_ns(timeline.launch_ns),
-            step_ns=None if rank.median_step_ns is None else int(rank.median_step_ns),
-            wait_ns=phase.wait_ns // phase.steps if phase.steps else None,
-            matmul_flops_per_second=rank.facts.matmul_flops_per_second,
-            used_bytes=rank.used_bytes,
-            malformed_lines=rank.malformed_lines,
-            torn_last_line=rank.torn,
-        )
-        for rank in timeline.ranks
-        for phase in (rank.phases["train"],)
-    ]
+def spans_of(ranks: Sequence[RankEntry]) -> Spans:
+    """Return the spans of the rank that ended last."""
+    ended = [rank for rank in ranks if rank.wall_ns is not None]
+    if not ended:
+        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={}, reconciled=None)
+    last = max(ended, key=lambda rank: rank.wall_ns or 0)
+    windows_ns, steps_ns, waits_ns = map(last.sum_of, ("windows_ns", "step_ns", "wait_ns"))
+    parts_ns = {
+        "data_wait": waits_ns, "compute": steps_ns - waits_ns, "other": windows_ns - steps_ns,
+    }  # fmt: skip
+    return Spans(
+        rank=last.rank,
+        wall_ns=last.wall_ns,
+        by_name_ns=last.spans_ns,
+        train_parts_ns=parts_ns,
+        reconciled=1 - last.spans_ns["other"] / last.wall_ns if last.wall_ns else None,
+    )
 
 
-def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
-    rank, target = timeline.ranks[0], plan.target
-    named = QualityPoint.model_fields
-    history = [
-        QualityPoint(**{name: getattr(event, name) for name in named}) for event in rank.evaluations
-    ]
-    last = history[-1] if history else None
-    reason = None
+def quality_of(plan: Plan, history: list[QualityPoint], reason: Message | None) -> Quality:
+    """Return the quality that a run ended with.
+
+    Args:
+        reason: why the last evaluation gave no value, where it said so.
+    """
+    last, target = history[-1] if history else None, plan.target
     if last is None:
         reason = message("ended_before_evaluation" if plan.evaluates else "never_evaluates")
     elif last.value is None:
-        reason = rank.evaluations[-1].reason or message("evaluation_not_finite")
+        reason = reason or message("evaluation_not_finite")
+    value = None if last is None else last.value
     return Quality(
         metric=plan.about.metric,
-        value=None if last is None else last.value,
+        value=value,
         target=None if target is None else target.value,
-        reached=None if target is None else rank.target_reached,
+        reached=None if target is None else value is not None and target.reached(value),
         best_possible=plan.data.best_quality,
         eval_samples=None if last is None else last.samples,
         history=history,
@@ -118,31 +138,52 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
     )
 
 
-def _counts(timeline: RunTimeline) -> RunCounts:
-    return RunCounts(
-        **timeline.counts.as_dict(),
-        steps=max(rank.steps for rank in timeline.ranks),
-        micro_batches=sum(rank.micro_batches for rank in timeline.ranks),
-        epochs=max(rank.epochs for rank in timeline.ranks),
-        skipped_steps=timeline.ranks[0].result.job.get("skipped_steps"),
-    )
+def labels_of(plan: Plan, ranks: Sequence[RankEntry]) -> list[str]:
+    """Return the plan's labels, and that of a run that was cut off."""
+    cut_off = any(rank.steps for rank in ranks) and not all(rank.finished for rank in ranks)
+    return [*plan.labels, *(["partial"] if cut_off else [])]
+
+
+def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
+    evaluations, named = timeline.ranks[0].evaluations, QualityPoint.model_fields
+    history = [QualityPoint(**{name: getattr(event, name) for name in named})
+               for event in evaluations]  # fmt: skip
+    return quality_of(plan, history, evaluations[-1].reason if evaluations else None)
 
 
 def _environment(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
-    reported = [rank.facts for rank in timeline.ranks if rank.reported_facts]
+    told = [rank.facts if rank.reported_facts else None for rank in timeline.ranks]
     facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
         "others_cpu_share": timeline.others_cpu_share,
-        **({"nodes": node_facts(timeline)} if timeline.nodes else {}),
-        "devices": [facts.device for facts in reported],
-        "placement": [facts.placement for facts in reported],
+        **({"nodes": node_facts(timeline.nodes, told)} if timeline.nodes else {}),
+        "devices": [one and one.device for one in told],
+        "placement": [one and one.placement for one in told],
         "precision_flags": rank0.facts.precision_flags,
         "collective": rank0.facts.collective,
         "job": rank0.result.job if rank0.reported_result else None,
     }
     return cast("Environment", {k: facts[k] for k in facts if k in Environment.__annotations__})
+
+
+def _compilation(plan: Plan, timeline: RunTimeline) -> Compilation | None:
+    """Return how the run was compiled; None for a recipe that compiles nothing."""
+    if not plan.recipe.get("compile"):
+        return None
+    counts = timeline.ranks[0].result.compiler or {}
+    hits = counts.get("cache_hits") or 0
+    made = (counts.get("cache_misses") or 0) + (counts.get("cache_bypasses") or 0)
+    cache: Cache | None = None
+    if hits or made:
+        cache = "cold" if not hits else "mixed" if made else "warm"
+    counted = {name: counts.get(name) for name in Compilation.model_fields}
+    return Compilation.model_validate(counted | {
+        "cache": cache,
+        "reason": None if cache else message("compiler_uncounted"),
+        "graphs_while_measured": max(x.phases["train"].graphs_compiled for x in timeline.ranks),
+    })  # fmt: skip
 
 
 def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
@@ -171,6 +212,23 @@ def _entries(
     }
 
 
+def measured(plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None) -> Record:
+    """Return a record with what was measured alone: the fields from which others are computed."""
+    environment, ranks = _environment(timeline), _ranks(timeline)
+    return Record.model_construct(
+        plan=plan,
+        environment=environment,
+        ranks=ranks,
+        counts=counts_of(ranks, environment["job"]),
+        spans=spans_of(ranks),
+        steps=_steps(timeline),
+        quality=_quality(plan, timeline),
+        compilation=_compilation(plan, timeline),
+        telemetry=telemetry,
+        labels=labels_of(plan, ranks),
+    )
+
+
 def reduce(run_dir: Path) -> Record:
     """Compute the record of ``run_dir`` from its plan and events.
 
@@ -186,15 +244,8 @@ def reduce(run_dir: Path) -> Record:
         ) from error
     samples = telemetry_of.read_samples(run_dir, timeline) if plan.sample_every_s else []
     telemetry = telemetry_of.summarize(samples, timeline) if samples else None
-    computed = figures_of.compute(
-        timeline,
-        precision=plan.recipe["precision"],
-        recipe_warmup_steps=plan.recipe["warmup_steps"],
-        work_unit=plan.about.work_unit,
-        given_tflops=plan.peak_tflops,
-        telemetry=telemetry,
-        on_processor=plan.device.vendor == "cpu",
-    )
+    known = measured(plan, timeline, telemetry)
+    computed = figures_of.compute(known)
     own = _own(plan, timeline, computed)
     # The installed case declares the units of its figures; a plan of an earlier version does not.
     page = cases.load(plan.case).page if own.figures else plan.about.page
@@ -202,43 +253,21 @@ def reduce(run_dir: Path) -> Record:
     ending = cause.find(timeline, plan.target)
     if ending.status in ("passed", "target_missed"):
         ending = checks.broken(plan, timeline, figures) or ending
-    steps, quality = _steps(timeline), _quality(plan, timeline)
+    known = known.model_copy(update={"figures": figures, "status": ending.status})
+    doubts = findings.find(known, timeline)
+    notes = [*own.notes, *findings.notes(known)]
+    known = known.model_copy(update={"findings": doubts, "notes": notes})
     launch = timeline.launcher.launch
-    cut_off = not timeline.finished and any(rank.steps for rank in timeline.ranks)
-    labels = [*plan.labels, *(["partial"] if cut_off else [])]
-    inputs = findings.Inputs(plan, timeline, figures, telemetry)
-    doubts, notes = findings.find(inputs), [*own.notes, *findings.notes(inputs, steps, quality)]
-    swings = [rank.facts.matmul_swing for rank in timeline.ranks]
-    return Record(
-        suite=Suite(version=__version__),
-        run_id=plan.run_id,
-        case_key=plan.case_key,
-        started=launch.started,
-        status=ending.status,
-        cause=ending.cause,
-        trust=of_launch(
-            passed=ending.status == "passed",
-            labels=labels,
-            notes=[*doubts, *notes],
-            figures=figures,
-            swing=max((swing for swing in swings if swing is not None), default=None),
-        ),
-        plan=plan,
-        argv=launch.argv,
-        environment=_environment(timeline),
-        counts=_counts(timeline),
-        spans=_spans(timeline),
-        ranks=_ranks(timeline),
-        steps=steps,
-        compilation=compilation(plan, timeline),
-        telemetry=telemetry,
-        series=RunSeries(lines=list(lines_of(samples))),
-        figures=figures,
-        quality=quality,
-        fix_hp=plan.fix_hp,
-        extra=plan.extra,
-        labels=labels,
-        findings=doubts,
-        notes=notes,
-        evidence=evidence(run_dir),
-    )
+    return Record.model_validate(dict(known) | {
+        "suite": Suite(version=__version__),
+        "run_id": plan.run_id,
+        "case_key": plan.case_key,
+        "started": launch.started,
+        "cause": ending.cause,
+        "trust": of_launch(known),
+        "argv": launch.argv,
+        "series": RunSeries(lines=list(lines_of(samples))),
+        "fix_hp": plan.fix_hp,
+        "extra": plan.extra,
+        "evidence": evidence(run_dir),
+    })  # fmt: skip

@@ -1,14 +1,20 @@
-"""The numbers of a record with their bounds, and the facts of machines, devices and jobs in it."""
+"""The numbers of a record with their bounds; sums over windows; facts of machines and jobs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
 
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict, with_config
 
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
+
+from trainmark.protocols import Counts
+
+if TYPE_CHECKING:
+    from trainmark.rank.events import Window
 
 # Bounds within which all real values lie and no later computation overflows.
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
@@ -101,3 +107,75 @@ class HangGroup(TypedDict):
     where: str
     count: Count
     steps: list[Count]
+
+
+PhaseName = Literal["compile", "warmup", "train"]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+@dataclass(slots=True)
+class Phase:
+    """Sums over the windows of one phase on one rank.
+
+    ``wait_ns``: for data; ``parts_ns``: of the stages of steps, by name; ``model_flops``: None if a
+    window has none; ``tokens``: without padding.
+    """
+
+    windows: Count = 0
+    windows_ns: Count = 0
+    step_ns: Count = 0
+    wait_ns: Count = 0
+    steps: Count = 0
+    micro_batches: Count = 0
+    samples: Count = 0
+    sequences: Count = 0
+    tokens: Count = 0
+    tokens_padded: Count = 0
+    graphs_compiled: Count = 0
+    model_flops: Number | None = 0.0
+    parts_ns: dict[str, Count] = field(default_factory=dict)
+
+    def add(self, window: Window, samples: int) -> None:
+        """Take a window of the phase, in which so many samples were trained."""
+        self.windows += 1
+        self.windows_ns += window.end_ns - window.start_ns
+        self.step_ns += sum(window.step_ns)
+        self.wait_ns += sum(window.wait_ns)
+        self.steps += len(window.step_ns)
+        self.samples += samples
+        self.micro_batches += window.micro_batches
+        self.sequences += window.sequences
+        self.tokens += window.tokens
+        self.tokens_padded += window.tokens_padded
+        self.graphs_compiled += window.graphs_compiled
+        if window.model_flops is None or self.model_flops is None:
+            self.model_flops = None
+        else:
+            self.model_flops += window.model_flops
+        for part, spent_ns in window.parts_ns.items():
+            self.parts_ns[part] = self.parts_ns.get(part, 0) + spent_ns
+
+    @property
+    def counts(self) -> Counts:
+        """Return what the phase trained."""
+        return Counts(self.samples, self.sequences, self.tokens, self.tokens_padded)
+
+
+class RankSums:
+    """What a rank trained, by phase and over all."""
+
+    phases: dict[PhaseName, Phase]
+
+    @property
+    def counts(self) -> Counts:
+        """Return what the rank trained."""
+        return sum((phase.counts for phase in self.phases.values()), Counts())
+
+    @property
+    def steps(self) -> int:
+        """Return the optimizer steps that the rank reported."""
+        return self.sum_of("steps")
+
+    def sum_of(self, name: str) -> int:
+        """Return the sum of a field of all phases."""
+        return sum(getattr(phase, name) for phase in self.phases.values())

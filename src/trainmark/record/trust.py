@@ -13,9 +13,9 @@ from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from trainmark.record.record import FigureEntry, Grade, Record, Verification
+    from trainmark.record.record import Grade, Record, Verification
 
 MOST_CV = 0.1
 MOST_SWING = 0.1
@@ -56,30 +56,20 @@ def graded(reasons: Iterable[Message]) -> Trust:
     return Trust(grade=grade, reasons=[*grave, *noisy])
 
 
-def of_launch(
-    *,
-    passed: bool,
-    labels: Sequence[str],
-    notes: Sequence[Message],
-    figures: Mapping[str, FigureEntry],
-    swing: float | None,
-) -> Trust:
-    """Return the trust in one launch.
-
-    Args:
-        notes: the record's notes and findings.
-        swing: change of the matmul rate during its measurement, as a share; None: unknown.
-    """
-    reasons = [] if passed else [message("trust_not_passed")]
-    if SIMULATED in labels:
+def of_launch(record: Record) -> Trust:
+    """Return the trust in one launch, from its status, labels, figures, findings and notes."""
+    reasons = [] if record.passed else [message("trust_not_passed")]
+    if SIMULATED in record.labels:
         reasons.append(message("trust_simulated_device"))
-    if "generated-data" in labels:
+    if "generated-data" in record.labels:
         reasons.append(message("trust_generated_data"))
-    reasons += [note for note in notes if note.code in _NOISY | _GRAVE]
-    cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
+    told = (*record.findings, *record.notes)
+    reasons += [note for note in told if note.code in _NOISY | _GRAVE]
+    cv = record.figure("step_time_cv")
     if cv is not None and cv > 100 * MOST_CV:
         reasons.append(message("trust_cv", cv=cv / 100))
-    if swing is not None and swing > MOST_SWING:
+    swing = max(rank.matmul_swing or 0.0 for rank in record.ranks)
+    if swing > MOST_SWING:
         reasons.append(message("trust_swing", swing=swing))
     return graded([*reasons, _few(1)])
 

@@ -49,7 +49,8 @@ def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
     found: list[Difference] = []
     try:
-        found += (one for one in identities(record) if not _alike(*one[1:]))
+        for place, recorded, computed in identities(record):
+            found += _differences(recorded, computed, place)
     except (LookupError, ArithmeticError, ValueError) as error:
         # A rank, span or bound that others name is absent or outside its domain.
         found.append(("record", type(error).__name__, "values that fit each other"))

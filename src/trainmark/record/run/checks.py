@@ -46,12 +46,6 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
     return None
 
 
-def samples_per_epoch(plan: Plan, timeline: RunTimeline) -> int:
-    """Return the samples of a whole epoch over all ranks: of the data, or as the job declares."""
-    own = timeline.ranks[0].facts.samples_per_epoch
-    return plan.data.train_samples if own is None else own
-
-
 def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
     """Compare the steps of all ranks with each other and with the global batch."""
     series, steps = timeline.series, [rank.steps for rank in timeline.ranks]
@@ -73,7 +67,8 @@ def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
 def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
     """Compare epochs with the data, and tokens with the length of a sequence."""
     whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in timeline.ranks)
-    expected = samples_per_epoch(plan, timeline)
+    own = timeline.ranks[0].facts.samples_per_epoch
+    expected = plan.data.train_samples if own is None else own
     for epoch in sorted({epoch for rank in timeline.ranks for epoch in rank.samples_of_epochs}):
         samples = sum(rank.samples_of_epochs[epoch] for rank in timeline.ranks)
         if samples > expected or (epoch < whole and samples != expected):

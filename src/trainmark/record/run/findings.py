@@ -1,30 +1,26 @@
 """Findings, which make figures doubtful, and notes: neither fails a run.
 
-Owns their thresholds. Computed from events, plan and figures alone.
+Owns their thresholds. Almost all are computed from the record, so that a check of it against
+itself finds one that was taken out; the others from events.
 """
 
 from __future__ import annotations
 
 from itertools import groupby
 from math import sqrt
-from statistics import median_high
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import fmean, median_high, median_low, pstdev
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.devices.cores import cores_of_rank
-from trainmark.record.compilation import graphs_while_measured
+from trainmark.devices.cores import compact, cores_of_rank
 from trainmark.record.run import usage
-from trainmark.record.run.checks import samples_per_epoch
-from trainmark.record.run.unlike import node_facts, slow_ranks, unlike_nodes
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trainmark.plan.plan import Plan
-    from trainmark.record.record import FigureEntry, Quality, Steps
-    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.record import Record
     from trainmark.record.run.timeline import RunTimeline
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
@@ -38,7 +34,6 @@ _ROUNDING = 1e-12
 _LEAST_UPDATES = 0.9
 # Marks of a step and the host's clock around a window time the same work.
 _CLOCK_TOLERANCE = 0.1
-_CLOCK_FLOOR_S = 0.1  # in shorter windows, the time between the two dominates
 # Batches that wait ready when measuring begins were read before: their reading is not measured.
 _READ_BEFORE = 0.1
 _FEW_ROWS, _LEAST_DISTINCT = 8, 0.9  # real data hold some rows twice
@@ -47,28 +42,32 @@ _FLOPS_TOLERANCE = 0.2
 _SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
 _MOST_OF_A_CODE = 8  # what a thousand ranks have in common is not said a thousand times
-_NS_PER_S = 1e9
+_SLOW = 0.05  # of the ranks' median step; devices of one product differ by less
+_FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decides
+_MOST_SKEW_S = 1.0  # of wall clocks, beyond which logs of nodes cannot be read beside each other
 _GIB = 2**30
 
 
-class Inputs(NamedTuple):
-    """The data from which findings and notes are computed."""
-
-    plan: Plan
-    timeline: RunTimeline
-    figures: dict[str, FigureEntry]
-    telemetry: Telemetry | None = None
-
-
-def find(run: Inputs) -> list[Message]:
+def find(record: Record, timeline: RunTimeline) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
+    return _few([*doubts(record), *_of_events(record, timeline)])
+
+
+def notes(record: Record) -> list[Message]:
+    """Return the notes that a careful reader needs beside the figures."""
+    rules = (_on_steps, _on_quality, _on_conditions, _many_threads)
+    found = [note for rule in rules for note in rule(record)]
+    return _few([*found, *usage.notes(record.telemetry)])
+
+
+def doubts(record: Record) -> list[Message]:
+    """Return the findings that the record itself tells."""
     rules = (
-        _long_evaluation, _constant_loss, _flops, _own_epoch, _evaluated_rows, _few_updates,
-        _clocks, _slow_devices, _repeated_rows,
+        _long_evaluation, _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices,
+        _slow_ranks, _unlike_nodes,
     )  # fmt: skip
-    doubts = [found for rule in rules for found in rule(run)]
-    doubts += [*slow_ranks(run.timeline, run.plan.nproc), *unlike_nodes(node_facts(run.timeline))]
-    return _few([*doubts, *usage.throttled(run.telemetry)])
+    found = [one for rule in rules for one in rule(record)]
+    return [*found, *usage.throttled(record.telemetry)]
 
 
 def _few(found: Iterable[Message]) -> list[Message]:
@@ -82,185 +81,180 @@ def _few(found: Iterable[Message]) -> list[Message]:
     return kept
 
 
-def _long_evaluation(run: Inputs) -> Iterator[Message]:
+def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
+    """Yield what only events tell: of epochs, updates, rows and counted FLOPs."""
+    rank, planned = timeline.ranks[0], record.plan.data.train_samples
+    own = rank.facts.samples_per_epoch
+    if own not in (None, planned):
+        yield message("own_epoch", samples=own, rows=planned)
+    skipped = record.counts.skipped_steps or 0
+    updates = rank.steps if rank.parameters is None else rank.parameters.updates
+    if updates < _LEAST_UPDATES * (rank.steps - skipped):
+        yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
+    rows = [row for one in timeline.ranks for row in one.result.rows]
+    distinct = len(set(rows))
+    if len(rows) >= _FEW_ROWS and distinct < _LEAST_DISTINCT * len(rows):
+        yield message("rows_repeated", rows=len(rows), distinct=distinct)
+    for one in timeline.ranks:
+        claimed, counted = one.phases["compile"].model_flops, one.result.flops_counted
+        if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
+            yield message("flops_above_counted", rank=one.rank, claimed=claimed / 1e9,
+                          counted=counted / 1e9, share=claimed / counted)  # fmt: skip
+
+
+def _long_evaluation(record: Record) -> Iterator[Message]:
     """Compare the time per evaluated row with the time per trained sample."""
-    rank, samples = run.timeline.ranks[0], run.timeline.counts.samples
-    rows = sum(event.samples for event in rank.evaluations)
-    trained_s = sum(phase.windows_ns for phase in rank.phases.values()) / _NS_PER_S
-    evaluated_s = rank.evaluate_ns / _NS_PER_S
+    rank, samples = record.ranks[0], record.counts.samples
+    rows = sum(one.samples for one in record.quality.history)
+    trained_s, evaluated_s = rank.sum_of("windows_ns") / 1e9, rank.spans_ns["evaluate"] / 1e9
     if not (rows and samples and trained_s) or evaluated_s < _EVALUATION_FLOOR_S:
         return
     row_s, sample_s = evaluated_s / rows, trained_s / samples
     if row_s > _EVALUATION_FACTOR * sample_s:
         yield message(
-            "evaluation_far_longer",
-            evaluation_s=evaluated_s,
-            rows=rows,
-            row_s=row_s,
-            sample_s=sample_s,
-            factor=row_s / sample_s,
-            limit=_EVALUATION_FACTOR,
-        )
+            "evaluation_far_longer", evaluation_s=evaluated_s, rows=rows, row_s=row_s,
+            sample_s=sample_s, factor=row_s / sample_s, limit=_EVALUATION_FACTOR,
+        )  # fmt: skip
 
 
-def _constant_loss(run: Inputs) -> Iterator[Message]:
+def _constant_loss(record: Record) -> Iterator[Message]:
     """Yield a finding if the loss is the same in every step, up to rounding of means over ranks."""
-    loss = run.timeline.series.loss
+    loss = np.array(record.steps.loss, np.float64)
     if len(loss) >= _CONSTANT_LOSS_STEPS and np.ptp(loss) <= _ROUNDING * abs(loss[0]):
         yield message("loss_never_changes", loss=float(loss[0]), steps=len(loss))
 
 
-def _flops(run: Inputs) -> Iterator[Message]:
-    rate = run.figures["model_flops_per_device"].value
-    matmul = run.figures["matmul_flops_per_device"].value
+def _flops(record: Record) -> Iterator[Message]:
+    rate, matmul = (record.figure(f"{x}_flops_per_device") for x in ("model", "matmul"))
     if rate and matmul and rate > matmul:
-        yield message(
-            "flops_above_preflight",
-            tflops=rate / 1e12,
-            matmul_tflops=matmul / 1e12,
-            share=rate / matmul,
-        )
-    for rank in run.timeline.ranks:
-        claimed, counted = rank.phases["compile"].model_flops, rank.result.flops_counted
-        if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
-            yield message("flops_above_counted", rank=rank.rank, claimed=claimed / 1e9,
-                          counted=counted / 1e9, share=claimed / counted)  # fmt: skip
+        yield message("flops_above_preflight", tflops=rate / 1e12, matmul_tflops=matmul / 1e12,
+                      share=rate / matmul)  # fmt: skip
 
 
-def _clocks(run: Inputs) -> Iterator[Message]:
+def _evaluated_rows(record: Record) -> Iterator[Message]:
+    """Compare the rows of the last evaluation with the validation data."""
+    scored, rows = record.quality.eval_samples, record.plan.data.eval_samples
+    if scored not in (None, rows):
+        yield message("evaluated_rows", scored=scored, rows=rows)
+
+
+def _clocks(record: Record) -> Iterator[Message]:
     """Compare the steps' time by the device's marks with their windows' by the host's clock.
 
     They differ if a mark is taken before the work it should follow, or runs at another rate.
     """
-    for rank in run.timeline.ranks:
+    for rank in record.ranks:
         phase = rank.phases["train"]
-        windows_s, steps_s = phase.windows_ns / _NS_PER_S, phase.step_ns / _NS_PER_S
-        if windows_s < _CLOCK_FLOOR_S:
-            continue
-        if abs(1 - steps_s / windows_s) > _CLOCK_TOLERANCE:
+        windows_s, steps_s = phase.windows_ns / 1e9, phase.step_ns / 1e9
+        if phase.windows_ns >= _FLOOR_NS and abs(1 - steps_s / windows_s) > _CLOCK_TOLERANCE:
             yield message(
                 "steps_beside_windows", rank=rank.rank, steps_s=steps_s, windows_s=windows_s
             )
 
 
-def _own_epoch(run: Inputs) -> Iterator[Message]:
-    """Yield a finding if the job declares an epoch that differs from its training data."""
-    samples = samples_per_epoch(run.plan, run.timeline)
-    if samples != run.plan.data.train_samples:
-        yield message("own_epoch", samples=samples, rows=run.plan.data.train_samples)
-
-
-def _evaluated_rows(run: Inputs) -> Iterator[Message]:
-    """Compare the rows of the last evaluation with the validation data."""
-    rows = run.plan.data.eval_samples
-    for event in run.timeline.ranks[0].evaluations[-1:]:
-        if event.samples != rows:
-            yield message("evaluated_rows", scored=event.samples, rows=rows)
-
-
-def _few_updates(run: Inputs) -> Iterator[Message]:
-    """Yield a finding for steps that used batches and time but changed no parameter."""
-    rank = run.timeline.ranks[0]
-    if rank.parameters is None:
-        return
-    skipped = rank.result.job.get("skipped_steps") or 0
-    updates = rank.parameters.updates
-    if updates < _LEAST_UPDATES * (rank.steps - skipped):
-        yield message("few_updates", updates=updates, steps=rank.steps, skipped=skipped)
-
-
-def _repeated_rows(run: Inputs) -> Iterator[Message]:
-    """Count the distinct rows among first rows of batches of an epoch, over all ranks."""
-    rows = [row for rank in run.timeline.ranks for row in rank.result.rows]
-    distinct = len(set(rows))
-    if len(rows) >= _FEW_ROWS and distinct < _LEAST_DISTINCT * len(rows):
-        yield message("rows_repeated", rows=len(rows), distinct=distinct)
-
-
-def _slow_devices(run: Inputs) -> Iterator[Message]:
+def _slow_devices(record: Record) -> Iterator[Message]:
     """Compare each device's matmul rate in preflight with the median of all of the same product.
 
-    Only devices of the same product that ranks do not share. Of two, the slower is compared with
-    the faster.
+    Only devices that ranks do not share. Of two, the slower is compared with the faster.
     """
+    if record.plan.device.torch_type == "cpu":
+        return
     rates: dict[str, dict[int, float]] = {}
-    for rank in run.timeline.ranks:
-        rate = rank.facts.matmul_flops_per_second
-        product = rank.facts.device.get("name")
-        if rate and product and rank.facts.shares_cores is False:
-            rates.setdefault(product, {})[rank.rank] = rate
+    for rank, device in zip(record.ranks, record.environment["devices"], strict=True):
+        if rank.matmul_flops_per_second and device and "name" in device:
+            known = rates.setdefault(device["name"], {})
+            known[rank.rank] = rank.matmul_flops_per_second
     for product, known in rates.items():
-        usual = median_high(known.values()) if len(known) > 1 else 0.0
+        usual = median_high(known.values())
         for number, rate in known.items():
-            if rate < (1 - _SLOW_DEVICE) * usual:
+            if rate < (1 - _SLOW) * usual:
                 yield message(
                     "slow_device", rank=number, device=product, tflops=rate / 1e12,
                     others_tflops=usual / 1e12, share=1 - rate / usual,
                 )  # fmt: skip
 
 
-def notes(run: Inputs, steps: Steps, quality: Quality) -> list[Message]:
-    """Return the notes that a careful reader needs beside the figures."""
-    found = [
-        *_on_steps(steps, quality),
-        *_on_quality(run.plan, quality),
-        *_on_conditions(run),
-        *usage.notes(run.telemetry),
-    ]
-    return _few(found)
+def _slow_ranks(record: Record) -> Iterator[Message]:
+    """Yield the rank with the longest steps, and the one that waits longest for data.
+
+    The median is the lower one: of two ranks, the slower is compared with the faster.
+    """
+    nproc = record.plan.nproc
+    measured = [x for x in record.ranks if x.phases["train"].windows_ns >= _FLOOR_NS]
+    if not measured:
+        return
+    # The median: ranks begin a window up to a step apart, and those that begin first wait in it.
+    steps_s = {rank.rank: (rank.step_ns or 0) / 1e9 for rank in measured}
+    waits_s = {rank.rank: (rank.wait_ns or 0) / 1e9 for rank in measured}
+    step_s = median_low(steps_s.values()) or 1e-9
+    for code, taken in (("slow_rank", steps_s), ("slow_data", waits_s)):
+        usual_s = median_low(taken.values())
+        slow = [rank for rank in taken if taken[rank] - usual_s > _SLOW * step_s]
+        if slow:
+            rank = max(slow, key=taken.__getitem__)
+            yield message(
+                code, rank=rank, node=rank // nproc, own_s=taken[rank], median_s=usual_s,
+                share=(taken[rank] - usual_s) / step_s, slow=len(slow),
+                nodes=len({other // nproc for other in slow}),
+            )  # fmt: skip
 
 
-def _on_steps(steps: Steps, quality: Quality) -> Iterator[Message]:
-    if steps.steady is False:
-        yield message("not_steady", drift=steps.drift)
+def _unlike_nodes(record: Record) -> Iterator[Message]:
+    """Yield nodes whose hardware or versions differ from the first, and clocks that are off."""
+    found = record.environment.get("nodes", [])
+    names = dict.fromkeys(name for node in found for name in node["differs"])
+    if names:
+        unlike = compact(number for number, node in enumerate(found) if node["differs"])
+        yield message("nodes_differ", nodes=unlike, names=", ".join(names))
+    skews = {number: node["skew_s"] or 0.0 for number, node in enumerate(found)}
+    off = [number for number, skew_s in skews.items() if abs(skew_s) > _MOST_SKEW_S]
+    if off:
+        node = max(off, key=lambda number: abs(skews[number]))
+        yield message("clock_skew", node=node, skew_s=skews[node], nodes=compact(off))
+
+
+def _on_steps(record: Record) -> Iterator[Message]:
+    steps = record.steps
     if steps.steady is None:
         yield message("steadiness_unknown")
+    elif not steps.steady:
+        yield message("not_steady", drift=steps.drift)
     known = [loss for loss in steps.loss if loss is not None]
     tenth = len(known) // 10
-    if quality.history or tenth == 0:
+    if record.quality.history or tenth == 0:
         return  # an evaluation is more informative than the training loss
-    (first, first_error), (last, last_error) = _mean(known[:tenth]), _mean(known[-tenth:])
-    if first - last <= 2 * sqrt(first_error**2 + last_error**2):  # within the steps' noise
-        yield message("loss_did_not_fall", first=first, last=last)
+    first, last = known[:tenth], known[-tenth:]
+    noise = sqrt((pstdev(first) ** 2 + pstdev(last) ** 2) / tenth)
+    if fmean(first) - fmean(last) <= 2 * noise:
+        yield message("loss_did_not_fall", first=fmean(first), last=fmean(last))
 
 
-def _mean(values: list[float]) -> tuple[float, float]:
-    """Return the mean and its standard error."""
-    mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / len(values)
-    return mean, sqrt(variance / len(values))
+def _on_quality(record: Record) -> Iterator[Message]:
+    """Yield a target that was missed and need not be met, and a quality that none can have.
 
-
-def _on_quality(plan: Plan, quality: Quality) -> Iterator[Message]:
+    Above the best possible by three standard errors of an accuracy on these rows; for an error
+    metric the variance over samples is not known here.
+    """
+    plan, quality = record.plan, record.quality
     metric, value, best = quality.metric, quality.value, quality.best_possible
-    required = plan.target is None or plan.target.required
     if value is None:
         return
-    if quality.reached is False and not required:
+    if quality.reached is False and not (plan.target is None or plan.target.required):
         yield message(
             "target_missed_not_required", metric=metric, value=value, target=quality.target
         )
-    if above_best(plan, quality):
-        yield message("quality_above_best", metric=metric, value=value, best=best)
+    if best and plan.about.higher_is_better:
+        noise = sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
+        if value > best + 3 * noise:
+            yield message("quality_above_best", metric=metric, value=value, best=best)
 
 
-def above_best(plan: Plan, quality: Quality) -> bool:
-    """Tell whether a quality is above the best possible by more than its noise.
-
-    Three standard errors of an accuracy on these rows; for an error metric the variance over
-    samples is not known here.
-    """
-    value, best = quality.value, quality.best_possible
-    if value is None or not best or not plan.about.higher_is_better:
-        return False
-    return value > best + 3 * sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
-
-
-def _on_conditions(run: Inputs) -> Iterator[Message]:
-    others = run.timeline.others_cpu_share
+def _on_conditions(record: Record) -> Iterator[Message]:
+    plan, environment = record.plan, record.environment
+    others = environment["others_cpu_share"]
     if others is not None and others > BUSY_SHARE:
         yield message("machine_busy", share=others)
-    for user in run.timeline.launcher.launch.environment.get("device_users", ()):
+    for user in environment.get("device_users", ()):
         if user["computes"]:
             yield message(
                 "device_shared" if user["used_bytes"] is not None else "device_shared_unknown",
@@ -268,33 +262,31 @@ def _on_conditions(run: Inputs) -> Iterator[Message]:
                 process=user["process"],
                 gib=(user["used_bytes"] or 0) / _GIB,
             )
-    recipe, steps = run.plan.recipe, run.timeline.ranks[0].phases["train"].steps
-    ahead, batches = recipe["read_ahead_batches"], steps * recipe["grad_accum_steps"]
-    if steps and ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * batches):
+    ahead = plan.recipe.get("read_ahead_batches", 0)
+    batches = record.ranks[0].phases["train"].steps * plan.recipe["grad_accum_steps"]
+    if batches and ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * batches):
         yield message("read_before_measured", ahead=ahead, batches=batches)
-    graphs = graphs_while_measured(run.timeline)
+    graphs = max(rank.phases["train"].graphs_compiled for rank in record.ranks)
     if graphs:
         yield message("compiled_while_measured", graphs=graphs)
-    if resumed := run.plan.resumed:
+    if resumed := plan.resumed:
         yield message("resumed", steps=resumed.progress.steps, runs=", ".join(resumed.runs))
-    if "oversubscribed" in run.plan.labels:
+    if "oversubscribed" in plan.labels:
         yield message("oversubscribed")
-    yield from _many_threads(run)
-    for rank in run.timeline.ranks:
+    for rank in record.ranks:
         if rank.malformed_lines:
             yield message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)
 
 
-def _many_threads(run: Inputs) -> Iterator[Message]:
+def _many_threads(record: Record) -> Iterator[Message]:
     """Yield a note for the first rank with more threads than cores that can run them."""
-    total = run.timeline.launcher.launch.environment.get("cpu_cores")
-    for rank in run.timeline.ranks:
-        placed = rank.facts.placement or {}
-        own, threads = placed.get("usable_cores"), placed.get("threads")
-        if not (own and threads):
+    plan, total = record.plan, record.environment.get("cpu_cores")
+    shared = plan.device.torch_type == "cpu"
+    for number, placed in enumerate(record.environment["placement"]):
+        if placed is None or not (own := placed.get("usable_cores")):
             continue
-        shared = rank.facts.shares_cores is True
-        cores = cores_of_rank(own, total=total or own, ranks=run.plan.nproc, shared=shared)
-        if threads > cores:
-            yield message("more_threads_than_cores", rank=rank.rank, threads=threads, cores=cores)
+        cores = cores_of_rank(own, total=total or own, ranks=plan.nproc, shared=shared)
+        if placed["threads"] > cores:
+            yield message("more_threads_than_cores", rank=number, threads=placed["threads"],
+                          cores=cores)  # fmt: skip
             return

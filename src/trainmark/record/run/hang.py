@@ -48,7 +48,8 @@ def message_of(timeline: RunTimeline, stop: Stop, found: Sequence[HangGroup]) ->
         "limit_s": stop.timeout_s, "steps": max((rank.steps for rank in ranks), default=0),
     }  # fmt: skip
     phases = [phase for rank in ranks for phase in rank.phases.values() if phase.steps]
-    quiet_ns = stop.t_ns - max((x.end_ns for x in phases), default=timeline.launch_ns)
+    ends_ns = [end_ns for rank in ranks for _, end_ns in rank.edges_ns.values()]
+    quiet_ns = stop.t_ns - max(ends_ns, default=timeline.launch_ns)
     # The stricter state wins: where ranks are in a collective, one in a backward pass may compute.
     alike = ([x for x in found if x["state"] == state] for state in ("collective", "waits"))
     waiting = next(filter(None, alike), [])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from trainmark.devices.cores import compact
 from trainmark.rank.events import (
     JOB_EVENTS_FILE,
     AgentExit,
@@ -28,6 +29,11 @@ from trainmark.rank.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from trainmark.rank.events import Facts
+    from trainmark.record.record import NodeFacts
+
+_COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
 
 def by_name(events: Iterable[Event]) -> dict[str, Any]:
@@ -188,3 +194,23 @@ def _first_stop(stops: list[Stop]) -> Stop:
         stacks=[file for one in stops for file in one.stacks],
         hang=[group for one in stops for group in one.hang],
     )
+
+
+def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> list[NodeFacts]:
+    """Return what the nodes of a run on several reported, by number.
+
+    Args:
+        told: by each rank of its device.
+    """
+    found: list[dict[str, str]] = []
+    for node in nodes:
+        launch, first = node.events.get("launch"), told[node.ranks[0]]
+        machine = {} if launch is None else launch.environment
+        facts = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
+        facts["device"] = first and first.device.get("name")
+        found.append({name: str(x) for name, x in facts.items() if x is not None})
+    unlike = [{k: x for k, x in own.items() if x != found[0].get(k, x)} for own in found]
+    return [
+        {"ranks": compact(x.ranks), "finished": x.finished, "skew_s": x.skew_s, "differs": differs}
+        for x, differs in zip(nodes, unlike, strict=True)
+    ]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from trainmark.record.run.over_time import Array
     from trainmark.record.run.timeline import RunTimeline
+    from trainmark.record.shapes import PhaseName
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9
@@ -178,10 +179,9 @@ def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     """
     start_ns = timeline.launch_ns
     found: dict[IntervalName, tuple[int, int]] = {"run": (start_ns, timeline.end_ns or start_ns)}
-    windows: dict[IntervalName, tuple[str, ...]] = {"train": PHASES, "measured": ("train",)}
+    windows: dict[IntervalName, tuple[PhaseName, ...]] = {"train": PHASES, "measured": ("train",)}
     for name, names in windows.items():
-        phases = [rank.phases[phase] for rank in timeline.ranks for phase in names]
-        edges = [(phase.start_ns, phase.end_ns) for phase in phases if phase.steps]
+        edges = [x for one in timeline.ranks for at, x in one.edges_ns.items() if at in names]
         if edges:
             found[name] = (min(first for first, _ in edges), max(last for _, last in edges))
     if timeline.ranks[0].target_reached and "train" in found:

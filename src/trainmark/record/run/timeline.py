@@ -14,6 +14,7 @@ from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
 from trainmark.record.run.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
+from trainmark.record.shapes import Phase, PhaseName, RankSums
 from trainmark.record.stats import RankSteps, Series
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.rank.events import Error, Evaluate, Parameters, Synced, Trained, Window
 
 _NO_FACTS, _NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
-PHASES = ("compile", "warmup", "train")
+PHASES: tuple[PhaseName, ...] = ("compile", "warmup", "train")
 SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
     "train", "evaluate", "checkpoint", "finish", "unfinished",
@@ -30,53 +31,7 @@ SPAN_NAMES = (
 
 
 @dataclass(slots=True)
-class Phase:
-    """Sums over the windows of one phase on one rank, and from when to when they are."""
-
-    start_ns: int = 0  # of no meaning without steps, as is the end
-    end_ns: int = 0
-    windows_ns: int = 0
-    windows: int = 0
-    step_ns: int = 0
-    wait_ns: int = 0
-    steps: int = 0
-    samples: int = 0
-    sequences: int = 0
-    tokens: int = 0
-    tokens_padded: int = 0
-    graphs_compiled: int = 0
-    model_flops: float | None = 0.0  # None if a window has none
-    parts_ns: Counter[str] = field(default_factory=Counter)
-
-    def add(self, window: Window, samples: int) -> None:
-        """Take a window of the phase, in which so many samples were trained."""
-        self.start_ns = self.start_ns if self.steps else window.start_ns
-        self.end_ns = window.end_ns
-        self.windows_ns += window.end_ns - window.start_ns
-        self.windows += 1
-        self.step_ns += sum(window.step_ns)
-        self.wait_ns += sum(window.wait_ns)
-        self.steps += len(window.step_ns)
-        self.samples += samples
-        self.sequences += window.sequences
-        self.tokens += window.tokens
-        self.tokens_padded += window.tokens_padded
-        if window.model_flops is None or self.model_flops is None:
-            self.model_flops = None
-        else:
-            self.model_flops += window.model_flops
-        self.graphs_compiled += window.graphs_compiled
-        if window.parts_ns:
-            self.parts_ns.update(window.parts_ns)
-
-    @property
-    def counts(self) -> Counts:
-        """Return what the phase trained."""
-        return Counts(self.samples, self.sequences, self.tokens, self.tokens_padded)
-
-
-@dataclass(slots=True)
-class RankTimeline:
+class RankTimeline(RankSums):
     """The contents of one rank's events."""
 
     rank: int
@@ -85,12 +40,13 @@ class RankTimeline:
     last_ns: int | None = None
     pid: int | None = None
     spans_ns: Counter[str] = field(default_factory=Counter)
-    phases: dict[str, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
-    first_window_ns: int | None = None
+    phases: dict[PhaseName, Phase] = field(
+        default_factory=lambda: {name: Phase() for name in PHASES}
+    )
+    edges_ns: dict[PhaseName, tuple[int, int]] = field(default_factory=dict)  # of phases
     median_step_ns: float | None = None  # of the phase ``train``
     check_ns: int = 0  # of the span ``check`` within training
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
-    micro_batches: int = 0
     epochs: int = 0
     evaluations: list[Evaluate] = field(default_factory=list)
     parameters: Parameters | None = None
@@ -105,11 +61,6 @@ class RankTimeline:
     unfinished_ns: int = 0  # from the last event to the end that only the launcher saw
 
     @property
-    def counts(self) -> Counts:
-        """Return what this rank trained over all phases."""
-        return sum((phase.counts for phase in self.phases.values()), Counts())
-
-    @property
     def work(self) -> RankWork:
         """Return the data from which a case computes its own figures."""
         phase = self.phases["train"]
@@ -122,21 +73,6 @@ class RankTimeline:
         )
 
     @property
-    def steps(self) -> int:
-        """Return the optimizer steps this rank reported."""
-        return sum(phase.steps for phase in self.phases.values())
-
-    @property
-    def wait_ns(self) -> int:
-        """Return the time lost to data over the whole training."""
-        return sum(phase.wait_ns for phase in self.phases.values())
-
-    @property
-    def evaluate_ns(self) -> int:
-        """Return the time in evaluations."""
-        return self.spans_ns.get("evaluate", 0)
-
-    @property
     def train_ns(self) -> int | None:
         """Return the time from training start to end, without the checks of parameters.
 
@@ -144,11 +80,10 @@ class RankTimeline:
         """
         if self.trained is not None:
             return self.trained.end_ns - self.trained.start_ns - self.check_ns
-        ends = [x.end_ns for x in self.phases.values() if x.steps]
-        ends += [event.end_ns for event in self.evaluations]
-        if self.first_window_ns is None or not ends:
+        if not self.edges_ns:
             return None
-        return max(ends) - self.first_window_ns - self.check_ns
+        edges = [*self.edges_ns.values(), *((x.start_ns, x.end_ns) for x in self.evaluations)]
+        return max(end for _, end in edges) - min(start for start, _ in edges) - self.check_ns
 
     @property
     def reported_facts(self) -> bool:
@@ -167,12 +102,13 @@ class RankTimeline:
 
     def move(self, shift_ns: int) -> None:
         """Move every time to a clock that shows ``shift_ns`` more."""
-        for name in ("start_ns", "end_ns", "last_ns", "first_window_ns"):
+        for name in ("start_ns", "end_ns", "last_ns"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name) + shift_ns)
-        for phase in self.phases.values():
-            phase.start_ns += shift_ns
-            phase.end_ns += shift_ns
+        self.edges_ns = {
+            name: (start_ns + shift_ns, end_ns + shift_ns)
+            for name, (start_ns, end_ns) in self.edges_ns.items()
+        }
         for event in filter(None, (self.trained, *self.evaluations, self.error)):
             event.t_ns += shift_ns
             if isinstance(event, events.Timed):
@@ -196,16 +132,6 @@ class RankTimeline:
         spans["other"] = wall - sum(spans.values())
         return spans
 
-    def train_parts_ns(self) -> dict[str, int]:
-        """Return the time of the windows of all phases, by stage."""
-        windows = sum(phase.windows_ns for phase in self.phases.values())
-        steps = sum(phase.step_ns for phase in self.phases.values())
-        return {
-            "data_wait": self.wait_ns,
-            "compute": steps - self.wait_ns,
-            "other": windows - steps,
-        }
-
 
 @dataclass(slots=True)
 class RunTimeline:
@@ -225,10 +151,8 @@ class RunTimeline:
     @property
     def end_ns(self) -> int | None:
         """Return the last rank's end; of ranks that did not finish, as the launcher observed it."""
-        ends = [rank.last_ns for rank in self.ranks if rank.last_ns is not None]
-        if ends and not self.finished:
-            ends += self.launcher.observed_ns
-        return max(ends, default=None)
+        walls = [wall for rank in self.ranks if (wall := rank.wall_ns(self.launch_ns)) is not None]
+        return self.launch_ns + max(walls) if walls else None
 
     @property
     def finished(self) -> bool:
@@ -301,11 +225,10 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
 def _add_window(timeline: RankTimeline, window: Window) -> None:
     samples = sum(window.samples)
     timeline.phases[window.phase].add(window, samples)
-    if timeline.first_window_ns is None:
-        timeline.first_window_ns = window.start_ns
+    first_ns, _ = timeline.edges_ns.get(window.phase, (window.start_ns, 0))
+    timeline.edges_ns[window.phase] = first_ns, window.end_ns
     timeline.epochs = window.epoch + 1
     timeline.samples_of_epochs[window.epoch] += samples
-    timeline.micro_batches += window.micro_batches
     timeline.used_bytes = window.used_bytes
     if window.check_ns:
         _add_check(timeline, window.check_ns)
@@ -347,8 +270,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     if starts and of_nodes and not any("launch" in node.events for node in of_nodes):
         whole.launch.t_ns = min(starts)  # the launcher's clock is another machine's
     for item in ranks:
-        silent = item.end_ns is None and item.error is None and item.last_ns is not None
-        if silent and whole.observed_ns:
-            item.unfinished_ns = max(0, min(whole.observed_ns) - (item.last_ns or 0))
+        if item.end_ns is None and item.error is None and item.last_ns is not None:
+            item.unfinished_ns = max([0, *(seen - item.last_ns for seen in whole.observed_ns)])
     malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
     return RunTimeline(ranks, series, whole, malformed, of_nodes)
