@@ -112,7 +112,7 @@ class HangGroup(TypedDict):
 PhaseName = Literal["compile", "warmup", "train"]
 
 
-@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 @dataclass(slots=True)
 class Phase:
     """Sums over the windows of one phase on one rank.

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from math import nan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -34,8 +34,10 @@ from trainmark.record.run.timeline import PHASES
 from trainmark.record.shapes import Amount, Count, Number  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from trainmark.record.run.over_time import Array
     from trainmark.record.run.timeline import RunTimeline
@@ -99,43 +101,23 @@ class Telemetry(Frozen):
 
 
 class Readings:
-    """The readings of one device, or of the host: time, quantities, throttling, joules."""
+    """The readings of one device, or of the host, in their order; NaN where one tells nothing."""
 
     def __init__(self, *names: str) -> None:
-        self._names = ("time_s", *names, "throttling", "joules")
+        self._names = ("time_s", *names, "joules")
         self._rows = array("d")
-        self._throttling: dict[tuple[str, ...], int] = {}  # a number for each set of reasons
+        self._reasons: list[tuple[str, ...] | None] = []  # for lowered clocks
 
-    def add(
-        self, time_s: float, values: Iterable[float | None], reasons: tuple[str, ...] | None = None
-    ) -> None:
-        """Take a reading.
-
-        Args:
-            values: the quantities, then the joules.
-        """
-        number = None
-        if reasons is not None:
-            number = self._throttling.setdefault(reasons, len(self._throttling))
-        *quantities, joules = values
-        row = (time_s, *quantities, number, joules)
+    def add(self, *row: float | None, reasons: tuple[str, ...] | None = None) -> None:
+        """Take a reading: its time, the quantities, then the joules."""
         self._rows.extend(nan if value is None else value for value in row)
+        self._reasons.append(reasons)
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Return time, quantities, joules and the number of ``reasons`` of each reading, in order.
-
-        NaN where a reading does not tell one; the names are ``time_s``, those of the quantities,
-        ``throttling`` and ``joules``.
-        """
+        """Return ``time_s``, the quantities and ``joules`` of all readings."""
         rows = np.asarray(self._rows).reshape(-1, len(self._names))
-        _, once = np.unique(rows[:, 0], return_index=True)
-        return dict(zip(self._names, rows[once].T, strict=True))
-
-    @property
-    def reasons(self) -> list[tuple[str, ...]]:
-        """Return each set of reasons for lowered clocks, by its number in ``columns``."""
-        return list(self._throttling)
+        return dict(zip(self._names, rows.T, strict=True))
 
     def over(self, intervals: dict[IntervalName, Interval]) -> dict[IntervalName, Use]:
         """Return what was read in each interval."""
@@ -143,30 +125,29 @@ class Readings:
         return {name: self._use(read, interval) for name, interval in intervals.items()}
 
     def _use(self, read: dict[str, Array], interval: Interval) -> Use:
-        start_s, end_s = interval
-        inside = (start_s <= read["time_s"]) & (read["time_s"] <= end_s)
-        times_s, *columns, throttling, _ = (column[inside] for column in read.values())
-        found = (quantity(times_s, values, interval) for values in columns)
-        named = zip(self._names[1:], found, strict=False)
+        all_s, (start_s, end_s) = read["time_s"], interval
+        inside = np.flatnonzero((start_s <= all_s) & (all_s <= end_s))
+        times_s = all_s[inside]
+        found = {x: quantity(times_s, read[x][inside], interval) for x in self._names[1:-1]}
         return Use(
             readings=len(times_s),
-            quantities={name: one for name, one in named if one is not None},
-            throttled=self._shares(times_s, throttling, interval),
-            energy=energy(read["time_s"], read["joules"], interval),
+            quantities={name: one for name, one in found.items() if one is not None},
+            throttled=self._throttled(times_s, inside, interval),
+            energy=energy(all_s, read["joules"], interval),
         )
 
-    def _shares(
-        self, times_s: Array, throttling: Array, interval: Interval
+    def _throttled(
+        self, times_s: Array, inside: NDArray[np.intp], interval: Interval
     ) -> dict[str, float] | None:
         """Return the share of the interval in which each reason held, the largest first."""
-        known = ~np.isnan(throttling)
-        if not known.any():
+        told = [self._reasons[at] for at in inside]
+        known = [at for at, reasons in enumerate(told) if reasons is not None]
+        if not known:
             return None
-        numbers, seconds = throttling[known].astype(int), nearest_s(times_s[known], interval)
         shares: Counter[str] = Counter()
-        by_number = np.bincount(numbers, seconds) / (interval[1] - interval[0])
-        for reasons, share in zip(self._throttling, by_number.tolist(), strict=False):
-            shares.update(dict.fromkeys(reasons, share))
+        of_interval = nearest_s(times_s[known], interval) / (interval[1] - interval[0])
+        for at, share in zip(known, of_interval.tolist(), strict=True):
+            shares.update(dict.fromkeys(told[at] or (), share))
         return {name: min(1.0, share) for name, share in shares.most_common() if share > 0}
 
 
@@ -210,36 +191,29 @@ class Samples:
         default_factory=lambda: defaultdict(lambda: Readings(*_OF_DEVICES))
     )
     host: Readings = field(default_factory=lambda: Readings(*_OF_HOST))
-    faults: dict[tuple[Source, FaultKind], dict[str, Any]] = field(default_factory=dict)
+    faults: list[events.Fault] = field(default_factory=list)
     last_s: float | None = None
     malformed_lines: int = 0
 
     def take(self, file: Path, start_ns: int) -> None:
         """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
-        of_device, of_host = (
-            attrgetter(*_OF_DEVICES, "energy_j"),
-            attrgetter(*_OF_HOST, "package_energy_j"),
-        )
-        if not file.is_file():
-            return  # a note of the record tells
+        of_device = attrgetter(*_OF_DEVICES, "energy_j")
+        of_host = attrgetter(*_OF_HOST, "package_energy_j")
         lines = EventFile(file, read_sample)
-        for line in lines:
+        for line in lines if file.is_file() else ():  # a note of the record tells
             self.last_s = (line.t_ns - start_ns) / NS_PER_S
             match line:
                 case events.SamplerStart():
                     self.start = line
                 case events.Devices():
                     middle_s = self.last_s - line.took_ns / 2 / NS_PER_S
-                    for sample in line.devices:
-                        self.devices[sample.index].add(
-                            middle_s, of_device(sample), sample.throttle_reasons
-                        )
+                    for one in line.devices:
+                        readings = self.devices[one.index]
+                        readings.add(middle_s, *of_device(one), reasons=one.throttle_reasons)
                 case events.Host():
-                    self.host.add(self.last_s - line.took_ns / 2 / NS_PER_S, of_host(line))
+                    self.host.add(self.last_s - line.took_ns / 2 / NS_PER_S, *of_host(line))
                 case events.Fault():
-                    key = line.source, line.kind
-                    fault = self.faults.setdefault(key, {"said": line.said, "times": 0})
-                    fault["times"] += 1
+                    self.faults.append(line)
         self.malformed_lines = lines.malformed_lines
 
     @property
@@ -251,45 +225,43 @@ class Samples:
             found.setdefault(number, []).append(rank)
         return found
 
-    def told_devices(self, spans: dict[IntervalName, Interval]) -> list[DeviceTelemetry]:
-        """Return the devices of its ranks."""
-        return [
-            DeviceTelemetry(
-                node=self.node, ranks=ranks, index=at, over=self.devices[at].over(spans)
-            )
-            for at, ranks in self.ranks_of_devices.items()
-        ]
-
 
 def read_samples(run_dir: Path, timeline: RunTimeline) -> list[Samples]:
     """Return what the sampler of each machine wrote, the first machine first."""
-    if not timeline.nodes:
-        found = [Samples(0, range(len(timeline.ranks)))]
-        found[0].take(run_dir / telemetry_file(None), timeline.launch_ns)
-        return found
-    found = [Samples(node.number, node.ranks) for node in timeline.nodes]
-    for one, node in zip(found, timeline.nodes, strict=True):
-        one.take(run_dir / telemetry_file(node.number), timeline.launch_ns - node.shift_ns)
+    alone = range(len(timeline.ranks))
+    machines: list[tuple[int | None, range, int]] = [
+        (node.number, node.ranks, node.shift_ns) for node in timeline.nodes
+    ]
+    found = []
+    for number, ranks, shift_ns in machines or [(None, alone, 0)]:
+        found.append(Samples(number or 0, ranks))
+        found[-1].take(run_dir / telemetry_file(number), timeline.launch_ns - shift_ns)
     return found
 
 
 def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples, as far as they could be read."""
-    spans = intervals(timeline)
-    faults: dict[tuple[Source, FaultKind], dict[str, Any]] = {}
-    for key, fault in (item for one in samples for item in one.faults.items()):
-        faults.setdefault(key, {"said": fault["said"], "times": 0})["times"] += fault["times"]
-    began = samples[0].start
+    spans, began = intervals(timeline), samples[0].start
+    faults = [(fault.source, fault.kind, fault.said) for one in samples for fault in one.faults]
+    said = {(source, kind): text for source, kind, text in reversed(faults)}  # the first one's
+    times = Counter((source, kind) for source, kind, _ in faults)
     hosts = [one.host.over(spans) for one in samples]
     return Telemetry(
         interval_s=began.interval_s if began else None,
         monitor=began.monitor if began else None,
         host_sources=began.host_sources if began else [],
         intervals_s=spans,
-        devices=[device for one in samples for device in one.told_devices(spans)],
+        devices=[
+            DeviceTelemetry(node=one.node, ranks=ranks, index=at, over=one.devices[at].over(spans))
+            for one in samples
+            for at, ranks in one.ranks_of_devices.items()
+        ],
         host=hosts[0],
         other_hosts=hosts[1:],
-        faults=[SourceFault(source=key[0], kind=key[1], **fault) for key, fault in faults.items()],
+        faults=[
+            SourceFault(source=source, kind=kind, said=said[source, kind], times=number)
+            for (source, kind), number in times.items()
+        ],
         last_s=min((one.last_s for one in samples if one.last_s is not None), default=None),
         malformed_lines=sum(one.malformed_lines for one in samples),
     )
