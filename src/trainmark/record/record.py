@@ -12,8 +12,6 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator, with_c
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
-from typing_extensions import TypedDict
-
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
@@ -28,6 +26,7 @@ from trainmark.record.shapes import (
     Int64,
     JobFacts,
     Machine,
+    NodeFacts,
     Number,
     Phase,
     PhaseName,
@@ -197,16 +196,6 @@ class Trust(Frozen):
 
     grade: Grade
     reasons: list[Message]
-
-
-@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-class NodeFacts(TypedDict):
-    """One of several nodes; ``differs``: its facts that are not those of the first node."""
-
-    ranks: str
-    finished: bool
-    skew_s: Number | None
-    differs: dict[str, str]
 
 
 @with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))

@@ -94,6 +94,16 @@ class Machine(TypedDict, total=False):
     device_users: list[DeviceUser]
 
 
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+class NodeFacts(TypedDict):
+    """One of several nodes; ``differs``: its facts that are not those of the first node."""
+
+    ranks: str
+    finished: bool
+    skew_s: Number | None
+    differs: dict[str, str]
+
+
 @with_config(_FACTS)
 class HangGroup(TypedDict):
     """Ranks that were at one place when their stacks were saved; see ``rank.hang``.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.rank.events import Facts
-    from trainmark.record.record import NodeFacts
+    from trainmark.record.shapes import NodeFacts
 
 _COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
