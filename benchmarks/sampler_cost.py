@@ -44,7 +44,7 @@ def sampling(vendor: str, interval_s: float) -> Iterator[tuple[subprocess.Popen[
         (Path(place) / PLAN_FILE).write_text(json.dumps(plan))
         file = Path(place) / TELEMETRY_FILE
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainmark.rank.telemetry.sampler", place, TELEMETRY_FILE],
+            [sys.executable, "-m", "trainmark.rank.sampler", place, TELEMETRY_FILE],
             stdin=subprocess.PIPE,
         )
         begun = "devices" if vendor == "fake" else "start"

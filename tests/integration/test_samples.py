@@ -17,7 +17,7 @@ from trainmark.rank.events import TELEMETRY_FILE, EventFile
 
 pytestmark = pytest.mark.nightly
 TOOL = "test-smi"
-MODULE = "trainmark.rank.telemetry.sampler"
+MODULE = "trainmark.rank.sampler"
 VENDOR = """
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.devices.tool import Command, ToolMonitor

@@ -118,12 +118,9 @@ def test_every_number_of_a_short_run_is_exact(sync_device: SyncDevice) -> None:
         "end_ns": 2_365,
         "steps": 4,
         "epochs": 1,
-        "samples": outcome.samples,
-        "evaluations": 1,
         "target_reached": False,
         "whole_epochs": 1,
     }
-    assert outcome.samples == sum(sum(window["samples"]) for window in events.named("window"))
     assert (outcome.steps, outcome.epochs, outcome.quality) == (4, 1, 0.75)
 
 
@@ -292,11 +289,9 @@ def test_evaluation_cadence_by_samples(
     )
     outcome = loop.run()
     assert [item["step"] for item in events.named("evaluate")] == evaluated_after
-    assert outcome.evaluations == len(evaluated_after)
     steps = [first for *_, first, _ in phases(events)]
     assert steps == sorted(set(steps))
     assert sum(length for *_, length in phases(events)) == outcome.steps
-    assert outcome.samples == 4 * outcome.steps
 
 
 def test_samples_of_all_ranks_call_for_an_evaluation(sync_device: SyncDevice) -> None:
@@ -305,12 +300,11 @@ def test_samples_of_all_ranks_call_for_an_evaluation(sync_device: SyncDevice) ->
     loop, events = make_loop(
         sync_device, [parts * 6], qualities=[0.5] * 3, eval_every_samples=8, warmup_steps=1
     )
-    outcome = loop.run()
+    loop.run()
     assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
     assert phases(events) == [
         ("compile", 0, 0, 1), ("train", 0, 1, 1), ("train", 0, 2, 2), ("train", 0, 4, 2),
     ]  # fmt: skip
-    assert outcome.samples == 6
 
 
 def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> None:

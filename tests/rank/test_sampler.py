@@ -15,10 +15,10 @@ import pytest
 
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.rank import sampler
 from trainmark.rank.events import SAMPLES, EventFile, EventWriter
-from trainmark.rank.telemetry import sampler
-from trainmark.rank.telemetry.log import SampleLog
-from trainmark.rank.telemetry.sampler import HANGS_AFTER_S, Background, Devices, ticks
+from trainmark.rank.sample_log import SampleLog
+from trainmark.rank.sampler import HANGS_AFTER_S, Background, Devices, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,7 +186,7 @@ def test_a_reading_that_hangs_is_not_started_again(
 
 def test_it_starts_without_torch_and_pydantic() -> None:
     code = (
-        "import sys, trainmark.rank.telemetry.sampler, trainmark.devices\n"
+        "import sys, trainmark.rank.sampler, trainmark.devices\n"
         "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

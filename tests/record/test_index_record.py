@@ -7,7 +7,6 @@ import math
 import pytest
 
 from trainmark.errors import UsageError
-from trainmark.record import index_record
 from trainmark.record.index_record import IndexRecord, rounded
 
 GOOD = {
@@ -55,13 +54,3 @@ def test_what_does_not_fit_is_refused_by_key(key, value, said):
         IndexRecord(**{**GOOD, key: value})
     assert key in str(caught.value)
     assert said in str(caught.value)
-
-
-def test_names_of_work_and_files():
-    name = index_record.model_name("nlp", "gpt", "mp", 16, "fp16", 8)
-    assert name == "nlp_gpt_mp_bs16_fp16_8"
-    endings = {i: index_record.file_name(name, i).removeprefix(name) for i in (1, 2, 3, 6)}
-    assert endings == {1: "_speed", 2: "_mem", 3: "_profile", 6: "_maxbs"}
-    assert index_record.model_name("nlp", "bert_base", "sp", 8, "fp32", 1) == (
-        "nlp_bert_base_sp_bs8_fp32_1"
-    )

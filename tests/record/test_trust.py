@@ -95,7 +95,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     assert said(reduce.reduce(run_dir).trust) == ("noisy", ["machine_busy"])
     user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
     drawing = user | {"computes": False}
-    for users, notes in (([drawing], []), ([drawing, user], ["device_shared_unknown"])):
+    for users, notes in (([drawing], []), ([drawing, user], ["device_shared"])):
         begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
         write_events(run_dir / "events.launcher.jsonl", [begun, agent])
         built = reduce.reduce(run_dir)

@@ -14,7 +14,7 @@ from live_tensors import LiveTensors
 from trainmark import cases
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext, MemoryUse
-from trainmark.rank.fit import memory_that_fits
+from trainmark.rank.agreement import memory_that_fits
 from trainmark.spec import RankMemory
 from trainmark.train.step_memory import PROCESS_BYTES, Prediction
 

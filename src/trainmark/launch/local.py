@@ -154,7 +154,7 @@ def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) ->
         return
     words = [str(folder), telemetry_file(node)]
     with subprocess.Popen(
-        [sys.executable, "-m", "trainmark.rank.telemetry.sampler", *words],
+        [sys.executable, "-m", "trainmark.rank.sampler", *words],
         env=os.environ | processes.IMPORT_VARIABLES | {processes.RUN_VARIABLE: mark},
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
     ) as sampler:  # fmt: skip

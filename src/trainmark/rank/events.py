@@ -150,8 +150,6 @@ class Trained(Timed, tag="trained"):
 
     steps: Count
     epochs: Count
-    samples: Count | None = None
-    evaluations: Count | None = None
     whole_epochs: Count = 0
     check_ns: Spent = 0
     target_reached: bool | None = None
@@ -178,8 +176,6 @@ class Result(Event, tag="result"):
     rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
     used_bytes: Count | None = None
     allocator_peak_bytes: Count | None = None
-    total_bytes: Count | None = None
-    memory_scope: str | None = None
 
 
 class Error(Event, tag="error"):

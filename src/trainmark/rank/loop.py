@@ -89,8 +89,6 @@ class Outcome:
     steps: int = 0
     epochs: int = 0
     whole_epochs: int = 0
-    samples: int = 0
-    evaluations: int = 0
     quality: float | None = None
     target_reached: bool = False
 
@@ -147,8 +145,6 @@ class MeasuredLoop:
             end_ns=self.clock(),
             steps=self.outcome.steps,
             epochs=self.outcome.epochs,
-            samples=self.outcome.samples,
-            evaluations=self.outcome.evaluations,
             target_reached=self.outcome.target_reached,
             whole_epochs=self.outcome.whole_epochs,
             **self._checked(),
@@ -245,7 +241,6 @@ class MeasuredLoop:
             self.job.check()
             self._check_parameters(len(losses))
             self.outcome.steps += len(losses)
-            self.outcome.samples += total.samples
         return more
 
     def _check_parameters(self, steps: int) -> None:
@@ -281,7 +276,6 @@ class MeasuredLoop:
             more["parts"] = {kind: _finite(part) for kind, part in result.breakdown.items()}
         target = self.schedule.target
         self.outcome.quality = result.value
-        self.outcome.evaluations += 1
         self._evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)
         self.emit(

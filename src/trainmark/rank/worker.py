@@ -118,8 +118,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         from trainmark.plan.plan import Plan
         from trainmark.plan.resuming import CHECKPOINTS_DIR
         from trainmark.protocols import JobContext
-        from trainmark.rank.agreement import refuse_other_packages
-        from trainmark.rank.fit import memory_that_fits
+        from trainmark.rank.agreement import memory_that_fits, refuse_other_packages
         from trainmark.rank.loop import MeasuredLoop, Schedule
         from trainmark.rank.parameters import ParameterCheck
         from trainmark.rank.watch import StepWatch
@@ -231,8 +230,6 @@ def _report(  # noqa: PLR0917 - what the rank has
             compiler=compiler_facts(device, context.recipe),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
-            total_bytes=memory.total_bytes,
-            memory_scope=memory.scope,
             rows=rank.rows,
             precision_changed=[
                 f"{name}: {was} -> {now[name]}"

@@ -41,7 +41,7 @@ class IndexRecord:
 
     Args:
         log_file: the log from which it was read.
-        model_name: what ran, as ``model_name`` builds it.
+        model_name: what ran, ``nlp_gpt_sp_bs8_fp32_1``.
         mission_name: one of ``MISSIONS``; empty: no mission.
         direction_id: key of ``DIRECTIONS``.
         run_mode: ``sp`` one process, ``mp`` several.
@@ -110,18 +110,6 @@ def fail_flag(final_result: float, *, failed: bool = False) -> int:
     return int(failed or final_result == 0)
 
 
-def model_name(  # noqa: PLR0917 - the words of the name in their order
-    repository: str, model: str, mode: str, micro_batch_size: int, precision: str, devices: int
-) -> str:
-    """Return the name of a piece of work, ``nlp_gpt_sp_bs8_fp32_1``."""
-    return f"{repository}_{model}_{mode}_bs{micro_batch_size}_{precision}_{devices}"
-
-
-def file_name(model_name: str, index: int) -> str:
-    """Return the file name of a record, ``nlp_gpt_sp_bs8_fp32_1_speed`` for index 1."""
-    return f"{model_name}_{INDEXES[index]}"
-
-
 def index_records(record: Record) -> list[IndexRecord]:
     """Return the speed record in work per second of the whole job, and the memory record in MiB.
 
@@ -145,14 +133,9 @@ def index_records(record: Record) -> list[IndexRecord]:
     if mission is None:
         return []
     mode = "sp" if plan.world_size == 1 else "mp"
-    name = model_name(
-        mission.repository,
-        _model(mission, plan),
-        mode,
-        plan.recipe["micro_batch_size"],
-        plan.recipe["precision"],
-        plan.world_size,
-    )
+    batch, precision = plan.recipe["micro_batch_size"], plan.recipe["precision"]
+    model = f"{mission.repository}_{_model(mission, plan)}"
+    name = f"{model}_{mode}_bs{batch}_{precision}_{plan.world_size}"
     speed, memory = record.figures["final_result"], record.figures["mem"]
     results = (
         (_SPEED, speed.value, speed.unit, record.figure("final_loss")),
@@ -206,7 +189,7 @@ def write_index(record: Record, run_dir: Path) -> list[Path]:
     paths = []
     for item in index_records(record):
         folder.mkdir(exist_ok=True)
-        path = folder / file_name(item.model_name, item.index)
+        path = folder / f"{item.model_name}_{INDEXES[item.index]}"
         paths.append(path)
         if not path.exists():
             with written_whole(path) as file:

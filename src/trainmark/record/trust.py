@@ -29,7 +29,7 @@ _NOISY = {
 _GRAVE = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
     "few_updates", "rows_repeated", "quality_above_best", "malformed_event_lines", "oversubscribed",
-    "device_shared", "device_shared_unknown",
+    "device_shared",
 }  # fmt: skip
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = {

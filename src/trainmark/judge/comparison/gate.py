@@ -49,7 +49,7 @@ _EXITS = {"passed": EXIT_PASSED, "improved": EXIT_PASSED, "noisy": EXIT_NOISY,
           "no_history": EXIT_NOISY, "other_work": EXIT_USAGE}  # fmt: skip
 _WORST_FIRST = (EXIT_FAILED, EXIT_USAGE, EXIT_NOISY, EXIT_PASSED)
 # By what is not the program that is measured.
-_DISTURBED = {"machine_busy", "device_shared", "device_shared_unknown"}
+_DISTURBED = {"machine_busy", "device_shared"}
 QUALITY = "quality"  # what the case measures, whatever it is called there
 FIGURES = ("final_result", "p_train", "e2e_time", "mem")
 LEAST_WORSE, LEAST_BETTER = 0.03, 0.1

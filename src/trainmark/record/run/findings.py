@@ -256,12 +256,8 @@ def _on_conditions(record: Record) -> Iterator[Message]:
         yield message("machine_busy", share=others)
     for user in environment.get("device_users", ()):
         if user["computes"]:
-            yield message(
-                "device_shared" if user["used_bytes"] is not None else "device_shared_unknown",
-                device=user["device"],
-                process=user["process"],
-                gib=(user["used_bytes"] or 0) / _GIB,
-            )
+            gib = None if user["used_bytes"] is None else user["used_bytes"] / _GIB
+            yield message("device_shared", device=user["device"], process=user["process"], gib=gib)
     ahead = plan.recipe.get("read_ahead_batches", 0)
     batches = record.ranks[0].phases["train"].steps * plan.recipe["grad_accum_steps"]
     if batches and ahead > max(_ALWAYS_READ_AHEAD, _READ_BEFORE * batches):

@@ -62,15 +62,12 @@ def message_of(timeline: RunTimeline, stop: Stop, found: Sequence[HangGroup]) ->
     missing = [group for group in others if group["state"] in ("elsewhere", "silent")] or others
     calls = ", ".join(dict.fromkeys(str(group["call"]) for group in waiting))
     args |= {"quiet_s": quiet_ns / 1e9, "call": calls, "places": _places(missing or waiting)}
-    if missing:
-        return message(
-            "timed_out_missing", **args, waiting=_ranks(waiting), missing=_ranks(missing)
-        )
-    return message("timed_out_apart" if "," in calls else "timed_out_together", **args)
-
-
-def _ranks(found: Sequence[HangGroup]) -> str:
-    return _clipped(compact(rank for group in found for rank in parse_cores(group["ranks"])))
+    if not missing:
+        return message("timed_out_together", **args)
+    numbers = (compact(rank for group in side for rank in parse_cores(group["ranks"]))
+               for side in (waiting, missing))  # fmt: skip
+    waits, absent = map(_clipped, numbers)
+    return message("timed_out_missing", **args, waiting=waits, missing=absent)
 
 
 def _places(found: Sequence[HangGroup]) -> str:

@@ -1,6 +1,6 @@
 """Sample devices and host while the ranks of a run work, in a process of its own.
 
-Started as ``python -m trainmark.rank.telemetry.sampler RUN_DIR FILE`` by the launcher, before
+Started as ``python -m trainmark.rank.sampler RUN_DIR FILE`` by the launcher, before
 the first rank; ends when its standard input is closed. Writes FILE there. A vendor's monitor and
 slow tools are read in threads, so that one that hangs delays nothing else. Nothing that fails here
 fails the run: it leaves a ``fault`` event. Imports neither torch nor pydantic.
@@ -27,7 +27,7 @@ from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
 from trainmark.rank.events import SAMPLES, EventWriter
 from trainmark.rank.host import Host
-from trainmark.rank.telemetry.log import SampleLog, line_of
+from trainmark.rank.sample_log import SampleLog, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,1 +1,0 @@
-"""Readings of the machine while ranks run: the sampler and the lines it writes."""
