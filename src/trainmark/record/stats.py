@@ -207,54 +207,39 @@ class RankSteps:
         return float(np.median(self.step_ns[-last:])) if last else None
 
 
+def _none() -> NDArray[np.int64]:
+    return np.empty(0, np.int64)
+
+
 @dataclass(slots=True)
 class Series:
     """Step by step over all ranks: the slowest rank's time, the mean loss, all samples."""
 
-    step_ns: NDArray[np.int64]
-    loss_sum: NDArray[np.float64]
-    samples: NDArray[np.int64]
-    announced: NDArray[np.int64]  # samples over all ranks, as the batches declare
+    step_ns: NDArray[np.int64] = field(default_factory=_none)
+    loss_sum: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    samples: NDArray[np.int64] = field(default_factory=_none)
+    announced: NDArray[np.int64] = field(default_factory=_none)  # as the batches declare, of all
     disagreed: int | None = None  # the first step for which ranks give different counts
 
-    @classmethod
-    def empty(cls) -> Series:
-        """Return a series without steps."""
-        whole, real = np.empty(0, np.int64), np.empty(0, np.float64)
-        return cls(whole, real, whole.copy(), whole.copy())
-
-    @classmethod
-    def of_rank(cls, rank: RankSteps) -> Series:
-        """Return the series of one rank's steps."""
-        samples, loss = _whole(rank.samples), np.array(rank.loss)
-        weighted = np.where(samples > 0, loss * samples, 0.0)
-        return cls(_whole(rank.step_ns), weighted, samples, _whole(rank.step_samples))
-
-    def add(self, other: Series) -> None:
-        """Merge the steps of other ranks; of ranks that stopped early the later steps are absent.
-
-        The last bits of the losses' sums depend on the order: add ranks in that of their numbers.
-        """
-        known, taken = len(self.step_ns), len(other.step_ns)
+    def add(self, rank: RankSteps) -> None:
+        """Take the steps of a rank; of ranks that stopped early the later steps are absent."""
+        known, taken = len(self.step_ns), len(rank.step_ns)
         if taken > known:
             for name in ("step_ns", "loss_sum", "samples", "announced"):
                 mine = getattr(self, name)
                 setattr(self, name, np.concatenate([mine, np.zeros(taken - known, mine.dtype)]))
         steps = slice(0, taken)
-        np.maximum(self.step_ns[steps], other.step_ns, out=self.step_ns[steps])
-        self.loss_sum[steps] += other.loss_sum
-        self.samples[steps] += other.samples
-        both = min(known, taken)
-        differs = np.flatnonzero(self.announced[:both] != other.announced[:both])
-        first = [*differs[:1].tolist(), self.disagreed, other.disagreed]
-        self.disagreed = min((step for step in first if step is not None), default=None)
-        np.maximum(self.announced[steps], other.announced, out=self.announced[steps])
+        samples, announced = np.array(rank.samples), np.array(rank.step_samples)
+        np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
+        self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
+        self.samples[steps] += samples
+        both = slice(0, min(known, taken))
+        differs = np.flatnonzero(self.announced[both] != announced[both])[:1].tolist()
+        if differs and (self.disagreed is None or differs[0] < self.disagreed):
+            self.disagreed = differs[0]
+        np.maximum(self.announced[steps], announced, out=self.announced[steps])
 
     @property
     def loss(self) -> NDArray[np.float64]:
         """Return the mean loss of each step's samples."""
         return self.loss_sum / np.maximum(self.samples, 1)
-
-
-def _whole(numbers: array[int]) -> NDArray[np.int64]:
-    return np.array(numbers, np.int64)

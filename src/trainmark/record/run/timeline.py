@@ -255,11 +255,11 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
     if "launch" not in launcher:
         raise KeyError("launch")
     ranks: list[RankTimeline] = []
-    series = Series.empty()
+    series = Series()
     for rank in range(world_size):
         timeline, steps = read_rank(run_dir, rank)
         ranks.append(timeline)
-        series.add(Series.of_rank(steps))
+        series.add(steps)
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
     for node in of_nodes:
