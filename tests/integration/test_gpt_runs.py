@@ -54,6 +54,6 @@ def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
     assert record.counts.samples == 2 * samples
     assert record.counts.tokens == 2 * samples * 16
     assert record.counts.steps == 2 * -(-samples // 4)  # two tensor ranks are one replica
-    assert [rank.samples for rank in record.ranks] == [2 * samples, 0]
+    assert [rank.counts.samples for rank in record.ranks] == [2 * samples, 0]
     assert record.environment["job"]["parallel"] == {"data": 1, "tensor": 2, "fsdp": False}
     assert (tmp_path / "run/index/nlp_gpt-tiny-open_mp_bs4_fp32_2_speed").is_file()

@@ -42,7 +42,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
     rows = record.plan.data.train_samples
     assert record.counts.samples == rows * record.counts.epochs
     assert record.counts.steps == -(-rows // 16) * record.counts.epochs
-    assert sum(rank.samples for rank in record.ranks) == record.counts.samples
+    assert sum(rank.counts.samples for rank in record.ranks) == record.counts.samples
     assert record.quality.eval_samples == record.plan.data.eval_samples
     assert record.quality.value >= record.quality.target
     assert record.counts.tokens < record.counts.tokens_padded
