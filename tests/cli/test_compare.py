@@ -107,14 +107,6 @@ def test_what_is_left_out_and_what_differs_is_told(cli: Call) -> None:
     assert "torch" not in out
 
 
-@pytest.mark.parametrize("share", ["much", "3%%", "100%"])
-def test_a_threshold_is_a_share(cli: Call, share: str) -> None:
-    left()
-    code, _, err = cli("a", "b c", "--threshold", share)
-    assert code == 2
-    assert "share" in err
-
-
 class Turns:
     """Leaves the record of each launch at once, B 10% slower than A."""
 

@@ -112,10 +112,8 @@ def test_options_win_over_the_file_or_are_refused(parse: Parse) -> None:
     ("text", "parts"),
     [
         ("name: x\n", ["runs", "required"]),
-        ("runs:\n- toy\n", ["runs.0", "dictionary"]),
         ("runs:\n- recipe: tiny\n", ["runs[1]: case", "required"]),
         ("runs:\n- case: toy\n- case: toy\n  recipy: x\n", ["runs[2]", "'recipy'"]),
-        ("runs:\n- {case: toy, set: 5}\n", ["runs[1]: set"]),
         ("runs:\n- {case: toy, nproc: two}\n", ["runs[1]: nproc", "'two'", "integer"]),
         ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "not the name of a folder"]),
         ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["second run is called a"]),
@@ -156,21 +154,11 @@ runs:
 
 
 def test_the_shipped_plans_can_be_read() -> None:
-    found = {path.name: parsed(path) for path in sorted(PLANS.glob("*.yaml"))}
-    assert list(found) == ["batch_sizes.yaml", "demo.yaml", "gpt_reproduction.yaml"]
-    assert [entry.name for entry in found["batch_sizes.yaml"].entries] == [
-        "toy-tiny-bs_32-precision_fp32",
-        "toy-tiny-bs_32-precision_bf16",
-        "toy-tiny-bs_64-precision_fp32",
-        "toy-tiny-bs_64-precision_bf16",
-    ]
-    gpt = found["gpt_reproduction.yaml"].entries
-    assert [entry.name for entry in gpt] == [
-        "sp-bs8-fp32", "sp-bs16-fp16", "mp-bs8-fp32", "mp-bs16-fp16", "sp-bs16-bf16",
-        "mp-bs16-bf16",
-    ]  # fmt: skip
-    assert gpt[0].device == "accelerator"
-    assert found["demo.yaml"].entries[0].device == "cpu"
+    found = {path.stem: parsed(path).entries for path in sorted(PLANS.glob("*.yaml"))}
+    assert list(found) == ["batch_sizes", "demo", "gpt_reproduction"]
+    assert found["batch_sizes"][1].name == "toy-tiny-bs_32-precision_bf16"
+    gpt = found["gpt_reproduction"]
+    assert (len(gpt), gpt[0].name, gpt[0].device) == (6, "sp-bs8-fp32", "accelerator")
 
 
 @pytest.mark.parametrize("page", ["measuring.md", "measuring.zh.md"])

@@ -233,13 +233,12 @@ def analyze(
 
     logs, keys, left = [], [], iter(words)
     for word in left:
-        if word.startswith("--"):  # as the public tool takes them
-            key = word[2:] if "=" in word else f"{word[2:]}={next(left, '')}"
-            name, _, value = key.partition("=")
-            logs += [value] if name == "filename" else []
-            keys += [] if name == "filename" else [key]
-        elif "=" in word and not Path(word).exists():
-            keys.append(word)
+        public = word.startswith("--")  # as the public tool takes them
+        key = f"{word[2:]}={next(left, '')}" if public and "=" not in word else word.lstrip("-")
+        if key.startswith("filename=") and public:
+            logs.append(key.removeprefix("filename="))
+        elif public or ("=" in word and not Path(word).exists()):
+            keys.append(key)
         else:
             logs.append(word)
     if not logs:

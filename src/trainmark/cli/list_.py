@@ -34,6 +34,11 @@ EXAMPLES = {
 
 Rows = list[dict[str, Any]]
 _IN_JSON = ("world", "accumulation", "data", "model")  # alone: names tell them
+_OF_RECIPE = {
+    "data": "data", "world": "world", "batch": "micro_batch_size",
+    "accumulation": "grad_accum_steps", "lr": "learning_rate", "precision": "precision",
+    "target": "target_value",
+}  # fmt: skip
 What = Literal[
     "cases", "recipes", "fields", "options", "devices", "launchers", "divisions", "audit-rules",
     "schema",
@@ -52,14 +57,10 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
         }]  # fmt: skip
     if what == "recipes":
         return [
-            {
-                "case": case.name, "recipe": name, "data": recipe.data,
-                "world": recipe.world or "any", "batch": recipe.micro_batch_size,
-                "accumulation": recipe.grad_accum_steps, "lr": recipe.learning_rate,
-                "precision": recipe.precision, "target": recipe.target_value,
-            }
+            {"case": case.name, "recipe": name}
+            | {head: getattr(recipe, field) for head, field in _OF_RECIPE.items()}
             for name, recipe in case.recipes.items()
-        ]  # fmt: skip
+        ]
     if what == "fields":
         return [
             {
