@@ -62,8 +62,10 @@ class Finding:
         ``line`` is that of a printed row, from 1; 0: a record.
         """
         place = {name: getattr(self.subject, name) for name in ("file", "line", "configuration")}
-        args = self.message.args  # JSON has no infinity, as of one absurd figure over another
-        args = {name: None if value in (inf, -inf) else value for name, value in args.items()}
+        # JSON has no infinity, as of one absurd figure over another.
+        args = {
+            x: None if value in (inf, -inf) else value for x, value in self.message.args.items()
+        }
         named = {"code": self.message.code, "arithmetic": args}
         text = render(self.message, lang)
         return {"rule": self.rule, "severity": self.severity, **place, **named, "message": text}

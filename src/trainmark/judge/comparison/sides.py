@@ -145,7 +145,7 @@ def refuse_other_work(
             )
         raise UsageError(
             what,
-            where="the work of A and B" if refused[0].a != refused[0].b else "the work of a side",
+            where="the work of A and B",
             rule=f"only the same work compares; differing: {', '.join(x.name for x in refused)}",
             remedy=" ".join(f"--allow {one.name}" for one in refused),
         )
