@@ -133,12 +133,6 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     assert "use 3 machines like this one" in str(caught.value)
 
 
-def test_model_flops_count_layers_and_interaction(folder: Path) -> None:
-    weights = 13 * 16 + 16 * 8 + (8 + 10) * 16 + 16  # 32 features, 14 of them padding
-    expected = 6 * (weights + 5 * 5 * 8) - 2 * 13 * 16
-    assert job_of(folder).model_flops(Counts(samples=10)) == 10 * expected
-
-
 def test_the_learning_rate_rises_stays_and_falls_as_a_square() -> None:
     standard = CASE.recipes["standard-1x1"]
     factors = {step: lr_factor(standard, step) for step in (0, 7_999, 8_000, 47_999, 59_999)}

@@ -8,7 +8,7 @@ import pytest
 from glm_sparse import write_split
 from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
-from trainmark.cases.glm_superglue.data import generated, hdf5
+from trainmark.cases.glm_superglue.data import generated
 from trainmark.cases.glm_superglue.prepare import prepare
 from trainmark.errors import DataError
 
@@ -59,8 +59,7 @@ def test_text_and_sparse_file_give_equal_batches(tmp_path, splits, storage):
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
-def test_a_download_is_prepared_and_read(tmp_path, splits, form, monkeypatch):
-    monkeypatch.setattr(hdf5, "BLOCK_ROWS", 5)
+def test_a_download_is_prepared_and_read(tmp_path, splits, form):
     folder = write(tmp_path / "raw", splits, form=form)
     if form == "csc":
         with pytest.raises(DataError, match="prepare turns csc into csr"):

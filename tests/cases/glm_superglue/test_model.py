@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.glm_plain import PlainGlm
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from trainmark.cases.glm_superglue.case import GlmShape
 from trainmark.cases.glm_superglue.model import Glm, build_model
@@ -81,26 +79,6 @@ def test_logits_loss_and_gradients_equal_the_originals(
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
         close(parameter.grad, plain_gradients[name])
-
-
-@both_kernels
-@settings(max_examples=25)
-@given(
-    separators=st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    picks=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 96)), min_size=1, max_size=12),
-)
-def test_any_targets_have_the_log_probability_of_the_full_computation(
-    separators: list[int], picks: list[tuple[int, int]], kernels: Kernels
-) -> None:
-    ours, plain = pair(dropout=0.0, kernels=kernels)
-    inputs, limits = sequences(len(separators), 9), torch.tensor(separators)
-    rows = torch.tensor([pick % (9 * len(separators)) for pick, _ in picks])
-    targets = torch.tensor([token for _, token in picks])
-    with torch.no_grad():
-        found = ours(*inputs, limits, rows, targets)
-        full = torch.log_softmax(plain.logits(*inputs, limits), -1).flatten(0, 1)
-    assert (found.dtype, found.shape) == (torch.float32, (len(picks),))
-    close(found, full[rows, targets])
 
 
 def gradients(ours: Glm) -> list[torch.Tensor]:

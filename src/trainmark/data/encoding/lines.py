@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic_core import SchemaValidator, ValidationError, core_schema
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_BYTES = 1 << 19
-MAX_LINE_BYTES = 1 << 26  # a worker may need forty times as much
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 GZIP_MAGIC = b"\x1f\x8b"
 REMEDY = "give --from a file of JSON lines, plain or gzip, or a folder of them"
@@ -103,7 +102,7 @@ def read_blocks(files: Mapping[str, Path], start: Position) -> Iterator[Block]:
     blocks are cut does not depend on ``start``, as long as it is the end of a block.
 
     Raises:
-        DataError: a damaged gzip file, or a line longer than ``MAX_LINE_BYTES``.
+        DataError: a damaged gzip file.
     """
     for number, path in list(enumerate(files.values()))[start.file :]:
         place = start if number == start.file else Position(number)
@@ -112,7 +111,7 @@ def read_blocks(files: Mapping[str, Path], start: Position) -> Iterator[Block]:
             raw.seek(0)
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw
             stream.seek(place.offset_bytes)
-            while lines := _read_lines(stream, path, place):
+            while lines := stream.readlines(BLOCK_BYTES):
                 offset_bytes = place.offset_bytes + sum(map(len, lines))
                 end = Position(number, offset_bytes, place.lines + len(lines))
                 yield Block(path, place, end, lines)
@@ -126,22 +125,6 @@ def first_lines(blocks: Iterable[Block], most: int) -> Iterator[Block]:
             return
         yield replace(block, lines=block.lines[:most])
         most -= len(block.lines)
-
-
-def _read_lines(stream: IO[bytes] | gzip.GzipFile, path: Path, place: Position) -> list[bytes]:
-    lines: list[bytes] = []
-    size_bytes = 0
-    while size_bytes < BLOCK_BYTES and (line := stream.readline(MAX_LINE_BYTES + 1)):
-        if len(line) > MAX_LINE_BYTES:
-            raise DataError(
-                f"a line of more than {MAX_LINE_BYTES:,} bytes",
-                where=f"{path}, line {place.lines + len(lines) + 1}",
-                rule="a line is one document, and fits in memory many times",
-                remedy="cut the document into several",
-            )
-        lines.append(line)
-        size_bytes += len(line)
-    return lines
 
 
 HELD_BLOCKS = 4  # for each worker: on their way, at work, or waiting for their turn

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data.files import library
+from trainmark.data.split import starts_of
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples
@@ -32,7 +33,6 @@ RULE = (
     "matrices are groups data, indices, indptr with h5sparse_format csr and h5sparse_shape, or "
     "data sets; prepare turns csc into csr"
 )
-BLOCK_ROWS = 1 << 14  # of which dense copies are in memory
 AGAIN = "fetch and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 
 
@@ -149,7 +149,10 @@ def _format(group: Any) -> str:
 
 
 def write_rows(source: Path, target: Path) -> None:
-    """Write a copy of a file with CSR groups in place of CSC ones, a block of rows at a time."""
+    """Write a copy of a file with CSR groups in place of CSC ones.
+
+    One matrix at a time is in memory: some 10 GB for the published training split.
+    """
     import h5py
 
     with _open(source) as raw, h5py.File(target, "w") as made:
@@ -160,22 +163,8 @@ def write_rows(source: Path, target: Path) -> None:
             rows, columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
             group = made.create_group(name)
             group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = "csr", (rows, columns)
-            ends, stored = [0], {"data": matrix["data"].dtype, "indices": np.dtype(np.int32)}
-            for part, dtype in stored.items():
-                group.create_dataset(part, (0,), dtype, maxshape=(None,), chunks=(1 << 16,))
-            starts = matrix["indptr"][()].astype(np.int64)
-            cursors, stops = starts[:-1].copy(), starts[1:]
-            for first in range(0, rows, BLOCK_ROWS):
-                dense = np.zeros((min(BLOCK_ROWS, rows - first), columns), stored["data"])
-                for column in range(columns):  # row numbers ascend in a column
-                    begin, end = cursors[column], stops[column]
-                    found = matrix["indices"][begin : min(end, begin + len(dense))]
-                    found = found[: np.searchsorted(found, first + len(dense))]
-                    dense[found - first, column] = matrix["data"][begin : begin + len(found)]
-                    cursors[column] += len(found)
-                row, at = np.nonzero(dense)
-                for part, values in (("data", dense[row, at]), ("indices", at)):
-                    group[part].resize((ends[-1] + len(row),))
-                    group[part][ends[-1] :] = values
-                ends += (ends[-1] + np.cumsum(np.bincount(row, minlength=len(dense)))).tolist()
-            group["indptr"] = np.array(ends)
+            row = matrix["indices"][()]
+            column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(matrix["indptr"]))
+            order = np.argsort(row, kind="stable")  # within a row the columns ascend, as before
+            group["data"], group["indices"] = matrix["data"][()][order], column[order]
+            group["indptr"] = starts_of(np.bincount(row, minlength=rows))
