@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainmark.data import files as data_files
+from trainmark.data import splits
 from trainmark.data.cache import Extremes, cached_scan, extremes
 from trainmark.data.prepared import MANIFEST, read_manifest
 from trainmark.data.tokenizer import refuse_short
@@ -42,7 +42,7 @@ BLOCK_BYTES = 16 << 20
 CONTENT = "tokens"  # what the findings of a scan are called
 
 readable = partial(
-    data_files.readable,
+    splits.readable,
     rule="an indexed data set is a readable .bin with its .idx",
     remedy="check the name and the permissions, or prepare the data again",
 )

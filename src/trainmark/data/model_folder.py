@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainmark.data.files import readable, refuse_unreadable
+from trainmark.data.splits import readable, refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

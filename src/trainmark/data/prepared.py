@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from trainmark.data.documents import written_whole
-from trainmark.data.files import layout_in
 from trainmark.data.model_folder import CONFIG
+from trainmark.data.splits import layout_in
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trainmark.data.files import Form, Layout
+    from trainmark.data.splits import Form, Layout
 
     Say = Callable[[str], None]
 

@@ -66,7 +66,7 @@ def sample_count(num_tokens: int, seq_length: int) -> int:
 class EpochIndex:
     """One epoch's samples, in the order in which the documents follow one another.
 
-    See ``trainmark.data.split.Split``.
+    See ``trainmark.data.splits.Split``.
 
     Sample ``i`` begins at token ``offsets[i]`` of the document at ``positions[i]`` in
     ``documents`` and ends with the token where sample ``i + 1`` begins.

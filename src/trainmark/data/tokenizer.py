@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark.data.files import refuse_unreadable
 from trainmark.data.model_folder import read_json
+from trainmark.data.splits import refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.files import refuse_unreadable
 from trainmark.data.model_folder import StoredTensor, stored_tensors
+from trainmark.data.splits import refuse_unreadable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.data.split import Split
+    from trainmark.data.splits import Split
     from trainmark.protocols import JobContext
 
 

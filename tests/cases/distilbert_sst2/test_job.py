@@ -19,7 +19,7 @@ from trainmark.cases.distilbert_sst2.data.model_files import (
     expected_shapes,
 )
 from trainmark.cases.distilbert_sst2.job import parameter_groups
-from trainmark.data.split import Ragged
+from trainmark.data.splits import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
 from trainmark.train.shards import Sharding, tensors_of

@@ -16,7 +16,7 @@ from trainmark.cases.llama2_7b_lora.data.dialogues import (
 )
 from trainmark.cases.llama2_7b_lora.mmlu.questions import LETTERS
 from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
-from trainmark.data.files import find_layout
+from trainmark.data.splits import find_layout
 from trainmark.errors import DataError
 
 ROWS = [

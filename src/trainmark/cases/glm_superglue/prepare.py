@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
-from trainmark.data.files import find_layout
+from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import BERT_FILES
 
 from .data import HDF5, JSONL, MODEL

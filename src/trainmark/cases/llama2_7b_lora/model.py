@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
-from trainmark.data.files import readable
+from trainmark.data.splits import readable
 from trainmark.errors import DataError
 from trainmark.train.kernels.choice import choose
 

@@ -40,7 +40,7 @@ def generate(folder: Path, recipe: Recipe) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clouds:
-    """One split; see ``trainmark.data.split.Split``."""
+    """One split; see ``trainmark.data.splits.Split``."""
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]

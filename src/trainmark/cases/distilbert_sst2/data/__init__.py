@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.files import Form, find_layout
 from trainmark.data.model_folder import CONFIG, refuse_long
+from trainmark.data.splits import Form, find_layout
 from trainmark.data.tokenizer import tokenizer_file
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (

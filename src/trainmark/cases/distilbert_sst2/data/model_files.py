@@ -20,7 +20,7 @@ from trainmark.data.model_folder import (
     Size,
     StoredTensor,
 )
-from trainmark.data.split import Ragged
+from trainmark.data.splits import Ragged
 from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.files import parquet_rows
-from trainmark.data.split import Ragged, starts_of
+from trainmark.data.splits import Ragged, parquet_rows, starts_of
 from trainmark.errors import DataError
 from trainmark.protocols import Counts
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRows:
-    """One split; see ``trainmark.data.split.Split``.
+    """One split; see ``trainmark.data.splits.Split``.
 
     Args:
         ids: token ids of all rows, without padding.

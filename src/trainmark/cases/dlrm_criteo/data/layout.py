@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainmark.data import files as data_files
+from trainmark.data import splits
 from trainmark.data.documents import Frozen, checked, read_yaml, written_whole
 from trainmark.errors import DataError, UsageError
 
@@ -134,7 +134,7 @@ def largest_cardinality(dtype: str) -> int:
 
 
 readable = partial(
-    data_files.readable,
+    splits.readable,
     rule="every file that feature_spec.yaml names is a readable one",
     remedy=AGAIN,
 )

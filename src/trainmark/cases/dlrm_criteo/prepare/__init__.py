@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
-from trainmark.data.files import library
+from trainmark.data.splits import library
 
 from ..data.layout import PUBLISHED_RULES, SPEC_FILE, FeatureSpec, write_spec
 from . import tables

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.files import library
 from trainmark.data.prepared import whole_gzip
+from trainmark.data.splits import library
 from trainmark.errors import EnvironmentFault
 
 from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec

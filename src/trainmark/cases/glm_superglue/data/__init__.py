@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.files import Form, Layout, find_layout
+from trainmark.data.splits import Form, Layout, find_layout
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
     Prediction,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from trainmark.data.split import Ragged
+from trainmark.data.splits import Ragged
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples

@@ -100,7 +100,7 @@ class ChoiceBatch:
 
 
 class Examples(ABC):
-    """One split; see ``trainmark.data.split.Split``. Samples are numbered from 0.
+    """One split; see ``trainmark.data.splits.Split``. Samples are numbered from 0.
 
     Args:
         seq_length: tokens that every sequence is padded to.

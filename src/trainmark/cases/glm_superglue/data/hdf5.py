@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.files import library
-from trainmark.data.split import starts_of
+from trainmark.data.splits import library, starts_of
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples

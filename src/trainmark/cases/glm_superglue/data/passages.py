@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from trainmark.data.cache import mapped_arrays
-from trainmark.data.split import Ragged, starts_of
+from trainmark.data.splits import Ragged, starts_of
 from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
 from trainmark.errors import DataError
 

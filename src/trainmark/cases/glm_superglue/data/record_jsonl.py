@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from trainmark.data import files as data_files
+from trainmark.data import splits
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ROW_RULE = (
 FETCH_AGAIN = "fetch ReCoRD.zip of the SuperGLUE benchmark again and use train.jsonl and val.jsonl"
 
 readable = partial(
-    data_files.readable,
+    splits.readable,
     rule="a split is one readable .jsonl file",
     remedy="check the name and the permissions, or prepare the data again",
 )

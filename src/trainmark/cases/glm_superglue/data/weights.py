@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.data.files import readable, refuse_unreadable
 from trainmark.data.model_folder import ModelWeights, StoredTensor
+from trainmark.data.splits import readable, refuse_unreadable
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.files import find_layout
 from trainmark.data.model_folder import CONFIG, refuse_long
+from trainmark.data.splits import find_layout
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.files import Form, parquet_rows
+from trainmark.data.splits import Form, parquet_rows
 from trainmark.errors import DataError
 from trainmark.protocols import Counts
 
@@ -109,7 +109,7 @@ IGNORED = -100  # a label without loss; torch's default ``ignore_index``
 class Packed:
     """One split; all arrays are (rows, seq_length) unless stated otherwise.
 
-    See ``trainmark.data.split.Split``.
+    See ``trainmark.data.splits.Split``.
 
     Args:
         ids: tokens, int64; the last row is filled up with the padding id.

@@ -15,7 +15,7 @@ from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.data.files import library, readable
+from trainmark.data.splits import library, readable
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainmark.data import documents
 from trainmark.data.cache import Extremes, cached_scan, extremes, mapped_arrays
-from trainmark.data.files import Form, find_layout
+from trainmark.data.splits import Form, find_layout
 from trainmark.errors import DataError, UsageError
 
 FORMS = (

@@ -1,8 +1,9 @@
-"""Find the files of each split in a data folder, and open what a case reads.
+"""The splits of a data set: their files in a data folder, and their rows, laid out in batches.
 
-Owns which of the forms that a case knows a folder has, numbered parts, and the errors where a
-file is missing, empty or cannot be read. Must not know what files hold: forms, rule and way
-out are the case's own.
+Owns which of the forms that a case knows a folder has, numbered parts, the errors where a file is
+missing, empty or cannot be read, and the one contract that every case's data has: rows by number.
+Rows of token ids of unequal length are stored as ``Ragged``. Must not know what files hold: forms,
+rule and way out are the case's own.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
 
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from trainmark.protocols import Counts
 
 PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub names end in a hash
 
@@ -160,3 +168,54 @@ def _files(place: Path, name: str) -> list[Path]:
             remedy="fetch what is missing, move other versions away",
         )
     return parts
+
+
+class Split(Protocol):
+    """One split of a data set. Rows are samples, numbered from 0."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[Any, Counts]:
+        """Return arrays of ``rows``, tokens and labels, on the host, and what they hold.
+
+        Arrays stand in tuples or dataclasses and become tensors as they are; ``Counts`` has
+        samples, sequences, and tokens with and without padding.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows of unequal length one after another.
+
+    Args:
+        values: all rows' values (total,).
+        starts: where each row begins in ``values``, int64 (rows + 1,).
+    """
+
+    values: NDArray[Any]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Self:
+        """Build from rows, int32."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        return cls(values, starts_of(lengths))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Values of each row."""
+        return np.diff(self.starts)
+
+    def row(self, number: int) -> NDArray[Any]:
+        """Return one row without a copy."""
+        return self.values[self.starts[number] : self.starts[number + 1]]
+
+
+def starts_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where rows of these lengths begin, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
