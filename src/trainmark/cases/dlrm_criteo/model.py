@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,6 @@ from .placement import num_features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Arriving(Protocol):
-    """Embeddings that are still on their way from other ranks."""
-
-    def wait(self) -> Tensor:
-        """Return them, (B, T, dim)."""
 
 
 class Interaction(nn.Module):
@@ -109,10 +102,13 @@ class Dlrm(nn.Module):
         self.interaction = Interaction(num_tables, dim)
         self.top = mlp([self.interaction.num_features, *top], last_is_linear=True)
 
-    def forward(self, numerical: Tensor, embedded: Tensor | Arriving) -> Tensor:
-        """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim)."""
+    def forward(self, numerical: Tensor, embedded: Any) -> Tensor:
+        """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim).
+
+        Embeddings that are still on their way from other ranks have a ``wait``.
+        """
         dense = self.bottom(numerical)
-        if not isinstance(embedded, Tensor):  # an asynchronous exchange: wait for its result
+        if not isinstance(embedded, Tensor):
             embedded = embedded.wait()
         return cast("Tensor", self.top(self.interaction(dense, embedded)).squeeze(1))
 

@@ -64,13 +64,11 @@ class Vocabulary:
         file: what was read.
         library: turns text into ids. Text that spells a special token is encoded as the
             characters that it is, so no passage can forge a gap.
-        size: ids are below it.
         tokens: the tokens around a text.
     """
 
     file: Path
     library: Tokenizer
-    size: int
     tokens: BlockTokens
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -119,7 +117,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         )  # fmt: skip
     ids = library.get_vocab()
     tokens = BlockTokens(ids["[CLS]"], ids["[MASK]"], ids["[PAD]"], *bounds)
-    return Vocabulary(file, library, size, tokens)
+    return Vocabulary(file, library, tokens)
 
 
 BLOCK_PASSAGES = 512  # tokenised at a time: the texts of no more are in memory
