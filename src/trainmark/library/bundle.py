@@ -141,20 +141,17 @@ def verify(
         EnvironmentFault: it cannot be unpacked here, or ``ssh-keygen`` is missing.
     """
     if signer is not None and allowed is None:
-        what, remedy = (
-            "nothing says which key is whose",
-            "give the file too: --allowed-signers FILE",
-        )
+        what, remedy = "nothing says which key is whose", "add --allowed-signers FILE"
         raise UsageError(what, where=f"signer {signer}", remedy=remedy)
     launches = [Path(path)] if isinstance(path, Path | str) else path
     path = launches[0]
     if path.is_dir() or path.name == RECORD_FILE:
-        folders = [one if one.is_dir() else one.parent for one in launches]
-        top = folders[0].parent if len(folders) > 1 else folders[0]
-        found = {str(one.relative_to(top)): record.read(one) for one in folders}
+        folder, found = path if path.is_dir() else path.parent, {"": record.read(path)}
+        if len(launches) > 1:
+            path = folder = folder.parent
+            found = {launch.name: record.read(launch) for launch in launches}
         asked = [] if allowed is None else [_signature(None, allowed, signer)]
-        shown = str(top if len(folders) > 1 else path)
-        return Verification(shown, (*asked, *_of_run(found, top), *_audited(found)))
+        return Verification(str(path), (*asked, *_of_run(found, folder), *_audited(found)))
     try:
         with unpacked(path) as bundle:
             return Verification(str(path), tuple(checks(bundle, allowed, signer)))

@@ -26,13 +26,11 @@ class EventValues(Values):
     every step whose events were not printed, so that time and samples cover the same work.
 
     Args:
-        events: that were read.
         rank: whose events count; None: of the first event.
     """
 
     reads: str = "step_time"
     whole_job: bool = True
-    events: int = 0
     rank: object = None
     _open: dict[str, _Moment] = field(default_factory=dict)
     _measured: str = ""  # what ends first: blocks or epochs
@@ -52,7 +50,6 @@ class EventValues(Values):
         except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
             self.take(number, line)
             return None
-        self.events += 1
         if value is not None:
             self.take(number, line, value)
         return event
