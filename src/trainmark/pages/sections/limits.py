@@ -32,7 +32,7 @@ _GOOD_USE, _ROOMY = 0.4, 0.5  # of the matmul rate; of the memory
 _ALIKE = 0.02  # of a step
 _DEVICES = "device_products"  # other devices are what a comparison is for
 _MOST = 3  # comparable results that are drawn
-_LONGEST = 60  # characters of a printed configuration
+_LONGEST = 60  # characters of a printed configuration, of a difference
 
 
 class Limit(NamedTuple):
@@ -210,8 +210,8 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
             best = sorted(told, key=lambda x: -x[0])[:_MOST]
             return _bars(figure, own[0].figures[figure].unit, ours.mean, best)
     keys, nearest = min(unlike, key=lambda one: len(one[0]))
-    differs = join(f"{name} {a} / {b}" for name, (a, b) in list(keys.items())[:2])
-    why = differs if keys else t("against.silent")
+    differs = sorted((f"{name} {a} / {b}" for name, (a, b) in keys.items()), key=len)[:2]
+    why = join(one[:_LONGEST] for one in differs) if keys else t("against.silent")
     return Paragraph(t("against.none", name=_named(nearest[0]), why=why), "muted")
 
 
