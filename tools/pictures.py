@@ -21,7 +21,7 @@ from tools.chromium import chromium
 
 CASE = "distilbert_sst2"
 COLUMNS = 96
-SIZE = {"width": 1280, "height": 1360}  # CSS pixels of the page that are shown
+SIZE = {"width": 1280, "height": 980}  # CSS pixels of the page that are shown
 SCALE = 1.5
 COLOURS = 128
 # rich's own has the address of a font on another server.
@@ -63,7 +63,7 @@ def terminal_svg(command: str, seen: str) -> str:
     console.print(Text.assemble(("$ ", "bold green"), command))
     for line in seen.replace("\r\n", "\n").rstrip().split("\n"):
         left = next((part for part in reversed(line.split("\r")) if part.strip()), "")
-        console.print(Text.from_ansi(left.rstrip()), soft_wrap=True)
+        console.print(Text.from_ansi(left.rstrip()))
     console.print()  # letters below the last line would be cut
     drawn = console.export_svg(title="trainmark", unique_id="terminal")
     return ELSEWHERE.sub("", drawn).replace("Fira Code, monospace", FONT).replace("Fira Code", FONT)
