@@ -11,7 +11,7 @@ from fakes import GOLDEN, launch_event, rank_events, write_run
 from store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.library.store.index import INDEX_FILE, Index
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import listing, unread
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,19 @@ def test_what_was_added_is_read_again_when_the_index_is_made_anew_or_its_disk_is
     shutil.rmtree(tmp_path / "far/disk")  # its disk is there: it is gone for good
     index = Index(str(tmp_path / "runs"), empty=True)
     assert (index.refresh(), index.refresh(), listed(tmp_path / "runs")) == ([], [], "a")
+
+
+def test_of_what_was_added_a_record_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "runs").mkdir()
+    write(tmp_path / "others/b", document("b"))
+    (tmp_path / "others/c").mkdir()
+    (tmp_path / "others/c/record.json").write_text('{"suite": ')
+    index = opened(tmp_path / "runs")
+    index.add([str(tmp_path / "others")])
+    assert listed(tmp_path / "runs") == "b"
+    ((path, line, reason),) = unread(index)
+    assert (line, reason.code) == (0, "record_unreadable")
+    assert path.startswith(str(tmp_path / "others/c"))
 
 
 def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):

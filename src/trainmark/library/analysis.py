@@ -133,12 +133,11 @@ def analyze(log: str, said: Options) -> Analysis:
     values, notes, loss = np.frombuffer(found.values)[said.skip_steps :], found.notes, found.loss
     figures: dict[str, Any] = {
         "log_file": log, "values": len(values), "values_skipped": len(found.values) - len(values),
-        "lines_malformed": found.malformed, "first_malformed": None,
+        "lines_malformed": found.malformed,
+        "first_malformed": f"line {found.malformed_at}: {found.first_malformed[:300]}"
+        if found.malformed else None,
         "first_value": found.first or None, "notes": notes,
     }  # fmt: skip
-    if found.malformed:
-        shown = f"line {found.malformed_at}: {found.first_malformed[:300]}"
-        figures["first_malformed"] = shown
     result, unit, failed = 0.0, said.ips_unit or "", said.failed or found.failed
     if len(values):
         how, result, unit, batch = _result(values, found, said)

@@ -179,6 +179,9 @@ class Index:
             named = select([source])
             both = zip(named.records, named.places, strict=True)
             found = [of_record(one) | {"path": place} for one, place in both]
+            for fault in named.skipped:
+                why = message("record_unreadable", error=fault.what)
+                found.append(of_unread(why) | {"path": fault.where or source})
             entries: list[Row | Unread] = [*named.rows, *named.unread]
             for entry in entries:
                 made = of_row(entry) if isinstance(entry, Row) else of_unread(entry.reason)
