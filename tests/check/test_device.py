@@ -99,14 +99,14 @@ VENDORS = [
     ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
      "DeviceSample(index=0, "),
     ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
-     "monitored(2) names [1], and read() tells [0]"),
+     "monitored(2) is [0, 1], and read() tells [0]"),
     ({"conditions": lambda *_: [Condition("x", "awful", "x")]}, "conditions(1) is "),
 ]  # fmt: skip
 DEVICES = [
     ({"name": "other"}, "the device's name is not the vendor's"),
     ({"set_precision": lambda *_: {"tf32": True}}, "set_precision(fp32) leaves TF32 on"),
     ({"describe": lambda _: {"name": object()}},
-     "describe() as JSON raised TypeError: Object of type object is not JSON serializable"),
+     "describe() is {'name': <object"),
     ({"elapsed_ns": lambda *_: 0}, "elapsed_ns does not grow with the work between marks"),
     ({"read": lambda *_: [0.0, 0.0]}, "read(losses) is [0.0, 0.0] of [1.5, -2.0]"),
     ({"pin": lambda _, tensor: tensor.to("meta")}, "pin(tensor) is on meta, not the host"),

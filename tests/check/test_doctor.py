@@ -26,6 +26,15 @@ CODES = [
 ]  # fmt: skip
 
 
+def test_findings_have_both_languages(tmp_path):
+    subject = machine(tmp_path, vendor=Card(states=(Condition("ecc", "fine", "on"),)))
+    checks = [doctor.host.memory, doctor.device_state]
+    english, chinese = (examine(subject, checks, lang=lang).checks for lang in ("en", "zh"))
+    assert english[0].what == "32.0 of 64.0 GiB are available"
+    assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
+    assert english[1] == chinese[1]  # a vendor's plain text
+
+
 def of(severity: str, what: str = "found"):
     def check(subject):
         yield Condition("", severity, what, "" if severity == "fine" else "do this")

@@ -58,8 +58,7 @@ class Check:
         return asdict(self) | {"ok": not self.faults and self.skipped is None}
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """All checks of a case, and the sentences of its own codes."""
 
     checks: list[Check]
@@ -101,8 +100,8 @@ def check_case(
 
         one = plan(1)
         plans, missing = {1: one}, None
+        batch = one.recipe["micro_batch_size"]
         try:  # two ranks take the same rows in a step as one
-            batch = one.recipe["micro_batch_size"]
             if batch % 2:
                 raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
             plans[2] = plan(2, micro_batch_size=str(batch // 2))
@@ -257,7 +256,7 @@ def _flops(inputs: Inputs) -> Iterator[Message]:
 
 
 def _waits(inputs: Inputs) -> Iterator[Message]:
-    if (waits := inputs.found()["waits"]) is not None:
+    if waits := inputs.found()["waits"]:
         yield message("check_step_waits", **waits)
 
 
@@ -308,5 +307,5 @@ def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
             yield message("check_data_empty", recipe=name)
         target, best = case.target(recipe), facts.best_quality
         if target and best is not None and not target.reached(best):
-            value = target.value
-            yield message("check_target_unreachable", recipe=name, target=value, best=best)
+            values = {"target": target.value, "best": best}
+            yield message("check_target_unreachable", recipe=name, **values)

@@ -246,10 +246,8 @@ def examine(
 ) -> Examination:
     """Make each check in turn; one that fails gives ``unknown``."""
     found: list[Condition] = []
-    left_out = [check for check in checks if subject.quick and check in SLOW]
-    for check in checks:
-        if check in left_out:
-            continue
+    left_out = SLOW if subject.quick else ()
+    for check in (check for check in checks if check not in left_out):
         try:
             found += (replace(one, code=one.code or check.__name__) for one in check(subject))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything

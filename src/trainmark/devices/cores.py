@@ -151,13 +151,10 @@ def parse_cores(text: str) -> list[int]:
 
 def compact(cores: Iterable[int]) -> str:
     """Return cores as the kernel lists them, ``0-3,8-11``."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+    found = set(cores)
+    firsts = sorted(core for core in found if core - 1 not in found)
+    lasts = sorted(core for core in found if core + 1 not in found)
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
 
 
 def topology(root: Path = _ROOT) -> Topology:
@@ -252,11 +249,9 @@ def is_pinned(variables: Mapping[str, str]) -> bool:
     switch = variables.get(SWITCH, "1")
     if switch not in ("0", "1"):
         raise UsageError(
-            f"{SWITCH}={switch}",
-            where="environment",
+            f"{SWITCH}={switch}", where="environment", remedy=f"unset {SWITCH}, or set it to 0",
             rule="1 pins ranks to the cores near their devices, 0 does not",
-            remedy=f"unset {SWITCH}, or set it to 0",
-        )
+        )  # fmt: skip
     return switch == "1"
 
 
