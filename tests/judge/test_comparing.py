@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -186,17 +185,6 @@ def test_what_differs_in_the_environment_is_named_and_what_is_equal_is_not() -> 
         "torch": (("2.13.0+cu130",), ("2.11.0",)),
         "OMP_NUM_THREADS": (("8",), ()),
     }
-
-
-def test_a_comparison_is_json() -> None:
-    found = compare(series("a", RATES), series("b", times(RATES, 0.9), first_minute=10))
-    document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert (document["verdict"], document["exit_code"]) == ("slower", 1)
-    assert document["a"]["names"] == ["a1", "a2", "a3", "a4", "a5"]
-    assert document["figures"][0]["low"] == found.figures[0].low
-    assert document["sentence"] == {
-        "code": "verdict.slower", "args": dict(found.figures[0].sentence.args),
-    }  # fmt: skip
 
 
 def test_a_trend_of_an_unpaired_side_is_told_and_nothing_is_called() -> None:
