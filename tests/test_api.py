@@ -153,3 +153,19 @@ def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(
 def test_the_typed_fields_of_run_are_those_of_a_request() -> None:
     fields = RunRequest.model_fields.keys() - {"case", "overrides"}
     assert RunFields.__annotations__.keys() == fields
+
+
+def test_after_a_launch_that_timed_out_the_others_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = TOY.model_copy(update={"status": "timed_out"})
+    monkeypatch.setattr(api, "launch_one", lambda *_, **__: late)
+    plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
+    said: list[object] = []
+    found = api.launched(plan, Site(), StopRequest(), quiet=True, say=said.append)
+    assert (found, found.places) == ([late], [tmp_path / "run" / "r1"])
+    assert str(said[0]) == "the other launches (3) would come to the time limit too: left out"
+    monkeypatch.undo()
+    head, line, row = repr(api.Records([TOY])).splitlines()
+    assert ("run" in head, TOY.run_id in row, len(row) >= len(line) > 0) == (True, True, True)
+    assert "<table>" in api.Records([TOY])._repr_html_()

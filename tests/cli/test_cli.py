@@ -284,6 +284,15 @@ def test_report_after_a_series_shows_all_of_it(cli, left):
     assert [one["run_id"] for one in json.loads(both)] == ["twice/r1", "twice/r2"]
 
 
+def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left):
+    assert "no such folder" in cli("results")[2]
+    left("a")
+    for words in (["started>2026"], ["--sort", "started"]):
+        code, out, err = cli("results", *words)
+        assert (code, out, err.count("Traceback")) == (2, "", 0)
+        assert "did you mean started_utc" in err
+
+
 def test_ctrl_c_that_python_loses_in_an_import_still_ends_the_program():
     script = (
         "import signal, sys, types, weakref\n"
