@@ -10,6 +10,7 @@ import torch
 import tiny_llama
 from real_ranks import on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
+from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.devices.peaks import dense_peak
 from trainmark.pages.cells import percent
@@ -42,6 +43,16 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
         config, rank=8, targets=["q_proj", "v_proj"], seq_length=512
     )
     assert mfu(ours) == "35.0%"
+
+
+def test_the_count_for_the_published_setup_is_exact_where_it_can_be() -> None:
+    found = estimates.predict_peak_bytes(PRESETS["7b"], LlamaRecipe(micro_batch_size=2), 1)
+    assert found.weights == 4 * (6_738_415_616 + 4_194_304)
+    assert found.gradients == 4 * 4_194_304
+    assert found.optimizer == 8 * 4_194_304
+    assert found.total == found.weights + 12 * 4_194_304 + found.activations
+    # The published run took 37.3 of 40 GiB, of which this is what tensors need at least.
+    assert 28 << 30 < found.total < 37.3 * 2**30
 
 
 def test_the_first_blocks_unneeded_gradients_by_hand() -> None:
