@@ -45,11 +45,8 @@ def test_text_can_be_read_on_every_ground(name, ground, theme):
 @pytest.mark.parametrize("name", ["good", "warn", "bad"])
 def test_badges_can_be_read_on_their_own_tint(name, theme):
     colour = COLOURS[name][theme]
-    shares = [int(share) / 100 for share in re.findall(r"currentColor (\d+)%", BASE)]
-    assert len(shares) == 1
-    for share in shares:
-        ground = mixed(colour, COLOURS["paper"][theme], share)
-        assert contrast(colour, ground) >= 4.5
+    (share,) = re.findall(r"currentColor (\d+)%", BASE)
+    assert contrast(colour, mixed(colour, COLOURS["paper"][theme], int(share) / 100)) >= 4.5
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
