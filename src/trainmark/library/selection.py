@@ -178,7 +178,7 @@ def _add_references(found: Selection, word: str, *, rows: bool) -> None:
     from trainmark.library.importers.table import references
 
     if not rows:
-        remedy = "name runs; compare and audit take published rows"
+        remedy = "name runs; `audit` and `report --against` take published rows"
         raise RecordError("published rows, and no record", where=word, remedy=remedy)
     for entry in references(word.removeprefix(REFERENCE)):
         (found.rows if isinstance(entry, Row) else found.unread).append(entry)  # type: ignore[arg-type]
