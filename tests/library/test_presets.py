@@ -71,3 +71,10 @@ def test_broken_events_are_counted_not_believed(name, mark):
     found = run(name, broken, skip_steps=1)
     assert found.record == run(name, skip_steps=1).record
     assert found.figures["lines_malformed"] == 3
+
+
+def test_a_log_of_batches_without_samples_has_no_speed():
+    line = "iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | global batch size: 0 |\n"
+    Path("train.log").write_text(line)
+    found = analyze("train.log", Options(preset="megatron")).record
+    assert (found.FINAL_RESULT, found.JOB_FAIL_FLAG) == (0.0, 1)

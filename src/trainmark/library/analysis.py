@@ -243,9 +243,11 @@ def _result(
         raise UsageError("no batch size", where="base_batch_size", rule=rule, remedy=remedy)
     whole_job = found.reads == "speed" and found.whole_job and said.model_mode is None
     devices = 1 if of_log or whole_job else said.gpu_num or 1
-    factor = (batch or 1.0 if "batch" in formula else 1.0) * (
-        devices if "devices" in formula else 1
-    )
+    factor = 1.0
+    if batch is not None and "batch" in formula:
+        factor *= batch
+    if "devices" in formula:
+        factor *= devices
     mean = float(values.mean()) / (1000 if (said.time_unit or found.time_unit) == "ms" else 1)
     result = factor * mean if "/" not in formula else factor / mean if mean else 0.0
     unit = unit or _unit(found.unit if mode == -1 else "samples/s" * of_log, mode, said)
