@@ -142,7 +142,7 @@ def _audit_rules(lang: str) -> Rows:
 
 def _width(text: str) -> int:
     """Return the columns that a terminal takes for a text; two for a Chinese character."""
-    return len(text) + sum(sign > "\u2e7f" for sign in text)
+    return len(text) + (0 if text.isascii() else sum(sign > "\u2e7f" for sign in text))
 
 
 def _print_table(title: str, rows: Rows) -> None:
@@ -158,7 +158,10 @@ def _print_table(title: str, rows: Rows) -> None:
         widest = spare.index(max(spare))
         widths[widest], spare[widest] = widths[widest] - 1, spare[widest] - 1
     for row in cells:
-        folded = [wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+        folded = [
+            wrap(cell, width) if len(cell) > width else [cell]
+            for cell, width in zip(row, widths, strict=True)
+        ]
         for line in zip_longest(*folded, fillvalue=""):
             padded = (x + " " * (width - _width(x)) for x, width in zip(line, widths, strict=True))
             say(f"  {'  '.join(padded)}".rstrip())
