@@ -51,21 +51,6 @@ def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
     torch.testing.assert_close(loss, mean.detach())
 
 
-def test_a_weightless_batch_gives_no_gradient_and_no_loss() -> None:
-    features, targets = rows_of_data()
-    model = new_model()
-    stepper = new_stepper(model)
-    seen: list[float] = []
-    stepper.optimizer.register_step_pre_hook(
-        lambda *_: seen.append(sum(float(p.grad.abs().sum()) for p in model.parameters()))
-    )
-    batch = Batch((features[:1], targets[:1]), Counts(), 5, closes_step=True)
-    loss = stepper.step(iter([batch]))
-    assert seen == [0.0]
-    assert loss is not None
-    assert float(loss) == 0.0
-
-
 def test_the_learning_rate_follows_the_schedule() -> None:
     features, targets = rows_of_data()
     factors = [1.0, 0.5, 0.25, 0.0]

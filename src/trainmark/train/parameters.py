@@ -42,14 +42,14 @@ class TensorDigest:
         held = list(self._tensors.values())
         count = min(_TENSORS, len(held))
         chosen = [held[number * len(held) // count] for number in range(count)]
-        self._sampled = [_Sampled(x, _places(_local(x).numel(), generator)) for x in chosen]
+        self._sampled = [(x, _places(_local(x).numel(), generator)) for x in chosen]
 
     @torch.no_grad()
     def sample(self) -> bytes:
         """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for sampled in self._sampled:
-            found = sampled.elements()
+        for tensor, places in self._sampled:
+            found = _flat(_local(tensor))[places]
             by_type.setdefault(found.dtype, []).append(found)
         return b"".join(
             torch.cat(found).view(torch.uint8).cpu().numpy().tobytes() for found in by_type.values()
@@ -62,25 +62,6 @@ class TensorDigest:
         if not totals:
             return {}
         return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
-
-
-class _Sampled:
-    """Elements of a tensor. A view of them is reused until the tensor's memory changes."""
-
-    def __init__(self, tensor: Tensor, places: slice) -> None:
-        self._tensor, self._places = tensor, places
-        self._view: Tensor | None = None
-        self._address = 0
-
-    def elements(self) -> Tensor:
-        local = _local(self._tensor)
-        # The view holds a reference to its memory, so no other tensor can have its address.
-        if self._view is None or local.data_ptr() != self._address:
-            flat = _flat(local)
-            if flat.data_ptr() != local.data_ptr():
-                return flat[self._places]  # a copy: the elements are not dense
-            self._view, self._address = flat[self._places], local.data_ptr()
-        return self._view
 
 
 def _places(numel: int, generator: torch.Generator) -> slice:

@@ -7,7 +7,7 @@ of the source. Must not know what batches hold, nor when they are timed.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -28,10 +28,6 @@ Value = TypeVar("Value")
 THREAD_NAME = "read-ahead"
 MOST_ROWS = 256  # of a rank, whose digests are noted
 _END: Any = object()
-
-
-def _one_thread() -> Executor:
-    return ThreadPoolExecutor(1, THREAD_NAME)
 
 
 def batches_of(
@@ -69,11 +65,7 @@ def _noted(source: Iterator[Batch], rows: list[int]) -> Iterator[Batch]:
 
 
 def read_ahead(
-    source: Iterator[Value],
-    device: Device,
-    *,
-    depth: int,
-    worker: Callable[[], Executor] = _one_thread,
+    source: Iterator[Value], device: Device, *, depth: int
 ) -> Generator[Value, None, None]:
     """Yield the values of ``source`` in their order, with their tensors on the device.
 
@@ -86,7 +78,6 @@ def read_ahead(
         source: used by the thread alone; it must not overwrite tensors that it has yielded.
         depth: most values that are ready or being read while the caller uses one; 0: no thread,
             each value is read when it is asked for.
-        worker: makes an executor that runs calls one after the other.
     """
     closable: Any = source  # a generator is; what itertools makes is not
     with closing(closable) if hasattr(source, "close") else nullcontext():
@@ -95,7 +86,7 @@ def read_ahead(
                 yield map_tensors(value, device.place)
             return
         fetch = partial(_fetch, source, device)
-        with worker() as thread:
+        with ThreadPoolExecutor(1, THREAD_NAME) as thread:
             try:
                 waiting = deque(thread.submit(fetch) for _ in range(depth))
                 while (value := waiting.popleft().result()) is not _END:

@@ -82,8 +82,8 @@ class Checkpoints:
                 job.model, job.stepper.optimizer,
                 model_state_dict=state["model"], optim_state_dict=state["optimizer"],
             )  # fmt: skip
-            if self._random in state:
-                self._set_random(state[self._random])
+            for generator, drawn in zip(self._generators(), state.get(self._random, ()), strict=False):
+                generator.set_rng_state(drawn)
             job.go_on(begin, state["scale"])
         self.begin, self._saved = begin, begin.steps
 
@@ -134,10 +134,6 @@ class Checkpoints:
             "model": model, "optimizer": optimizer, "scale": self._job.stepper.scale_state(),
             self._random: [x.get_rng_state() for x in self._generators()],
         }  # fmt: skip
-
-    def _set_random(self, states: list[torch.Tensor]) -> None:
-        for generator, state in zip(self._generators(), states, strict=True):
-            generator.set_rng_state(state)
 
     def _generators(self) -> list[Any]:
         kind = self._job.stepper.device.type

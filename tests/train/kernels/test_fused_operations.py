@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from trainmark.train.kernels.attention import Prefix, attention, attention_forward, keep_mask
@@ -95,21 +93,3 @@ def test_attention_with_a_prefix_equals_the_librarys(length: int, separators: li
     found = torch.autograd.grad(ours, (q, k, v), grad)
     wanted = torch.autograd.grad(theirs, (q, k, v), grad)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-@settings(max_examples=40)
-@given(
-    length=st.integers(1, 400),
-    separators=st.lists(st.integers(0, 400), min_size=1, max_size=5),
-)
-def test_blocks_hold_every_score_that_counts_once(length: int, separators: list[int]) -> None:
-    prefix = Prefix(torch.tensor(separators).clamp(max=length), length)
-    held = torch.zeros(len(separators), length, length)
-    for block in prefix.blocks:
-        counts = torch.ones(
-            block.rows.stop - block.rows.start, 1, block.last - block.first, block.keys
-        )
-        if block.hidden is not None:
-            counts[..., -block.hidden.size(-1) :].masked_fill_(block.hidden, 0.0)
-        held[block.rows, block.first : block.last, : block.keys] += counts[:, 0]
-    assert torch.equal(held, prefix.mask[:, 0].float())
