@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def chosen_kernels() -> Any:
     """Return the kernels that a job in fp32 gets on a CPU."""
     from trainmark.recipe import Recipe
-    from trainmark.train.kernels.choice import choose
+    from trainmark.train.kernels import choose
 
     return choose(Recipe(), "cpu")
 

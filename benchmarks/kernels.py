@@ -60,10 +60,10 @@ def make_data(case: str, folder: Path) -> None:
 
 def run(case: str, off: str, folder: str) -> None:
     """Take steps of ``case`` with our kernels, except the one named ``off``."""
-    from trainmark.train.kernels import choice
+    from trainmark.train import kernels
 
     if off != NONE_OFF:
-        choice.OWN = replace(choice.OWN, **{off: getattr(choice.LIBRARY, off)})
+        kernels.OWN = replace(kernels.OWN, **{off: getattr(kernels.LIBRARY, off)})
     STEPS[case](folder)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainmark.recipe import Recipe
-from trainmark.train.kernels.choice import LIBRARY, choose
+from trainmark.train.kernels import LIBRARY, choose
 from trainmark.train.stepper import AUTOCAST_DTYPES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 import tiny_jobs
 from trainmark.check.probe import no_synchronization
 from trainmark.errors import EnvironmentFault
-from trainmark.train.kernels import choice
+from trainmark.train import kernels
 
 if TYPE_CHECKING:
     from trainmark.protocols import Device
@@ -41,8 +41,8 @@ class Guarded:
 @pytest.fixture(autouse=True)
 def _kernels_of_an_accelerator(monkeypatch):
     """Leave ``own`` what ``choose`` leaves it on an accelerator; others read on the host."""
-    own = replace(choice.OWN, attention=choice.LIBRARY.attention)
-    monkeypatch.setattr(choice, "OWN", own)
+    own = replace(kernels.OWN, attention=kernels.LIBRARY.attention)
+    monkeypatch.setattr(kernels, "OWN", own)
 
 
 @pytest.mark.parametrize(

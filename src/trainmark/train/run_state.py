@@ -82,7 +82,9 @@ class Checkpoints:
                 job.model, job.stepper.optimizer,
                 model_state_dict=state["model"], optim_state_dict=state["optimizer"],
             )  # fmt: skip
-            for generator, drawn in zip(self._generators(), state.get(self._random, ()), strict=False):
+            for generator, drawn in zip(
+                self._generators(), state.get(self._random, ()), strict=False
+            ):
                 generator.set_rng_state(drawn)
             job.go_on(begin, state["scale"])
         self.begin, self._saved = begin, begin.steps

@@ -193,7 +193,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     Raises:
         EnvironmentFault: it names the memory needed.
     """
-    if recipe.kernels is None:  # the default; see ``kernels.choice``
+    if recipe.kernels is None:  # the default; see ``train.kernels``
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
     needed = predict(recipe)
     if needed.total + PROCESS_BYTES <= memory.rank_bytes:

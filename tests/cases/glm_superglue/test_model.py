@@ -10,7 +10,7 @@ from benchmarks.glm_plain import PlainGlm
 
 from trainmark.cases.glm_superglue.case import GlmShape
 from trainmark.cases.glm_superglue.model import Glm, build_model
-from trainmark.train.kernels.choice import LIBRARY, OWN, Kernels
+from trainmark.train.kernels import LIBRARY, OWN, Kernels
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,7 +13,7 @@ from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import lr_factor
 from trainmark.cases.gpt_megatron.model import Gpt, build_model
 from trainmark.protocols import Counts
-from trainmark.train.kernels.choice import LIBRARY
+from trainmark.train.kernels import LIBRARY
 
 if TYPE_CHECKING:
     from pathlib import Path

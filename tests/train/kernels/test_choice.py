@@ -14,7 +14,7 @@ from trainmark.cases import generated_folder
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.recipe import Recipe
-from trainmark.train.kernels.choice import choose
+from trainmark.train.kernels import choose
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from transformers.models.distilbert.modeling_distilbert import DistilBertForSequ
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.checkpoints import described, read_state
-from trainmark.train.kernels.choice import choose
+from trainmark.train.kernels import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches

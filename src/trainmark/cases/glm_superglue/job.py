@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.kernels.choice import choose
+from trainmark.train.kernels import choose
 from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead

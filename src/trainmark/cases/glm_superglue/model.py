@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
 from trainmark.train.checkpoints import described, read_state
+from trainmark.train.kernels import LIBRARY, Kernels
 from trainmark.train.kernels.attention import Prefix
-from trainmark.train.kernels.choice import LIBRARY, Kernels
 
 from .data.weights import POSITIONS, REMEDY, RULE, find_checkpoint, match_weights
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from trainmark.train.blocks import cut, recompute
-from trainmark.train.kernels.choice import LIBRARY, Kernels
+from trainmark.train.kernels import LIBRARY, Kernels
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
-from trainmark.train.kernels.choice import kind
+from trainmark.train.kernels import kind
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead

@@ -22,7 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRota
 
 from trainmark.data.splits import readable
 from trainmark.errors import DataError
-from trainmark.train.kernels.choice import choose
+from trainmark.train.kernels import choose
 
 from .case import targets
 from .data.dialogues import IGNORED
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from trainmark.data.model_folder import StoredTensor
     from trainmark.protocols import Device
-    from trainmark.train.kernels.choice import Kernels
+    from trainmark.train.kernels import Kernels
 
     from .case import LlamaRecipe
     from .model_files import ModelConfig

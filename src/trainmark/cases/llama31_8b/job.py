@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainmark.train.kernels.choice import choose
+from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.optimizer import decay_groups, decay_progress
 from trainmark.train.parallel import Ranks

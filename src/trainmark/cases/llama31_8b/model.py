@@ -21,7 +21,7 @@ from .recipe import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRA
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from trainmark.train.kernels.choice import Kernels
+    from trainmark.train.kernels import Kernels
 
     from .recipe import Llama31Recipe
 
