@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from trainmark.record import reduce
+from trainmark.record import reduce, trust
 from trainmark.record.record import FigureEntry, Record
 from trainmark.record.trust import graded, of_launch, of_repeats
 from trainmark.spec import message
@@ -48,32 +48,9 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"cv": 10.1}, "noisy", ["trust_cv"]),
         ({"swing": 0.11}, "noisy", ["trust_swing"]),
         ({"swing": None}, "noisy", []),
-        ({"notes": [message("not_steady", drift=0.06)]}, "noisy", ["not_steady"]),
-        ({"notes": [message("steadiness_unknown")]}, "noisy", ["steadiness_unknown"]),
-        ({"notes": [message("machine_busy", share=0.2)]}, "noisy", ["machine_busy"]),
-        ({"notes": [message("compiled_while_measured", graphs=1)]}, "noisy",
-         ["compiled_while_measured"]),
-        ({"notes": [message("read_before_measured", ahead=64, batches=90)]}, "noisy",
-         ["read_before_measured"]),
-        ({"notes": [message("slow_device", rank=3)]}, "noisy", ["slow_device"]),
-        ({"notes": [message("slow_rank", rank=3)]}, "noisy", ["slow_rank"]),
-        ({"notes": [message("slow_data", rank=3)]}, "noisy", ["slow_data"]),
-        ({"notes": [message("more_threads_than_cores", rank=0, threads=9, cores=2)]}, "noisy",
-         ["more_threads_than_cores"]),
         ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
         ({"labels": ["simulated-device"]}, "do_not_quote", ["trust_simulated_device"]),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
-        ({"notes": [message("oversubscribed")]}, "do_not_quote", ["oversubscribed"]),
-        ({"notes": [message("device_shared", device="X", process="p", gib=1.0)] * 2},
-         "do_not_quote", ["device_shared"]),
-        ({"notes": [message("flops_above_preflight", share=1.1)]}, "do_not_quote",
-         ["flops_above_preflight"]),
-        ({"notes": [message("loss_never_changes", loss=1.0)]}, "do_not_quote",
-         ["loss_never_changes"]),
-        ({"notes": [message("evaluation_far_longer", factor=20.0)]}, "noisy",
-         ["evaluation_far_longer"]),
-        ({"notes": [message("quality_above_best", metric="acc", value=1.0, best=0.9)]},
-         "do_not_quote", ["quality_above_best"]),
         ({"notes": [message("malformed_event_lines", rank=0, lines=2)], "passed": False},
          "do_not_quote", ["trust_not_passed", "malformed_event_lines"]),
         ({"cv": 50.0, "labels": ["generated-data"]}, "do_not_quote",
@@ -84,6 +61,12 @@ def test_each_reason_leads_to_its_grade(
     changes: dict[str, Any], grade: str, codes: list[str]
 ) -> None:
     assert launch(**changes) == (grade, codes)
+
+
+def test_each_finding_of_the_tables_leads_to_its_grade() -> None:
+    for known, grade in ((trust._NOISY, "noisy"), (trust._GRAVE, "do_not_quote")):
+        for code in {code for code in known if not code.startswith("trust_")}:
+            assert launch(notes=[message(code)] * 2) == (grade, [code])
 
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
