@@ -100,7 +100,7 @@ def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
     Version(version("pydantic")) < Version("2.14"), reason="older ones describe dataclasses less"
 )
 def test_the_shipped_schema_is_that_of_the_records() -> None:
-    # To renew it: trainmark schema > src/trainmark/results/record.schema.json
+    # To renew it: trainmark list schema > src/trainmark/record/record.schema.json
     shipped = files("trainmark.record").joinpath("record.schema.json").read_text("utf-8")
     assert shipped == record.dumps_schema()
 

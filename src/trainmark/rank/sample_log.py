@@ -24,15 +24,14 @@ _LONGEST_TEXT = 500
 class SampleLog:
     """The file of samples, written by several threads; knows each source's current fault.
 
-    A line that cannot be written, on a full disk for instance, is a fault of ``host``; a ``start``
-    is written later.
+    A line that cannot be written, on a full disk for instance, is a fault of ``host``.
     """
 
     writer: EventWriter
     faults: Counter[str] = field(default_factory=Counter, init=False)  # failed readings, by source
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _now: dict[str, str] = field(default_factory=dict, init=False)  # kind of each source's fault
-    _owed: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # fields by event
+    _lost: str = field(default="", init=False)  # why a line was not written, until that is
     _ended: bool = field(default=False, init=False)
 
     def write(self, event: str, **fields: Any) -> None:
@@ -42,15 +41,12 @@ class SampleLog:
                 return
             self._ended = event == "end"
             try:
-                for name in list(self._owed):
-                    self.writer.emit(name, **self._owed[name])
-                    del self._owed[name]
+                if self._lost:
+                    self.writer.emit("fault", source="host", kind="failed", said=self._lost)
+                    self._lost = ""
                 self.writer.emit(event, **fields)
             except OSError as error:
-                if event == "start":
-                    self._owed[event] = fields
-                fault = MonitorFault("failed", f"{TELEMETRY_FILE}: {error.strerror}")
-                self._owed.setdefault("fault", {"source": "host", **_fault_fields(fault)})
+                self._lost = f"{TELEMETRY_FILE}: {error.strerror}"
                 self.faults["host"] += 1
 
     def fault(self, source: str, fault: MonitorFault) -> None:
