@@ -16,7 +16,6 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from trainmark.rank.events import Error, FailedRank
     from trainmark.record.record import Status
-    from trainmark.record.run.nodes import Account
     from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
@@ -34,29 +33,14 @@ class Ending(NamedTuple):
     cause: Cause | None = None
 
 
-class _Run(NamedTuple):
-    """Input of the rules."""
-
-    launcher: Account
-    timeline: RunTimeline
-    target: Target | None
-
-    @property
-    def steps(self) -> int:
-        """Return the steps of the rank with most."""
-        return max((rank.steps for rank in self.timeline.ranks), default=0)
-
-
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
     """Return the ending. A stop from outside takes precedence over the reports of ranks."""
-    run = _Run(timeline.launcher, timeline, target)
-    for rule in (
-        _refused, _job_ended, _stopped, _ranks_failed, _agent_failed, _events_lost, _target_missed,
-    ):  # fmt: skip
-        ending = rule(run)
+    rules = (_refused, _job_ended, _stopped, _ranks_failed, _agent_failed, _events_lost)
+    for rule in rules:
+        ending = rule(timeline)
         if ending is not None:
             return ending
-    return Ending("passed")
+    return _target_missed(timeline, target) or Ending("passed")
 
 
 def _cause(kind: str, text: Message, **more: Any) -> Cause:
@@ -71,18 +55,18 @@ def _signal_name(exit_code: int) -> str:
         return f"signal {-exit_code}"  # a real-time signal has no name
 
 
-def _refused(run: _Run) -> Ending | None:
+def _refused(run: RunTimeline) -> Ending | None:
     """Return why a node did not start its ranks."""
-    for node in run.timeline.nodes:
+    for node in run.nodes:
         refused = node.events.get("refused")
         if refused is not None:
             return Ending("failed", _cause("node_refused", refused.message))
     return None
 
 
-def _job_ended(run: _Run) -> Ending | None:
+def _job_ended(run: RunTimeline) -> Ending | None:
     """Return how the engine ended the job, where it did; not that the job failed by itself."""
-    job, stop, nodes = run.launcher.job, run.launcher.stop, run.timeline.nodes
+    job, stop, nodes = run.launcher.job, run.launcher.stop, run.nodes
     by_us = stop is not None and stop.node is None  # then the stop has the reason
     if job is None or by_us or job.phase in ("waiting", "running") or job.exit_code == 0:
         return None
@@ -101,14 +85,14 @@ def _job_ended(run: _Run) -> Ending | None:
     return None
 
 
-def _stopped(run: _Run) -> Ending | None:
+def _stopped(run: RunTimeline) -> Ending | None:
     stop, steps = run.launcher.stop, run.steps
     if stop is None:
         return None
     match stop.reason:
         case "timeout":
-            groups = hang.groups(run.timeline, stop)
-            text = hang.message_of(run.timeline, stop, groups)
+            groups = hang.groups(run, stop)
+            text = hang.message_of(run, stop, groups)
             found = _cause("timeout", text, stacks=stop.stacks, hang=groups)
             return Ending("timed_out", found)
         case "launcher_killed":
@@ -121,7 +105,7 @@ def _stopped(run: _Run) -> Ending | None:
     return Ending("interrupted", _cause("signal", text, signal=stop.signal))
 
 
-def _ranks_failed(run: _Run) -> Ending | None:
+def _ranks_failed(run: RunTimeline) -> Ending | None:
     """Return the most specific of the first failures."""
     failures = _failures(run)
     if not failures:
@@ -134,13 +118,13 @@ def _ranks_failed(run: _Run) -> Ending | None:
     return Ending(_STATUS_OF_KIND.get(cause.kind, "failed"), cause)
 
 
-def _failures(run: _Run) -> list[tuple[float, Cause]]:
+def _failures(run: RunTimeline) -> list[tuple[float, Cause]]:
     """Return time and cause of each failed rank: from its own report, else from its exit code."""
     found: dict[int, tuple[float, Cause]] = {}
     ended, launch = run.launcher.agent_exit, run.launcher.launch
     for failure in [] if ended is None else ended.failures:
         found[failure.rank] = failure.time_s, _of_exit_code(failure, run)
-    for rank in run.timeline.ranks:
+    for rank in run.ranks:
         error = rank.error
         if error is not None:
             known = found.get(rank.rank)
@@ -152,7 +136,7 @@ def _failures(run: _Run) -> list[tuple[float, Cause]]:
     return list(found.values())
 
 
-def _of_exit_code(failure: FailedRank, run: _Run) -> Cause:
+def _of_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
     rank, exit_code = failure.rank, failure.exit_code
     if exit_code == DISK_FULL_EXIT:
         text = message("exception", text=os.strerror(errno.ENOSPC))
@@ -174,7 +158,7 @@ def _reported(report: Error, rank: int, exit_code: int | None) -> Cause:
     return Cause(rank=rank, exit_code=exit_code, **{name: getattr(report, name) for name in names})
 
 
-def _agent_failed(run: _Run) -> Ending | None:
+def _agent_failed(run: RunTimeline) -> Ending | None:
     ended = run.launcher.agent_exit
     if ended is None:
         return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
@@ -188,9 +172,9 @@ def _agent_failed(run: _Run) -> Ending | None:
     return Ending("failed", _cause("launcher", text, exit_code=code))
 
 
-def _events_lost(run: _Run) -> Ending | None:
+def _events_lost(run: RunTimeline) -> Ending | None:
     """Return a cause if events are missing: figures from the rest would be wrong."""
-    lines, nodes, lost = run.timeline.launcher_malformed_lines, run.timeline.nodes, None
+    lines, nodes, lost = run.launcher_malformed_lines, run.nodes, None
     rank = None
     silent = [node.number for node in nodes if not node.events.keys() >= {"launch", "agent_exit"}]
     if lines:
@@ -198,7 +182,7 @@ def _events_lost(run: _Run) -> Ending | None:
     elif silent:
         lost = message("node_events_lost", nodes=compact(silent))
     else:
-        losses = ((_lost_of(one), one.rank) for one in run.timeline.ranks)
+        losses = ((_lost_of(one), one.rank) for one in run.ranks)
         lost, rank = next((one for one in losses if one[0] is not None), (None, None))
     return None if lost is None else Ending("failed", _cause("events_incomplete", lost, rank=rank))
 
@@ -213,8 +197,8 @@ def _lost_of(rank: RankTimeline) -> Message | None:
     return None
 
 
-def _target_missed(run: _Run) -> Ending | None:
-    target, rank = run.target, run.timeline.ranks[0]
+def _target_missed(run: RunTimeline, target: Target | None) -> Ending | None:
+    rank = run.ranks[0]
     if target is None or not target.required or rank.target_reached:
         return None
     values = [event.value for event in rank.evaluations]

@@ -45,7 +45,7 @@ def message_of(timeline: RunTimeline, stop: Stop, found: Sequence[HangGroup]) ->
     """Return why a run that was stopped by its time limit had not ended."""
     ranks = timeline.ranks
     args: dict[str, Any] = {
-        "limit_s": stop.timeout_s, "steps": max((rank.steps for rank in ranks), default=0),
+        "limit_s": stop.timeout_s, "steps": timeline.steps,
     }  # fmt: skip
     phases = [phase for rank in ranks for phase in rank.phases.values() if phase.steps]
     ends_ns = [end_ns for rank in ranks for _, end_ns in rank.edges_ns.values()]

@@ -171,6 +171,11 @@ class RunTimeline:
         return sum((rank.counts for rank in self.ranks), Counts())
 
     @property
+    def steps(self) -> int:
+        """Return the steps of the rank with most."""
+        return max((rank.steps for rank in self.ranks), default=0)
+
+    @property
     def warmup_steps(self) -> int:
         """Return the steps before the ``train`` phase, of the rank that trained most steps."""
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
