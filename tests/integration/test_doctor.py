@@ -49,17 +49,12 @@ def test_quick_does_not_import_torch(tmp_path):
     assert said.splitlines()[-1] == "False"
 
 
-@pytest.fixture
-def broken_torch(tmp_path):
-    """A package called torch that ends the process that imports it."""
+def test_a_torch_that_crashes_is_a_finding(tmp_path):
     folder = tmp_path / "broken"
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text("import os; os.abort()\n")
-    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-
-
-def test_a_torch_that_crashes_is_a_finding(tmp_path, broken_torch):
-    done = doctor("--device", "cpu", "--quiet", cwd=tmp_path, PYTHONPATH=broken_torch)
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    done = doctor("--device", "cpu", "--quiet", cwd=tmp_path, PYTHONPATH=paths)
     assert done.returncode == 2
     first, *rest = done.stdout.splitlines()
     assert first == "STOPS A RUN"

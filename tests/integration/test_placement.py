@@ -33,19 +33,14 @@ CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core cannot be two nodes")
-@pytest.mark.parametrize("pin", ["1", "0"])
-def test_ranks_run_where_they_were_placed_and_say_so(tmp_path: Path, pin: str) -> None:
-    env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "TRAINMARK_PIN": pin}
+def test_ranks_run_where_they_were_placed_and_say_so(tmp_path: Path) -> None:
+    env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "TRAINMARK_PIN": "1"}
     env.pop("OMP_NUM_THREADS", None)
     program = [sys.executable, "-c", ON_TWO_NODES, *RUN]
     done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     found = record.read(tmp_path / "run").environment
     placed = found["placement"]
-    assert found["variables"]["TRAINMARK_PIN"] == pin
-    if pin == "0":
-        assert [one and one["why_not"] for one in placed] == ["off", "off"]
-        return
     half = len(CORES) // 2
     assert [one and one["why_not"] for one in placed] == [None, None]
     assert [one and one["threads"] for one in placed] == [half, half]

@@ -11,9 +11,12 @@ import pytest
 
 from fakes import GOLDEN, check_golden
 from trainmark import devices
-from trainmark.errors import UsageError
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.launchers import Command, JobState, absent, start
+from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, mounts, node_script, pyxis_options
 from trainmark.launch.site import Site
+from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
 
@@ -174,3 +177,32 @@ def test_every_accelerator_says_what_a_container_needs() -> None:
         assert all(path.startswith("/dev/") for path in needs.devices), vendor.name
         assert all(Path(path).is_absolute() for path in needs.mounts), vendor.name
         assert set(needs.options) <= set(RUNTIMES), vendor.name
+
+
+# This machine's own container
+
+
+@pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
+def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
+    told = Site.model_validate({"container": container})
+    assert told.elsewhere("local") is None
+    assert "docker" in (absent("container", told) or "")
+    here = Elsewhere(launcher="container", nodes=1)
+    assert site(runtime="podman").elsewhere(None) == here
+
+
+def test_an_image_that_is_not_here_is_told_before_a_run(node: Path, plan: Plan) -> None:
+    program(node, "docker")
+    Container().check(at(node, plan), site())
+    with pytest.raises(EnvironmentFault, match="no such image: other:2"):
+        Container().check(at(node, plan), site(image="other:2"))
+
+
+def test_its_end_is_told_in_the_words_of_the_runtime(plan: Plan, tmp_path: Path) -> None:
+    here = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
+    script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
+    job = start(Command(argv=("sh", "-c", script), files={}), here, site())
+    job.process.wait()  # type: ignore[attr-defined]
+    said = "no such image; see --help"
+    assert job.state() == JobState(phase="ended", said=said, exit_code=125)
+    assert Container().job(here, site(), None).state().exit_code is None

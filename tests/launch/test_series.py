@@ -74,15 +74,7 @@ class Launcher:
             self.request.signal_name = "SIGINT"
         if ending == "disk":
             raise EnvironmentFault("less than 8 MiB are free", where=str(folder))
-        if ending == "killed":
-            folder.mkdir(parents=True)
-            plan.save(folder)
-            raise Killed
         return leave(plan, ending)
-
-
-class Killed(BaseException):
-    """Ends the call as SIGKILL does, but for the lock."""
 
 
 def leave(plan: Plan, status: str) -> Record:
@@ -175,18 +167,12 @@ def test_what_did_not_pass_is_tried_again_beside_it(
         ("between", ("left", "stopped after 1 of 2 launches", "a-2/r2")),
     ],
 )
-@pytest.mark.parametrize("order", ["runs", "rounds"])
 def test_whoever_stops_one_stops_the_rest(
-    go: Callable[..., list[Outcome]],
-    launcher: Launcher,
-    ending: str,
-    expected: tuple[str, str, str],
-    order: str,
+    go: Callable[..., list[Outcome]], launcher: Launcher, ending: str, expected: tuple[str, ...]
 ) -> None:
     state, reason, again = expected
-    text = f"order: {order}\n" + (
-        TWO.replace("name: a", "name: a, repeat: 2")
-        + "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
+    text = TWO.replace("name: a", "name: a, repeat: 2") + (
+        "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
     )
     go(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
     launcher.endings = {"a": ending}
@@ -200,17 +186,6 @@ def test_whoever_stops_one_stops_the_rest(
     launcher.endings = {}
     assert states(go(text)) == {"a": "passed", "b": "passed", "c": "skipped", "d": "kept"}
     assert set(launcher.launched) >= {again, "b"}
-
-
-def test_a_run_that_left_no_record_is_tried_again(
-    go: Callable[..., list[Outcome]], launcher: Launcher
-) -> None:
-    launcher.endings = {"a": "killed"}
-    with pytest.raises(Killed):
-        go(TWO)
-    launcher.endings = {}
-    assert states(go(TWO)) == {"a": "passed", "b": "passed"}
-    assert launcher.launched == ["a-2", "b"]
 
 
 def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
@@ -298,8 +273,6 @@ runs:
     }
     assert exit_code(outcomes) == 0
     vendors["fake"].devices = 0
-    (skipped, *_) = go(text)
-    assert skipped.reason == "no accelerator here; --device cpu takes the processor"
     fault = EnvironmentFault("a card is here, but torch has no code for it")
     monkeypatch.setattr(devices, "unusable", lambda: [fault])
     (skipped, *_) = go(text)
@@ -340,20 +313,18 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{case: tyo}", ["unknown case 'tyo'"]),
-        ("{case: toy, set: {bs: 0}}", ["micro_batch_size", "greater than 0"]),
-        ("{case: toy, nproc: 64, set: {bss: 1}}", ["'bss'"]),
-        ("{case: toy, data: nowhere}", ["nowhere", "No such file"]),
+        ("{case: toy, nproc: 64, set: {bss: 1}}", "'bss'"),
+        ("{case: toy, data: nowhere}", "No such file"),
     ],
 )
 def test_every_entry_is_checked_before_the_first_starts(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, line: str, said: list[str]
+    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, line: str, said: str
 ) -> None:
     with pytest.raises((UsageError, DataError)) as caught:
         go(f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
     message = str(caught.value)
     assert f"{tmp_path}/plan.yaml, runs[2]" in message
-    assert [part for part in said if part not in message] == []
+    assert said in message
     assert launcher.launched == []
     assert not (tmp_path / "runs").exists()
 

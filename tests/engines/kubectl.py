@@ -1,0 +1,88 @@
+"""A ``kubectl`` whose pods are processes of this machine: python kubectl.py WORDS.
+
+What a cluster does besides (scheduling, images, volumes, names of hosts) is not there: pods see
+the folders of this machine, and the first pod is found at 127.0.0.1. All is in the folder
+``KUBE_FOLDER``: ``job.json``; of pod N ``N.pid``, ``N.exit``, and ``N.status`` in place of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+FOLDER = Path(os.environ["KUBE_FOLDER"])
+JOB = FOLDER / "job.json"
+INDEX = "batch.kubernetes.io/job-completion-index"
+# As a kubelet ends it: SIGTERM reaches the command, whose exit code is kept.
+POD = 'trap : TERM; sh -c "$1"; echo $? > "$2"'
+
+
+def create(words: list[str]) -> None:
+    told = yaml.safe_load(Path(words[words.index("-f") + 1]).read_text())
+    if "--dry-run=server" in words:
+        return
+    JOB.write_text(json.dumps(told))
+    name, job = told["metadata"]["name"], told["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (box,) = job["template"]["spec"]["containers"]
+    script = box["command"][-1].replace("$$", "$")  # as a kubelet does
+    script = script.replace(f"{name}-node-0-0.{name}", "127.0.0.1")
+    for index in range(job["completions"]):
+        with (FOLDER / f"{index}.log").open("wb") as log:
+            pod = subprocess.Popen(
+                ["sh", "-c", POD, "pod", script, str(FOLDER / f"{index}.exit")],
+                env=os.environ | {"JOB_COMPLETION_INDEX": str(index)}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        (FOLDER / f"{index}.pid").write_text(str(pod.pid))
+    print(f"jobset.jobset.x-k8s.io/{name}")
+
+
+def alive(file: Path) -> bool:
+    pid = int(file.read_text())
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def status(file: Path) -> dict[str, Any]:
+    if file.with_suffix(".status").exists():
+        return json.loads(file.with_suffix(".status").read_text())
+    if alive(file):
+        return {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+    code = int(file.with_suffix(".exit").read_text())
+    over = {"exitCode": code, "reason": "Error" if code else "Completed"}
+    phase = "Failed" if code else "Succeeded"
+    return {"phase": phase, "containerStatuses": [{"state": {"terminated": over}}]}
+
+
+def get(_: list[str]) -> None:
+    files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or alive(file)]
+    found = [
+        {"kind": "Pod", "metadata": {"annotations": {INDEX: file.stem}}, "status": status(file)}
+        for file in files
+    ]
+    if JOB.exists():
+        phases = {pod["status"]["phase"] for pod in found}
+        ended = []
+        if phases <= {"Succeeded", "Failed"}:
+            kind = "Failed" if "Failed" in phases else "Completed"
+            ended = [{"type": kind, "status": "True", "reason": "AllJobs"}]
+        found.append({"kind": "JobSet", "status": {"conditions": ended}})
+    print(json.dumps({"items": found}))
+
+
+def delete(_: list[str]) -> None:
+    JOB.unlink(missing_ok=True)
+    for file in FOLDER.glob("*.pid"):
+        if alive(file):
+            os.killpg(int(file.read_text()), signal.SIGTERM)
+
+
+verb = next(word for word in sys.argv if word in ("create", "get", "delete"))
+{"create": create, "get": get, "delete": delete}[verb](sys.argv)
