@@ -48,12 +48,13 @@ test-engines: install-dev $(VENV)/.installed-engines ## install Slurm, sshd, Ray
 	tools/engines.sh tests/engines/debian-packages.txt
 	$(BIN)/pytest -rs -m "not nightly" tests/engines
 
-# Besides: real runs of every kind, engines and browser in full, fuzzing, each benchmark at its smallest.
-test-nightly: install-dev lint $(VENV)/.installed-engines $(OLDEST)/.installed ## all tests there are; hours
+# Besides: real runs of every kind, engines and browser in full, each benchmark at its smallest, and
+# with the lowest versions what computes in one process: neither real runs nor what is nightly.
+test-nightly: install-dev lint $(VENV)/.installed-engines $(OLDEST)/.installed ## all tests there are; within an hour
 	tools/engines.sh tests/engines/debian-packages.txt
 	$(PYTEST) --ignore tests/engines
 	$(BIN)/pytest -rs tests/engines
-	$(OLDEST)/$(PYTEST_OF) --ignore tests/integration --ignore tests/engines --ignore tests/benchmarks
+	$(OLDEST)/$(PYTEST_OF) -m "not nightly" $(addprefix --ignore tests/,integration engines benchmarks)
 
 lint: install-dev
 	$(BIN)/ruff format --check

@@ -28,8 +28,7 @@ NODES = ("tm0", "tm1")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "sinfo", "srun")
 _SBIN = "/usr/sbin"
 _START_S = 60.0
-# Short times, so that what Slurm waits for before it acts does not hold up the tests. A node may
-# have two runs at a time: one waits for Slurm's time limit, of which a minute is the least.
+# Short times, so that what Slurm waits for before it acts does not hold up the tests.
 _CONFIGURATION = """\
 ClusterName=trainmark
 SlurmctldHost={host}(127.0.0.1)
@@ -76,15 +75,11 @@ def _path(name: str) -> str | None:
 
 
 def _free_ports(count: int) -> list[int]:
-    with suppress(OSError):
-        held = [socket.socket() for _ in range(count)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in held]
-        for one in held:
-            one.close()
-        return ports
-    raise AssertionError("no free ports")
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
 
 
 class SlurmCluster:

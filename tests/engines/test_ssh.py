@@ -102,25 +102,6 @@ def test_distilbert_on_two_hosts(run, hosts):
 
 
 @pytest.mark.nightly
-def test_a_pasted_dry_run_is_the_same_run(trainmark, hosts, words, tmp_path):
-    run_dir = tmp_path / "a run"
-    shown = trainmark(
-        "run", "toy", "max_epochs=1", "target=none", *words(), "--out", str(run_dir), "--dry-run"
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert not run_dir.exists()
-    pasted = subprocess.run(
-        hosts.login.inside("sh"), input=shown.stdout, text=True, cwd=tmp_path,
-        capture_output=True, check=False,
-    )  # fmt: skip
-    assert (pasted.returncode, pasted.stderr) == (0, "")
-    inside = hosts.login.inside(sys.executable, "-m", "trainmark", "run", "--attach", str(run_dir))
-    attached = subprocess.run(inside, capture_output=True, text=True, check=False)
-    assert attached.returncode == 0, attached.stdout + attached.stderr
-    assert checked(run_dir).status == "passed"
-
-
-@pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
