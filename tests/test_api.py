@@ -14,8 +14,8 @@ from fakes import GOLDEN
 from trainmark import api
 from trainmark.errors import RecordError, UsageError
 from trainmark.launch import local
+from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, stop_signals_noted
-from trainmark.launch.site import Site
 from trainmark.pages.exports import to_csv
 from trainmark.plan.request import RunFields, RunRequest
 from trainmark.record.record import Record
@@ -144,7 +144,7 @@ def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(
     monkeypatch.setattr(local, "launch", lambda *_: TOY)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     said: list[object] = []
-    made = api.launch_one(plan, Site(), "toy", StopRequest(), quiet=True, say=said.append)
+    made = api.launch_one(plan, Cluster(), "toy", StopRequest(), quiet=True, say=said.append)
     assert made == TOY
     assert [str(one).partition(":")[0] for one in said] == ["page.html was not drawn"]
     assert (tmp_path / "page.en.md").exists()

@@ -19,10 +19,10 @@ from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import series, submission
+from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, stop_signals_noted
 from trainmark.launch.progress import Progress, end_line, job_line, launch_shown
 from trainmark.launch.run_dir import refuse_used
-from trainmark.launch.site import CONTAINER, LOCAL, read_site
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
+    from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import CheckedEntry
-    from trainmark.launch.site import Site
     from trainmark.library.selection import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
@@ -97,8 +97,8 @@ class Records(list[Record]):
         return frame(self, steps=steps)
 
 
-def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Site]:
-    """Check everything and return the plan of a run, with the settings of its launcher's site.
+def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Cluster]:
+    """Check everything and return the plan of a run, with the settings of its launcher's cluster.
 
     Args:
         say: called with each remark, for example which device cannot be used.
@@ -108,7 +108,7 @@ def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Site]:
     """
     for fault in () if request.device else devices.load_all()[1]:  # the first that works is taken
         say(fault)
-    settings = read_site(request.site).with_hosts(request.hosts)
+    settings = read_cluster(request.cluster).with_hosts(request.hosts)
     if request.hosts is not None and (request.launcher or settings.launcher) != "ssh":
         raise UsageError(
             "only the launcher ssh reads it", where="--hosts", remedy="add --launcher ssh"
@@ -122,13 +122,13 @@ def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Site]:
     if elsewhere and plan.device.vendor == "cpu" and not named:
         # A login node has no accelerator, the nodes that it submits to most often have.
         say(
-            "the nodes' processors train: neither --device nor the site file\n"
+            "the nodes' processors train: neither --device nor the cluster file\n"
             "  (`device`) names what the nodes have, and here is no accelerator"
         )
     return plan, settings
 
 
-def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say) -> Records:
+def launched(plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, say: Say) -> Records:
     """Launch as often as the plan says and write the pages; return the records.
 
     A failed launch does not stop the others, but for one that came to its time limit: the others
@@ -139,7 +139,7 @@ def launched(plan: Plan, site: Site, stop: StopRequest, *, quiet: bool, say: Say
     records = Records()
     for single in launches(plan):
         if stop.signal_name is None:
-            records.append(launch_one(single, site, plan.case, stop, quiet=quiet, say=say))
+            records.append(launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say))
             records.places.append(Path(single.run_dir))
         if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
             left = plan.repeat_count - len(records)
@@ -159,14 +159,14 @@ def _draw(write: Callable[..., None], *given: Any, say: Say) -> None:
 
 
 def launch_one(
-    single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool, say: Say
+    single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool, say: Say
 ) -> Record:
     """Do one launch and write its pages."""
     here = single.node_processes == 0
     for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
         if one.computes:
             say(f"{one.description()}: figures of this run must not be quoted")
-    record = launch_shown(single, site, label, stop, quiet=quiet)
+    record = launch_shown(single, cluster, label, stop, quiet=quiet)
     _draw(write_pages, [record], Path(single.run_dir), say=say)
     return record
 
@@ -178,7 +178,7 @@ def planned_entries(
 
     Args:
         say: called with each device that cannot be used.
-        engines: whether launchers look for what would stop the runs at their site.
+        engines: whether launchers look for what would stop the runs at their cluster.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
@@ -206,20 +206,20 @@ def run_entries(
     return outcomes, stop.signal_name
 
 
-def submitted(plan: Plan, site: Site) -> str:
+def submitted(plan: Plan, cluster: Cluster) -> str:
     """Submit a run to its engine and return the job's number at once.
 
     Raises:
         UsageError: the launcher does not go on alone, or several launches.
     """
-    can = plan.node_processes > 0 and submission.command(plan, site).submits
+    can = plan.node_processes > 0 and submission.command(plan, cluster).submits
     if not can or plan.repeat_count > 1:
         what = f"{plan.repeat_count} launch(es) on {plan.launcher}"
         raise UsageError(
             what, where="--detach", rule="an engine must keep the job, and a job is one launch",
             remedy="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
         )  # fmt: skip
-    return submission.prepare(plan, site)().id
+    return submission.prepare(plan, cluster)().id
 
 
 def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Records:

@@ -57,7 +57,7 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
         (["run", "toy", "--hosts", "hosts.txt"], ["--hosts", "--launcher ssh"]),
-        (["run", "toy", "--launcher", "container", "--dry-run"], ["site file, container"]),
+        (["run", "toy", "--launcher", "container", "--dry-run"], ["cluster file, container"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
         (["run", "toy:paddle:cpu:1:1:1"], ["runs on pytorch, not on paddle"]),

@@ -19,7 +19,7 @@ from trainmark.record.record import FigureEntry, Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
     Call = Callable[..., tuple[int, str, str]]
@@ -115,7 +115,7 @@ class Turns:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def __call__(self, plan: Plan, site: Site, label: str, **_: Any) -> Record:
+    def __call__(self, plan: Plan, site: Cluster, label: str, **_: Any) -> Record:
         side = Path(plan.run_dir).parent.name
         self.done.append(f"{side}{plan.repeat_index}")
         made = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))

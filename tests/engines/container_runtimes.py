@@ -81,7 +81,7 @@ class Rootless:
     def site(
         self, path: Path, *, environment: dict[str, str], mounts: list[str], **container: object
     ) -> Path:
-        """Write a site file for a container that has the machine's programs."""
+        """Write a cluster file for a container that has the machine's programs."""
         told = {
             "image": IMAGE,
             "runtime": self.runtime,

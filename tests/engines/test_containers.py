@@ -44,9 +44,9 @@ def run(user, work, started):
     def start(*words, case="faulty", **container):
         faulty = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(work / "fifo")}
         mounts = [f"{work}:{work}"]
-        site = user.site(work / "site.yaml", environment=faulty, mounts=mounts, **container)
+        site = user.site(work / "cluster.yaml", environment=faulty, mounts=mounts, **container)
         process, _ = started(
-            *words, "--device", "cpu", "--launcher", "local", "--site", str(site),
+            *words, "--device", "cpu", "--launcher", "local", "--cluster", str(site),
             case=case, prefix=user.prefix, program=(user.python, "-m", "trainmark"), cwd=work,
             RUN_DIR=str(work / "run"), **user.variables, **faulty,
         )  # fmt: skip

@@ -51,8 +51,8 @@ def run(cluster, started, tmp_path):
             "container": {"image": "trainmark:1", "python": sys.executable},
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }  # fmt: skip
-        (tmp_path / "site.yaml").write_text(json.dumps(site))
-        return started(*words, *TWO, "--site", str(tmp_path / "site.yaml"), case=case)
+        (tmp_path / "cluster.yaml").write_text(json.dumps(site))
+        return started(*words, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
 
     return start
 

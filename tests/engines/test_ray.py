@@ -39,9 +39,18 @@ def run(cluster, on_path, started, tmp_path):
         names = ("TRAINMARK_CACHE", "FAULT_FIFO")
         places = {names[0]: str(tmp_path / "cache"), names[1]: str(tmp_path / "fifo")}
         site = {"environment": places, "ray": {"address": cluster.url}}
-        file = tmp_path / "site.yaml"
+        file = tmp_path / "cluster.yaml"
         file.write_text(json.dumps(site))
-        many = ("--launcher", "ray", "--nnodes", str(nnodes), "--nproc", "1", "--site", str(file))
+        many = (
+            "--launcher",
+            "ray",
+            "--nnodes",
+            str(nnodes),
+            "--nproc",
+            "1",
+            "--cluster",
+            str(file),
+        )
         return started(*words, *many, case=case)
 
     return start

@@ -40,13 +40,13 @@ def on_slurm(cluster, monkeypatch, tmp_path):
     cluster.until(lambda: cluster.states() == ["idle", "idle"], "idle nodes")
 
 
-def site_file(folder, **keys):
-    """Write a site file for nodes that share this host: its loopback, and free ports."""
+def cluster_file(folder, **keys):
+    """Write a cluster file for nodes that share this host: its loopback, and free ports."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     slurm = {"exclusive": False, "options": {"partition": "main"} | keys}
-    path = folder / "site.yaml"
+    path = folder / "cluster.yaml"
     text = {
         "launcher": "slurm",
         "environment": {"GLOO_SOCKET_IFNAME": "lo"},
@@ -62,7 +62,7 @@ def run(on_slurm, started, tmp_path):
     """Start ``trainmark run`` on both nodes."""
 
     def start(*words, case="faulty", **keys):
-        return started(*words, *TWO, "--site", str(site_file(tmp_path, **keys)), case=case)
+        return started(*words, *TWO, "--cluster", str(cluster_file(tmp_path, **keys)), case=case)
 
     return start
 
@@ -85,7 +85,7 @@ def test_distilbert_on_two_nodes(run):
 
 PLAN = """\
 launcher: slurm
-site: site.yaml
+cluster: cluster.yaml
 device: cpu
 runs:
 - {name: a, case: faulty, world: 2x1, repeat: 2, set: {fault: hold}}
@@ -98,8 +98,8 @@ def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
     on_slurm, fifo, tmp_path, monkeypatch
 ):
     go, runs = tmp_path / "go", tmp_path / "runs/plan"
-    site = json.loads(site_file(tmp_path).read_text())
-    (tmp_path / "site.yaml").write_text(json.dumps(site | {"nodes": 2}))
+    site = json.loads(cluster_file(tmp_path).read_text())
+    (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))
     (tmp_path / "plan.yaml").write_text(PLAN)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", "--json"]
@@ -125,7 +125,7 @@ def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
     assert (done["a"]["status"], done["a"]["statuses"]) == ("passed", ["passed", "passed"])
     assert done["a"]["run_ids"] == [checked(runs / name).run_id for name in ("a/r1", "a-2/r2")]
     assert done["a"]["did_not_pass_before"] == []
-    assert done["big"]["reason"] == "9 nodes needed, the site has 2"
+    assert done["big"]["reason"] == "9 nodes needed, the cluster has 2"
 
 
 @pytest.mark.nightly
@@ -166,7 +166,9 @@ def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
 @pytest.mark.nightly
 def test_a_detached_job_is_cancelled_later(on_slurm, trainmark, tmp_path, fifo):
     words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO)
-    submitted = trainmark(*words, "--site", str(site_file(tmp_path)), "--out", "run", "--detach")
+    submitted = trainmark(
+        *words, "--cluster", str(cluster_file(tmp_path)), "--out", "run", "--detach"
+    )
     assert submitted.returncode == 0, submitted.stderr
     wait_for_fault(fifo)
     cancelled = trainmark("run", "--attach", "run", "--cancel")
@@ -177,9 +179,9 @@ def test_a_detached_job_is_cancelled_later(on_slurm, trainmark, tmp_path, fifo):
 
 @pytest.mark.nightly
 def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
-    site = site_file(tmp_path)
+    site = cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
-    words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--site", str(site))
+    words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))
     shown = trainmark(*words, "--out", str(run_dir), "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert not run_dir.exists()

@@ -31,7 +31,7 @@ def hosts(tmp_path_factory):
 
 @pytest.fixture
 def words(hosts, tmp_path):
-    """Return the words of a run on both hosts, with a site file of its own."""
+    """Return the words of a run on both hosts, with a cluster file of its own."""
 
     def make(*lines, site=None, **ssh):
         more, site = site or {}, hosts.site(**ssh)
@@ -41,8 +41,13 @@ def words(hosts, tmp_path):
             "FAULT_FIFO": str(tmp_path / "fifo"),
         }
         site |= {"master_port": PORT, **more}
-        (tmp_path / "site.yaml").write_text(json.dumps(site))
-        named = ("--hosts", str(hosts.hosts_file(*lines)), "--site", str(tmp_path / "site.yaml"))
+        (tmp_path / "cluster.yaml").write_text(json.dumps(site))
+        named = (
+            "--hosts",
+            str(hosts.hosts_file(*lines)),
+            "--cluster",
+            str(tmp_path / "cluster.yaml"),
+        )
         return ("--launcher", "ssh", "--nnodes", "2", "--nproc", "1", *named)
 
     return make

@@ -12,8 +12,8 @@ import pytest
 
 from here_launcher import Here
 from trainmark.launch import launchers, submission
+from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, alive_runs
-from trainmark.launch.site import Site
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -55,7 +55,7 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
             elsewhere=Elsewhere(launcher="here"),
         )  # fmt: skip
         record = submission.launch(
-            plan, Site(master_port=port), request or StopRequest(), lambda _: None
+            plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
         left = [psutil.Process(pid) for ids in _processes(plan.run_id) for pid in ids]
         assert psutil.wait_procs(left, timeout=20)[1] == []  # the kernel ends them in turn

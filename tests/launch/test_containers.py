@@ -12,10 +12,10 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import Command, JobState, absent, start
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, mounts, node_script, pyxis_options
-from trainmark.launch.site import Site
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
@@ -35,8 +35,8 @@ esac
 """
 
 
-def site(**container: Any) -> Site:
-    return Site.model_validate({"container": {"image": IMAGE, "runtime": "docker", **container}})
+def site(**container: Any) -> Cluster:
+    return Cluster.model_validate({"container": {"image": IMAGE, "runtime": "docker", **container}})
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def at(node: Path, plan: Plan) -> Plan:
 
 
 def started(
-    node: Path, plan: Plan, told: Site, monkeypatch: pytest.MonkeyPatch, **needs: Any
+    node: Path, plan: Plan, told: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
 ) -> list[str]:
     """Return the arguments and the variables that the fake runtime was started with."""
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
@@ -139,7 +139,7 @@ def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
         Mount("/data/toy", "/data/toy", read_only=True),
         Mount("/a", "/data/toy/cache"),
     ]
-    elsewhere = Site.model_validate({"data": "/nodes/toy"})
+    elsewhere = Cluster.model_validate({"data": "/nodes/toy"})
     assert mounts(plan, elsewhere, "/runs/a") == [
         Mount("/nodes/toy", "/nodes/toy", read_only=True),
         Mount("/runs/a", "/runs/a"),
@@ -164,7 +164,7 @@ def test_pyxis_is_told_image_and_mounts(plan: Plan) -> None:
         "--container-remap-root",
     ]
     assert pyxis_options(plan, site()) == []
-    assert pyxis_options(plan, Site()) == []
+    assert pyxis_options(plan, Cluster()) == []
 
 
 def test_every_accelerator_says_what_a_container_needs() -> None:
@@ -184,7 +184,7 @@ def test_every_accelerator_says_what_a_container_needs() -> None:
 
 @pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
-    told = Site.model_validate({"container": container})
+    told = Cluster.model_validate({"container": container})
     assert told.elsewhere("local") is None
     assert "docker" in (absent("container", told) or "")
     here = Elsewhere(launcher="container", nodes=1)

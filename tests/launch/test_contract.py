@@ -1,4 +1,4 @@
-"""Commands as text, the site file, and the script of a node."""
+"""Commands as text, the cluster file, and the script of a node."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainmark.errors import UsageError
+from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.launchers import Command
 from trainmark.launch.node import node_script
-from trainmark.launch.site import Site, read_site
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -43,12 +43,12 @@ def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
 
 
 def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
-    file = tmp_path / "site.yaml"
+    file = tmp_path / "cluster.yaml"
     file.write_text(
         "launcher: slurm\nnodes: 16\nssh: {run_root: /scratch}\n"
         "slurm: {exclusive: no, options: {time: 12:30:00, mem: 0}}\nsetup: [module load x]\n"
     )
-    site = read_site(file)
+    site = read_cluster(file)
     assert (site.launcher, site.nodes, site.ssh.run_root) == ("slurm", 16, Path("/scratch"))
     assert not site.slurm.exclusive
     assert site.slurm.options == {"time": "12:30:00", "mem": "0"}
@@ -68,10 +68,10 @@ def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_in_a_site_file_is_told_with_its_key(tmp_path: Path, text: str, word: str) -> None:
-    file = tmp_path / "site.yaml"
+    file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
-        read_site(file)
+        read_cluster(file)
     assert caught.value.where.startswith(str(file))
     assert word in str(caught.value)
 
@@ -80,12 +80,12 @@ def test_no_site_file_is_needed_but_a_named_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert read_site(None) == Site()
+    assert read_cluster(None) == Cluster()
     with pytest.raises(UsageError):
-        read_site(tmp_path / "none.yaml")
+        read_cluster(tmp_path / "none.yaml")
     (tmp_path / "trainmark").mkdir()
-    (tmp_path / "trainmark/site.yaml").write_text("nodes: 3\n")
-    assert read_site(None).nodes == 3
+    (tmp_path / "trainmark/cluster.yaml").write_text("nodes: 3\n")
+    assert read_cluster(None).nodes == 3
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def plan(tmp_path: Path) -> Any:
 
 
 def test_the_script_of_a_node(plan: Any) -> None:
-    site = Site(
+    site = Cluster(
         python="/opt/py", setup=("module load x",), environment={"A": "b c"},
         data=Path("/data"), master_port=1234,
     )  # fmt: skip

@@ -10,9 +10,9 @@ import pytest
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch import launchers, run_dir, submission
+from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import Command, JobState
 from trainmark.launch.processes import StopRequest
-from trainmark.launch.site import Site
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -87,8 +87,8 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
 
 def test_the_id_of_a_job_is_kept_by_the_command_itself(plan: Plan) -> None:
     text = "echo 7; cp job.id seen"  # as if this process were killed before the command ended
-    launchers.start(Command(argv=("sh", "-c", text), files={}, submits=True), plan, Site())
+    launchers.start(Command(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster())
     assert (Path(plan.run_dir) / "seen").read_text() == "7\n"
     refused = Command(argv=("sh", "-c", "echo no such queue >&2; exit 3"), files={}, submits=True)
     with pytest.raises(EnvironmentFault, match="no such queue"):
-        launchers.start(refused, plan, Site())
+        launchers.start(refused, plan, Cluster())

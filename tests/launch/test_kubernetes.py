@@ -16,9 +16,9 @@ import yaml
 from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import JOB_FILE, JobState, load, start
 from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, state_of
-from trainmark.launch.site import Site
 from trainmark.plan.plan import Plan
 
 _HERE = Path(__file__).parent / "kubernetes"
@@ -59,8 +59,8 @@ def _plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) ->
     )  # fmt: skip
 
 
-def _site(told: dict[str, Any], **more: Any) -> Site:
-    return Site.model_validate(told | {"kubernetes": told["kubernetes"] | more})
+def _site(told: dict[str, Any], **more: Any) -> Cluster:
+    return Cluster.model_validate(told | {"kubernetes": told["kubernetes"] | more})
 
 
 # Manifests
@@ -228,7 +228,7 @@ def _calls(cluster: Path) -> list[list[str]]:
     return [json.loads(line) for line in (cluster / "calls").read_text().splitlines()]
 
 
-def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan, Site, Any]:
+def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan, Cluster, Any]:
     folder = tmp_path / "run"
     folder.mkdir()
     plan, site = _plan(folder), _site(told)
@@ -283,6 +283,6 @@ def test_what_pods_cannot_have_is_told_before_the_cluster_is_asked(
     cluster: Path, told: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        Kubernetes().check(_plan(), Site.model_validate(told))
-    assert caught.value.where == f"site key {key}"
+        Kubernetes().check(_plan(), Cluster.model_validate(told))
+    assert caught.value.where == f"cluster key {key}"
     assert not (cluster / "calls").exists()

@@ -12,8 +12,8 @@ import pytest
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault
+from trainmark.launch.cluster import Cluster, RaySettings
 from trainmark.launch.launchers.ray import Ray
-from trainmark.launch.site import RaySite, Site
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def plan(tmp_path: Path) -> Plan:
     return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "ray"})
 
 
-class Cluster(ThreadingHTTPServer):
+class Dashboard(ThreadingHTTPServer):
     """Answers as recorded; what was asked is kept."""
 
     daemon_threads = True
@@ -46,7 +46,7 @@ class Cluster(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Cluster
+    server: Dashboard
 
     def log_message(self, *_: object) -> None:
         pass
@@ -64,8 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as server:
+def cluster() -> Iterator[Dashboard]:
+    with Dashboard() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -73,12 +73,12 @@ def cluster() -> Iterator[Cluster]:
         thread.join()
 
 
-def site(address: str | None = "http://head:8265", **settings: Any) -> Site:
-    ray = RaySite(address=address, **settings.pop("ray", {}))
-    return Site(python="/opt/trainmark/bin/python", ray=ray, **settings)
+def site(address: str | None = "http://head:8265", **settings: Any) -> Cluster:
+    ray = RaySettings(address=address, **settings.pop("ray", {}))
+    return Cluster(python="/opt/trainmark/bin/python", ray=ray, **settings)
 
 
-def asked_of_the_driver(plan: Plan, told: Site) -> dict[str, Any]:
+def asked_of_the_driver(plan: Plan, told: Cluster) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(Ray().command(plan, told).files["ray.json"])
     return found
 
@@ -110,7 +110,7 @@ def test_a_node_is_asked_for_its_devices(
 
 
 def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) -> None:
-    with Cluster() as closed:
+    with Dashboard() as closed:
         url = closed.url
     with pytest.raises(EnvironmentFault) as refused:
         Ray().check(plan, site(url))
@@ -137,7 +137,7 @@ def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) ->
     ],
 )
 def test_states_are_told_apart(
-    plan: Plan, cluster: Cluster, name: str, expected: tuple[Any, ...]
+    plan: Plan, cluster: Dashboard, name: str, expected: tuple[Any, ...]
 ) -> None:
     cluster.says(plan.run_id, name)
     state = Ray().job(plan, site(cluster.url), None).state()
@@ -145,7 +145,7 @@ def test_states_are_told_apart(
     assert RECORDED[name]["said"] in state.said
 
 
-def test_a_silent_cluster_leaves_the_job_where_it_was(plan: Plan, cluster: Cluster) -> None:
+def test_a_silent_cluster_leaves_the_job_where_it_was(plan: Plan, cluster: Dashboard) -> None:
     job = Ray().job(plan, site(cluster.url), None)
     cluster.says(plan.run_id, "running")
     assert job.state().phase == "running"

@@ -15,7 +15,7 @@ from trainmark import devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest
-from trainmark.launch.submission import SITE_FILE
+from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.pages.results import series_table
 from trainmark.pages.terminal import Screen
 from trainmark.plan import choosing
@@ -30,7 +30,7 @@ from trainmark.spec import Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 
@@ -58,7 +58,7 @@ class Launcher:
     request: StopRequest = field(default_factory=StopRequest)
     said: list[str] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, site: Site, label: str) -> Record:
+    def __call__(self, plan: Plan, site: Cluster, label: str) -> Record:
         folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]
         series_folder = plan.repeat_count > 1
         self.launched.append(
@@ -289,7 +289,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
-    (folder / SITE_FILE).write_text("{}")
+    (folder / CLUSTER_FILE).write_text("{}")
     attached: list[Path] = []
 
     def attach(folder: Path) -> tuple[Plan, str]:
@@ -349,7 +349,7 @@ def test_two_calls_never_work_in_one_folder(
     endings: list[tuple[int, str, str]] = []
     entries = checked(tmp_path, TWO)
 
-    def launch(plan: Plan, site: Site, label: str) -> Record:
+    def launch(plan: Plan, site: Cluster, label: str) -> Record:
         endings.append(cli("run", "plan.yaml", "--quiet"))
         return launcher(plan, site, label)
 

@@ -10,9 +10,9 @@ import pytest
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
 from trainmark.launch.launchers import JobState, slurm, start
 from trainmark.launch.launchers.slurm import ENDED_FILE, Slurm, SlurmJob
-from trainmark.launch.site import ContainerSite, Site, SlurmSite
 from trainmark.plan.plan import Plan
 
 RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
@@ -24,8 +24,8 @@ def plan() -> Plan:
     return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "slurm"})
 
 
-def site(**settings: object) -> Site:
-    return Site(python="/opt/trainmark/bin/python", **settings)
+def site(**settings: object) -> Cluster:
+    return Cluster(python="/opt/trainmark/bin/python", **settings)
 
 
 def job(
@@ -52,7 +52,7 @@ def test_the_script_of_the_defaults_is_golden(plan: Plan) -> None:
 
 
 def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
-    keys = SlurmSite(options={
+    keys = SlurmSettings(options={
         "partition": "gpu", "time": "1-02:30:00", "constraint": "[rack1|rack2]&a100",
         "reservation": "maintenance test", "gres": "gpu:{nproc}", "mem": "64G",
         "comment": "it's \"ours\" # $HOME", "contiguous": "true",
@@ -66,7 +66,7 @@ def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
 def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
-    box = ContainerSite(
+    box = ContainerSettings(
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
         runtime=runtime, mounts=("/etc/hosts:/etc/hosts:ro",), python="python3",
     )  # fmt: skip
@@ -77,11 +77,11 @@ def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
 def test_a_shared_node_is_asked_for_no_memory_and_the_launchers_options_are_its_own(
     plan: Plan,
 ) -> None:
-    argv = Slurm().command(plan, site(slurm=SlurmSite(exclusive=False))).argv
+    argv = Slurm().command(plan, site(slurm=SlurmSettings(exclusive=False))).argv
     assert argv[-2:] == ("--time=7", "job.sh")  # two minutes, and grace
     with pytest.raises(UsageError) as refused:
-        Slurm().command(plan, site(slurm=SlurmSite(options={"nodes": "1"})))
-    assert refused.value.where == "site file, slurm.options.nodes"
+        Slurm().command(plan, site(slurm=SlurmSettings(options={"nodes": "1"})))
+    assert refused.value.where == "cluster file, slurm.options.nodes"
 
 
 # States

@@ -11,8 +11,8 @@ import pytest
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.cluster import Cluster, SshSettings
 from trainmark.launch.launchers import Command, ssh, start, template
-from trainmark.launch.site import Site, SshSite
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import node_file
 
@@ -48,16 +48,16 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @pytest.fixture
-def make_site(tmp_path: Path) -> Callable[..., Site]:
-    def make(hosts: str = "a\nb\n", **settings: Any) -> Site:
+def make_site(tmp_path: Path) -> Callable[..., Cluster]:
+    def make(hosts: str = "a\nb\n", **settings: Any) -> Cluster:
         file = tmp_path / "hosts"
         file.write_text(hosts)
-        return Site(python="/opt/env/bin/python", ssh=SshSite(hosts=file, **settings))
+        return Cluster(python="/opt/env/bin/python", ssh=SshSettings(hosts=file, **settings))
 
     return make
 
 
-def test_a_hosts_file_names_users_and_ports(make_site: Callable[..., Site]) -> None:
+def test_a_hosts_file_names_users_and_ports(make_site: Callable[..., Cluster]) -> None:
     text = "# rack 1\nNode1\n\nme@node2:2222  # the old one\n[fe80::1]:22\nlast\n"
     assert ssh.read_hosts(make_site(text).ssh, nnodes=3) == {
         "node1": "ssh://Node1",
@@ -75,7 +75,7 @@ def test_a_hosts_file_names_users_and_ports(make_site: Callable[..., Site]) -> N
     ],
 )
 def test_a_hosts_file_that_cannot_be_used_is_refused(
-    make_site: Callable[..., Site], hosts: str, what: str
+    make_site: Callable[..., Cluster], hosts: str, what: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         ssh.read_hosts(make_site(hosts).ssh, nnodes=2)
@@ -85,20 +85,20 @@ def test_a_hosts_file_that_cannot_be_used_is_refused(
 def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:
     own = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
     first: dict[str, str] = {}
-    for word in ssh.words_to("ssh://a", SshSite(options=own), "true"):
+    for word in ssh.words_to("ssh://a", SshSettings(options=own), "true"):
         name, _, value = word.removeprefix("-o").partition("=")
         first.setdefault(name, value)  # as ssh takes them
     assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("accept-new", "yes")
 
 
-def test_what_would_be_submitted_is_golden(plan: Plan, make_site: Callable[..., Site]) -> None:
+def test_what_would_be_submitted_is_golden(plan: Plan, make_site: Callable[..., Cluster]) -> None:
     site = make_site("a\nme@b:2222\n", run_root=Path("/scratch"))
     plan = plan.model_copy(update={"run_dir": "/somewhere/run"})
     check_golden("ssh_command.sh", ssh.Ssh().command(plan, site).script(Path(plan.run_dir)))
 
 
 def test_every_host_is_asked_and_named_with_its_fault(
-    plan: Plan, fakes: Path, make_site: Callable[..., Site]
+    plan: Plan, fakes: Path, make_site: Callable[..., Cluster]
 ) -> None:
     (fakes / "changed.said").write_text(
         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
@@ -119,7 +119,7 @@ def test_every_host_is_asked_and_named_with_its_fault(
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
-def _run(plan: Plan, site: Site, *starts: str) -> ssh.SshJob:
+def _run(plan: Plan, site: Cluster, *starts: str) -> ssh.SshJob:
     """Start a job whose nodes run the given scripts."""
     nodes = [[f"n{node}", shlex.join(["sh", "-c", start])] for node, start in enumerate(starts)]
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(template("ssh.sh.j2", plan=plan, nodes=nodes))
@@ -128,7 +128,7 @@ def _run(plan: Plan, site: Site, *starts: str) -> ssh.SshJob:
 
 
 def test_a_node_gets_input_until_it_succeeds(
-    plan: Plan, fakes: Path, make_site: Callable[..., Site]
+    plan: Plan, fakes: Path, make_site: Callable[..., Cluster]
 ) -> None:
     job = _run(plan, make_site(), "read line", "true")
     assert job.process is not None
@@ -142,7 +142,7 @@ def test_a_node_gets_input_until_it_succeeds(
     [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],
 )
 def test_a_failing_node_ends_the_job_once_the_others_ended(
-    plan: Plan, fakes: Path, make_site: Callable[..., Site], phase: str, said: str
+    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], phase: str, said: str
 ) -> None:
     lost = phase == "lost"
     if lost:
@@ -155,7 +155,7 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
 
 
 def test_cancelling_ends_the_input_of_all_nodes(
-    plan: Plan, fakes: Path, make_site: Callable[..., Site], tmp_path: Path
+    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "here")
     text = f"echo here > {tmp_path}/here; cat > /dev/null; echo ended > {tmp_path}/ended"
@@ -172,7 +172,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
 
 
 def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
-    plan: Plan, fakes: Path, make_site: Callable[..., Site], tmp_path: Path
+    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     site = make_site("a\n", run_root=tmp_path / "there")
     there = ssh.folder_of_hosts(plan, site)

@@ -48,7 +48,7 @@ REDACTED = {
     "node.sh": f"# {TEXT}\n".replace("\n", "\n# "),
     "job.sbatch": TEXT,
     "job.yaml": "\n".join(f"- '{text}'" for text, _ in PLANTED.values()),
-    "site.json": json.dumps(
+    "cluster.json": json.dumps(
         {"user": "bo", "hosts": TEXT.split("\n"), "key": KEY, "pip_index": "http://a:hush-4@h/"},
         indent=2,
     ),
@@ -95,7 +95,7 @@ def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
     assert {f"1-toy/{name}" for name in REDACTED} < texts.keys()
     assert leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
     assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
-    assert json.loads(texts["1-toy/site.json"])["user"] == "<user>"
+    assert json.loads(texts["1-toy/cluster.json"])["user"] == "<user>"
     assert json.loads(texts["1-toy/plan.json"])["run_dir"] == "<run>"
     assert not any(part in name for name in texts for part in ("artifacts", "page", "hidden"))
     assert bundle.verify(path).exit_code == 0

@@ -25,7 +25,7 @@ FULL = """\
 name: two-of-a-kind
 device: cuda
 launcher: local
-site: site.yaml
+cluster: cluster.yaml
 order: runs
 out: results/here
 
@@ -37,7 +37,7 @@ runs:
     data: data/sst2
     device: cpu
     launcher: slurm
-    site: sites/here.yaml
+    cluster: clusters/here.yaml
     nproc: 2
     nnodes: 1
     repeat: 5
@@ -70,11 +70,11 @@ def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
     assert plan.entries == (
         Entry(
             name="toy", where=f"{where}[1]", case="toy", device="cuda", launcher="local",
-            site="site.yaml", out="results/here/toy",
+            cluster="cluster.yaml", out="results/here/toy",
         ),
         Entry(
             name="second", where=f"{where}[2]", case="toy:pytorch:cpu:1:2:1", recipe="tiny",
-            data="data/sst2", device="cpu", launcher="slurm", site="sites/here.yaml", nproc=2,
+            data="data/sst2", device="cpu", launcher="slurm", cluster="clusters/here.yaml", nproc=2,
             nnodes=1, repeat=5, timeout=1000, seed=7, sample_every=0.5, peak_tflops=989,
             out="results/here/second",
             # As they are written: the same words as KEY=VALUE on the command line.

@@ -115,16 +115,16 @@ def _with_peaks(product: str) -> str:
 
 def _launchers() -> Rows:
     from trainmark.launch import launchers
-    from trainmark.launch.site import LOCAL, NAMES, read_site
+    from trainmark.launch.cluster import LOCAL, NAMES, read_cluster
 
-    site = read_site(None)
+    cluster = read_cluster(None)
     return [
         {
-            "name": name, "taken": "by default" if name == site.launcher else "if named",
+            "name": name, "taken": "by default" if name == cluster.launcher else "if named",
             "here": "yes" if why is None else f"no: {why}",
         }
         for name in NAMES
-        for why in [None if name == LOCAL else launchers.absent(name, site)]
+        for why in [None if name == LOCAL else launchers.absent(name, cluster)]
     ]  # fmt: skip
 
 

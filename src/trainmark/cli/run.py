@@ -16,7 +16,7 @@ from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
     from trainmark.api import Records
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 EXAMPLES = {
@@ -27,7 +27,7 @@ EXAMPLES = {
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
   trainmark run plans/demo.yaml                      several runs; again: what is left
-  trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --site site.yaml
+  trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
 """,
 }
@@ -72,18 +72,18 @@ def run(
             raise UsageError("--detach does not go with a plan file", where=case)
         _run_plan_file(request, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
-    plan, site = api.planned(request, say=say_remark)
+    plan, cluster = api.planned(request, say=say_remark)
     if dry_run:
-        _print_dry_run(plan, site, as_json=as_json)
+        _print_dry_run(plan, cluster, as_json=as_json)
     elif detach:
-        number = api.submitted(plan, site)
+        number = api.submitted(plan, cluster)
         folder = shlex.quote(str(from_here(Path(plan.run_dir))))
         say(f"submitted {number}; to wait for it: trainmark run --attach {folder}")
     else:
-        _run_once(plan, site, lang, as_json=as_json, quiet=quiet)
+        _run_once(plan, cluster, lang, as_json=as_json, quiet=quiet)
 
 
-def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
+def _print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan, or the text that submits it; start nothing."""
     from trainmark.launch.local import rank_command
     from trainmark.launch.submission import command
@@ -96,7 +96,7 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     if plan.repeat_count > 1:
         say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)
         plan = launches(plan)[0]
-    submit = command(plan, site)
+    submit = command(plan, cluster)
     if as_json:
         document = {"argv": submit.argv, "files": submit.files}
         say_json({"plan": plan.model_dump(mode="json"), "command": document}, indent=2)
@@ -105,13 +105,13 @@ def _print_dry_run(plan: Plan, site: Site, *, as_json: bool) -> None:
     say(f"then, to wait for it: trainmark run --attach {shlex.quote(plan.run_dir)}", err=True)
 
 
-def _run_once(plan: Plan, site: Site, lang: str, *, as_json: bool, quiet: bool) -> None:
+def _run_once(plan: Plan, cluster: Cluster, lang: str, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.api import launched
     from trainmark.launch.processes import stop_signals_noted
 
     with stop_signals_noted() as stop:
-        records = launched(plan, site, stop, quiet=quiet, say=say_remark)
+        records = launched(plan, cluster, stop, quiet=quiet, say=say_remark)
     stopped = stop.signal_name is not None and len(records) < plan.repeat_count
     if stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"

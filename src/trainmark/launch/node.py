@@ -5,7 +5,7 @@ The process has the node's ranks and its event file. Launchers start it on every
 the run. It ends its ranks on SIGTERM, and with ``--heartbeat`` also when nobody writes to its
 standard input.
 
-``node_script`` is the text that starts it, in the container of the site where it has one: mounts,
+``node_script`` is the text that starts it, in the cluster's container where it has one: mounts,
 devices, user, shared memory and the image's digest. It is for a POSIX shell, because all but the
 mounts is the node's own, which may be another machine: its user, its device files, the image that
 it has. Slurm's pyxis and Kubernetes start containers themselves, and take ``mounts`` and the
@@ -40,8 +40,8 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from trainmark.launch.cluster import Cluster
     from trainmark.launch.local import StopReason
-    from trainmark.launch.site import Site
 
 MODULE = "trainmark.launch.node"
 _SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
@@ -52,7 +52,7 @@ _FORWARDED = (*environment.VARIABLES, environment.NETWORK_VARIABLE)
 
 def node_script(
     plan: Plan,
-    site: Site,
+    cluster: Cluster,
     *,
     node_rank: str,
     master: str,
@@ -68,15 +68,15 @@ def node_script(
         options: further ones of the node process, such as ``--heartbeat``.
     """
     words = [str(folder or plan.run_dir)]
-    if site.data is not None:
-        words += ["--data", str(site.data)]
-    words += ["--port", str(site.master_port), *options]
+    if cluster.data is not None:
+        words += ["--data", str(cluster.data)]
+    words += ["--port", str(cluster.master_port), *options]
     own = f'--node-rank "{node_rank}" --master "{master}"'
-    return python_script(plan, site, ["-m", MODULE, *words], folder=words[0], unquoted=own)
+    return python_script(plan, cluster, ["-m", MODULE, *words], folder=words[0], unquoted=own)
 
 
 def python_script(
-    plan: Plan, site: Site, words: Sequence[str], *, folder: str, unquoted: str = ""
+    plan: Plan, cluster: Cluster, words: Sequence[str], *, folder: str, unquoted: str = ""
 ) -> str:
     """Return the lines of a POSIX shell that run Python on a node.
 
@@ -85,21 +85,21 @@ def python_script(
         folder: of the node, in which it writes; a container has it under the same path.
         unquoted: further ones, in which the shell replaces its variables.
     """
-    variables, python = dict(site.environment), site.python
+    variables, python = dict(cluster.environment), cluster.python
     more: dict[str, object] = {"in_container": False}
-    if site.container is not None:  # it is told of itself, whoever starts it
-        python = site.container.python
-        variables = {environment.IMAGE_VARIABLE: site.container.image} | variables
-        if site.container.of_node:
-            more = _in_container(plan, site, folder, variables)
+    if cluster.container is not None:  # it is told of itself, whoever starts it
+        python = cluster.container.python
+        variables = {environment.IMAGE_VARIABLE: cluster.container.image} | variables
+        if cluster.container.of_node:
+            more = _in_container(plan, cluster, folder, variables)
     command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
     return template(
-        "node.sh.j2", site=site, variables=variables, command=command, folder=folder, **more
+        "node.sh.j2", cluster=cluster, variables=variables, command=command, folder=folder, **more
     )
 
 
 def _in_container(
-    plan: Plan, site: Site, folder: str, exported: Iterable[str]
+    plan: Plan, cluster: Cluster, folder: str, exported: Iterable[str]
 ) -> dict[str, object]:
     """Return what the script says of the container that a node starts.
 
@@ -111,9 +111,9 @@ def _in_container(
     """
     vendor = devices.all_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
-    mounted, if_there = mounts(plan, site, folder), [*needs.mounts]
+    mounted, if_there = mounts(plan, cluster, folder), [*needs.mounts]
     if plan.data.origin == "generated":  # made where it is not
-        data = str(site.data or plan.data.folder)
+        data = str(cluster.data or plan.data.folder)
         if_there.append(shlex.quote(data))
         mounted = [one for one in mounted if one != Mount(data, data, read_only=True)]
     names = dict.fromkeys((*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported))
@@ -136,7 +136,7 @@ class Mount(NamedTuple):
         return f"--mount=type=bind,source={self.source},target={self.target}{mode}"
 
 
-def mounts(plan: Plan, site: Site, run_dir: str) -> list[Mount]:
+def mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     """Return what the container of a node is given, outer folders before those within them.
 
     Run directory and data have the same path in the container as on the node.
@@ -147,30 +147,35 @@ def mounts(plan: Plan, site: Site, run_dir: str) -> list[Mount]:
     Raises:
         UsageError: two have the same target.
     """
-    data = site.data or plan.data.folder
+    data = cluster.data or plan.data.folder
     found: dict[str, Mount] = {}
-    given = site.container.mounts if site.container else ()
+    given = cluster.container.mounts if cluster.container else ()
     for text in (f"{run_dir}:{run_dir}", f"{data}:{data}:ro", *given):
         source, target, *mode = text.split(":")
         mount = Mount(source, target, mode == ["ro"])
         if found.setdefault(target, mount).source != source:
-            where, rule = "the site's container.mounts", f"{target} is the target of another mount"
+            where, rule = (
+                "the cluster's container.mounts",
+                f"{target} is the target of another mount",
+            )
             raise UsageError(f"cannot mount {text!r}", where=where, rule=rule)
     return sorted(found.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
 
-def pyxis_options(plan: Plan, site: Site) -> list[str]:
-    """Return the options of ``srun`` with which Slurm's plugin starts the site's container.
+def pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
+    """Return the options of ``srun`` with which Slurm's plugin starts the cluster's container.
 
     As ``srun --help`` lists them where pyxis is installed, 2026-11-22.
     """
-    if site.container is None or site.container.of_node:
+    if cluster.container is None or cluster.container.of_node:
         return []
-    given = [":".join(one[:2]) + ":ro" * one.read_only for one in mounts(plan, site, plan.run_dir)]
+    given = [
+        ":".join(one[:2]) + ":ro" * one.read_only for one in mounts(plan, cluster, plan.run_dir)
+    ]
     return [
-        f"--container-image={site.container.image}", f"--container-mounts={','.join(given)}",
+        f"--container-image={cluster.container.image}", f"--container-mounts={','.join(given)}",
         f"--container-workdir={plan.run_dir}", "--no-container-mount-home",
-        *site.container.arguments,
+        *cluster.container.arguments,
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import escaped
 from trainmark.launch import local, submission
-from trainmark.launch.site import LOCAL
+from trainmark.launch.cluster import LOCAL
 from trainmark.rank.events import (
     Evaluate,
     Facts,
@@ -31,8 +31,8 @@ from trainmark.rank.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.launch.cluster import Cluster
     from trainmark.launch.processes import StopRequest
-    from trainmark.launch.site import Site
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 
@@ -194,7 +194,9 @@ def _write(text: str, *, moving: bool) -> None:
         sys.stderr.flush()
 
 
-def launch_shown(single: Plan, site: Site, label: str, stop: StopRequest, *, quiet: bool) -> Record:
+def launch_shown(
+    single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
+) -> Record:
     """Launch here or through the plan's launcher, with a progress line; return the record."""
     progress, count = Progress(single), single.repeat_count
     label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
@@ -211,7 +213,7 @@ def launch_shown(single: Plan, site: Site, label: str, stop: StopRequest, *, qui
         record = local.launch(single, stop, (lambda: None) if quiet else show)
     else:
         said = (lambda _: None) if quiet else job_line(progress, label)
-        record = submission.launch(single, site, stop, said)
+        record = submission.launch(single, cluster, stop, said)
     if not quiet:
         end_line(f"{label}: {record.status}")
     return record

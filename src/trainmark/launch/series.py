@@ -21,9 +21,9 @@ from pydantic_core import to_jsonable_python
 
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import submission
+from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.run_dir import complete, locked
-from trainmark.launch.site import Site, read_site
-from trainmark.launch.submission import SITE_FILE
+from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import ROUNDS, attempt_name, attempt_number
@@ -45,7 +45,7 @@ class CheckedEntry:
 
     Args:
         plan: as resolved, in the folder of a first attempt.
-        site: settings of its launcher.
+        cluster: settings of its launcher.
         skipped: why this machine cannot run it.
         run_dir: folder of its newest attempt, or of the next if anything is missing.
         ended: folder and record by number, of the launches that are finished.
@@ -55,7 +55,7 @@ class CheckedEntry:
 
     name: str
     plan: Plan | None = None
-    site: Site = field(default_factory=Site)
+    cluster: Cluster = field(default_factory=Cluster)
     skipped: str | None = None
     run_dir: Path = Path()
     ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ def check(file: PlanFile, *, engines: bool = False) -> list[CheckedEntry]:
     """Resolve every entry; nothing is started.
 
     Args:
-        engines: whether launchers look for what would stop the runs at their site.
+        engines: whether launchers look for what would stop the runs at their cluster.
 
     Raises:
         TrainmarkError: the first fault, with the file and name of its entry.
@@ -157,15 +157,15 @@ def check(file: PlanFile, *, engines: bool = False) -> list[CheckedEntry]:
         raise EnvironmentFault("the folder is that of a single run", where=str(file.out),
                                rule="the runs of a plan file need their own folder",
                                remedy="choose another --out")  # fmt: skip
-    read_once, asked, entries = cache(read_site), set[tuple[Any, ...]](), []
+    read_once, asked, entries = cache(read_cluster), set[tuple[Any, ...]](), []
     for entry in file.entries:
         try:
-            checked = _checked(entry, read_once(entry.site).with_hosts(entry.hosts))
-            plan, site = checked.plan, checked.site
+            checked = _checked(entry, read_once(entry.cluster).with_hosts(entry.hosts))
+            plan, cluster = checked.plan, checked.cluster
             if engines and plan and plan.node_processes and checked.missing:
-                key = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(site)
+                key = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(cluster)
                 if key not in asked:
-                    submission.launcher_of(site, plan.launcher).check(plan, site)
+                    submission.launcher_of(cluster, plan.launcher).check(plan, cluster)
                 asked.add(key)
         except TrainmarkError as fault:
             where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
@@ -176,16 +176,18 @@ def check(file: PlanFile, *, engines: bool = False) -> list[CheckedEntry]:
     return entries
 
 
-def _checked(entry: Entry, site: Site) -> CheckedEntry:
-    elsewhere = site.elsewhere(entry.launcher)
+def _checked(entry: Entry, cluster: Cluster) -> CheckedEntry:
+    elsewhere = cluster.elsewhere(entry.launcher)
     try:
         vendor = capable_vendor(
             choose(entry), entry.device, elsewhere=elsewhere, ranks_share_cores=False
         )
     except EnvironmentFault as fault:
-        return CheckedEntry(name=entry.name, site=site, skipped=fault.what)
+        return CheckedEntry(name=entry.name, cluster=cluster, skipped=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
-    checked = CheckedEntry(name=entry.name, plan=resolve(request, elsewhere=elsewhere), site=site)
+    checked = CheckedEntry(
+        name=entry.name, plan=resolve(request, elsewhere=elsewhere), cluster=cluster
+    )
     checked.look()
     return checked
 
@@ -215,7 +217,7 @@ def run(
     request: StopRequest,
     *,
     order: str,
-    launch: Callable[[Plan, Site, str], Record],
+    launch: Callable[[Plan, Cluster, str], Record],
     said: Callable[[str], None],
 ) -> list[Outcome]:
     """Do all launches that are left and return every entry's outcome.
@@ -225,7 +227,7 @@ def run(
     Args:
         request: nothing further is launched once it holds a signal.
         order: see ``expected``.
-        launch: does one launch at a site under a label and returns its record.
+        launch: does one launch at a cluster under a label and returns its record.
         said: called with a line for each entry that is not launched.
 
     Raises:
@@ -249,7 +251,7 @@ def run(
             if name in ended_early:
                 continue
             try:
-                record = launch(plan, known[name].site, labels[name])
+                record = launch(plan, known[name].cluster, labels[name])
             except (TrainmarkError, OSError) as fault:
                 said(f"{labels[name]}: failed: {fault}")
                 ended_early[name] = " ".join(str(fault).split())
@@ -276,7 +278,7 @@ def _take_over(entry: CheckedEntry, request: StopRequest, said: Callable[[str], 
         return
     for folder in entry.fallen:
         try:
-            if (folder / SITE_FILE).exists() and not (folder / RECORD_FILE).exists():
+            if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
                 said(f"{entry.name}: {folder} is a submitted job: waiting")
                 submission.follow(*submission.attach(folder), request)
             complete(folder)

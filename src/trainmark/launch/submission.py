@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
+from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import JobState, limit_s
-from trainmark.launch.site import Site
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.record.record import RECORD_FILE
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _POLL_S = 1.0
 _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
-SITE_FILE = "site.json"  # in the run directory: the settings that ``attach`` needs
+CLUSTER_FILE = "cluster.json"  # in the run directory: the settings that ``attach`` needs
 
 
-def launcher_of(site: Site, name: str) -> Launcher:
+def launcher_of(cluster: Cluster, name: str) -> Launcher:
     """Return a launcher that can be used here.
 
     Raises:
         EnvironmentFault: what it needs is not here.
     """
-    why = launchers.absent(name, site)
+    why = launchers.absent(name, cluster)
     if why is not None:
         raise EnvironmentFault(
             f"launcher {name} cannot be used here: {why}",
@@ -50,26 +50,26 @@ def launcher_of(site: Site, name: str) -> Launcher:
     return launchers.load(name)
 
 
-def prepare(plan: Plan, site: Site) -> Callable[[], Job]:
+def prepare(plan: Plan, cluster: Cluster) -> Callable[[], Job]:
     """Check, create the run directory, and return what starts the job.
 
     Raises:
         TrainmarkError: there is no run.
     """
-    launcher_of(site, plan.launcher).check(plan, site)
-    asked, folder = command(plan, site), Path(plan.run_dir)
+    launcher_of(cluster, plan.launcher).check(plan, cluster)
+    asked, folder = command(plan, cluster), Path(plan.run_dir)
     with run_dir.created(folder):
         run_dir.begin(plan, folder, {}).close()
         for name, content in asked.files.items():
             (folder / name).write_text(content, encoding="utf-8")
-    return lambda: launchers.start(asked, plan, site)
+    return lambda: launchers.start(asked, plan, cluster)
 
 
-def command(plan: Plan, site: Site) -> Command:
-    """Return what starts ``plan``, with plan and site among its files, as its pasted text needs."""
-    found = launchers.load(plan.launcher).command(plan, site)
-    settings = site.model_dump_json(indent=2, exclude_defaults=True) + "\n"
-    own = {PLAN_FILE: plan.model_dump_json(indent=2), SITE_FILE: settings}
+def command(plan: Plan, cluster: Cluster) -> Command:
+    """Return what starts ``plan``, with what its pasted text needs among the files."""
+    found = launchers.load(plan.launcher).command(plan, cluster)
+    settings = cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+    own = {PLAN_FILE: plan.model_dump_json(indent=2), CLUSTER_FILE: settings}
     return replace(found, files=own | dict(found.files))
 
 
@@ -86,16 +86,16 @@ def attach(folder: Path) -> tuple[Plan, Job]:
         )
     try:
         plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})
-        site = Site.model_validate_json((folder / SITE_FILE).read_bytes())
+        cluster = Cluster.model_validate_json((folder / CLUSTER_FILE).read_bytes())
     except (OSError, ValueError) as error:
         raise RecordError(
             f"not a run of a launcher: {str(error).splitlines()[0]}",
             where=str(folder),
-            rule=f"it needs plan.json and {SITE_FILE}",
+            rule=f"it needs plan.json and {CLUSTER_FILE}",
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # a pasted script
         run_dir.begin(plan, folder, {}).close()
-    return plan, launcher_of(site, plan.launcher).job(plan, site, None)
+    return plan, launcher_of(cluster, plan.launcher).job(plan, cluster, None)
 
 
 def follow(
@@ -163,9 +163,11 @@ def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
     return run_dir.finish(folder, events)
 
 
-def launch(plan: Plan, site: Site, request: StopRequest, on_poll: Callable[[str], None]) -> Record:
+def launch(
+    plan: Plan, cluster: Cluster, request: StopRequest, on_poll: Callable[[str], None]
+) -> Record:
     """Submit ``plan`` and follow it to its record, also where the engine refuses the job."""
-    start = prepare(plan, site)
+    start = prepare(plan, cluster)
     try:
         job = start()
     except TrainmarkError as fault:

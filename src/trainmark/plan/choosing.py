@@ -235,7 +235,7 @@ def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_core
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """The machines that a launcher starts a run on, as the site's file describes them.
+    """The machines that a launcher starts a run on, as the cluster's file describes them.
 
     Args:
         device: vendor of their devices; None: as ``--device`` says, or as this machine has.
@@ -274,7 +274,7 @@ class Elsewhere:
         """Refuse what the nodes do not have.
 
         Raises:
-            EnvironmentFault: more nodes or devices than the site has.
+            EnvironmentFault: more nodes or devices than the cluster has.
         """
         for asked, most, unit, option in (
             (choice.nnodes, self.nodes, "nodes", "--nnodes"),
@@ -282,10 +282,10 @@ class Elsewhere:
         ):
             if most is not None and asked > most:
                 raise EnvironmentFault(
-                    f"{asked} {unit} needed, the site has {most}",
+                    f"{asked} {unit} needed, the cluster has {most}",
                     where=option,
-                    rule="as its site file says; local and container have one node",
-                    remedy=f"use {option} {most} or less, correct the site file, or name another "
+                    rule="as its cluster file says; local and container have one node",
+                    remedy=f"use {option} {most} or less, correct the file, or name another "
                     "--launcher",
                 )
 
@@ -298,5 +298,5 @@ def _accelerator() -> Vendor:
         raise fault
     raise EnvironmentFault(
         "no accelerator here; --device cpu takes the processor",
-        remedy="for other machines name their device in the site file",
+        remedy="for other machines name their device in the cluster file",
     )

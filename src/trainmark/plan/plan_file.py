@@ -30,7 +30,7 @@ _WORLD = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
 _LISTED = ("case", "recipe", "device", "world")  # may be lists, and so may the values of `set`
 # Options of the command line that hold for all runs of a file, and win over it.
 _FOR_ALL = {
-    "data", "device", "launcher", "site", "hosts", "out", "timeout", "seed", "sample_every",
+    "data", "device", "launcher", "cluster", "hosts", "out", "timeout", "seed", "sample_every",
 }  # fmt: skip
 
 
@@ -65,12 +65,12 @@ _KEYS = (*(Entry.model_fields.keys() - {"out", "where", "overrides"}), "world", 
 
 
 class _File(Frozen):
-    """What stands in a plan file; device, launcher and site are for runs without one."""
+    """What stands in a plan file; device, launcher and cluster are for runs without one."""
 
     name: FolderName | None = None
     device: str = ACCELERATOR
     launcher: str | None = None
-    site: Path | None = None
+    cluster: Path | None = None
     out: Path | None = None
     order: Literal["rounds", "runs"] = "rounds"
     runs: list[dict[str, Any]] = Field(min_length=1)
@@ -140,7 +140,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
         for fields in _combinations(run, where):
             if ":" not in str(fields.get("case")):  # a case key names its hardware
                 fields.setdefault("device", file.device)
-            usual = {"launcher": file.launcher, "site": file.site}
+            usual = {"launcher": file.launcher, "cluster": file.cluster}
             placed = {"where": where, "out": out / fields["name"]}
             entries.append(Entry.of(f"{where}: ", **(usual | fields | given | placed)))
     _check_names(entries)

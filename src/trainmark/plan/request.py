@@ -41,7 +41,7 @@ class RunFields(TypedDict, total=False):
     nproc: int | None
     nnodes: int | None
     launcher: str | None
-    site: str | Path | None
+    cluster: str | Path | None
     hosts: str | Path | None
     repeat: int | None
     timeout: float | None
@@ -69,10 +69,10 @@ class RunRequest(Frozen):
     nproc: Count | None = Field(None, description="Ranks on each machine.")
     nnodes: Count | None = Field(None, description="Machines.")
     launcher: str | None = Field(
-        None, description="One of `list launchers`; default: the site's, or local."
+        None, description="One of `list launchers`; default: the cluster's, or local."
     )
-    site: Path | None = Field(
-        None, description="File with a site's settings; see docs/launchers.md."
+    cluster: Path | None = Field(
+        None, description="File with a cluster's settings; see docs/launchers.md."
     )
     hosts: Path | None = Field(None, description="File with a host a line, for ssh.")
     repeat: Count | None = Field(None, description="Launches, one after another.")

@@ -211,7 +211,7 @@ class Refused(Event, tag="refused"):
 
 
 class Job(Event, tag="job"):
-    """A new state of the engine's job; see ``launch.contract.JobState``."""
+    """A new state of the engine's job; see ``launch.launchers.JobState``."""
 
     phase: Literal["waiting", "running", "ended", "lost"]
     said: str

@@ -1,6 +1,6 @@
 """What a launcher is: it turns a plan into a command, and follows the job that this starts.
 
-``command`` is a pure function of plan and site, so that it can be printed, pasted and tested;
+``command`` is a pure function of plan and cluster, so that it can be printed, pasted and tested;
 running it is separate. An engine that users have (Slurm, Kubernetes, Ray) schedules, queues and
 ends jobs; a launcher of ours only speaks with it. On every node the command starts
 ``trainmark.launch.node``. Each launcher knows one engine, and none knows another.
@@ -18,19 +18,19 @@ from shutil import which
 from typing import IO, TYPE_CHECKING, Literal, Protocol
 
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.launch.site import CONTAINER
+from trainmark.launch.cluster import CONTAINER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 Phase = Literal["waiting", "running", "ended", "lost"]
 Process = subprocess.Popen[bytes]
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 LOG_FILE = "log.job.txt"  # there too: what a job prints that is no node
-NO_RUNTIME = "the site's file names no docker, podman or apptainer"
+NO_RUNTIME = "the cluster's file names no docker, podman or apptainer"
 _PATIENCE_S = 60.0  # with a program of an engine under load
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 
@@ -90,7 +90,7 @@ class Job(Protocol):
 
 
 class Launcher(Protocol):
-    """One way to start a run on the machines of a site.
+    """One way to start a run on the machines of a cluster.
 
     Args:
         programs: what must be on the path here.
@@ -98,18 +98,18 @@ class Launcher(Protocol):
 
     programs: tuple[str, ...]
 
-    def check(self, plan: Plan, site: Site) -> None:
+    def check(self, plan: Plan, cluster: Cluster) -> None:
         """Look for what would stop the run, before anything is submitted.
 
         Raises:
-            UsageError: the plan or the site file asks for what cannot be.
+            UsageError: the plan or the cluster file asks for what cannot be.
             EnvironmentFault: a host or an engine does not answer as it must.
         """
 
-    def command(self, plan: Plan, site: Site) -> Command:
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the run; a pure function."""
 
-    def job(self, plan: Plan, site: Site, process: Process | None) -> Job:
+    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> Job:
         """Return the job that was started for ``plan``, also by a pasted script.
 
         Args:
@@ -126,13 +126,13 @@ def load(name: str) -> Launcher:
     return launcher
 
 
-def absent(name: str, site: Site) -> str | None:
+def absent(name: str, cluster: Cluster) -> str | None:
     """Return why a launcher cannot be used here, None if it can."""
     programs: tuple[str, ...] = load(name).programs
     if name == CONTAINER:
-        if site.container is None or not site.container.of_node:
+        if cluster.container is None or not cluster.container.of_node:
             return NO_RUNTIME
-        programs = (str(site.container.runtime),)
+        programs = (str(cluster.container.runtime),)
     missing = ", ".join(program for program in programs if which(program) is None)
     return f"{missing}: not on PATH" if missing else None
 
@@ -178,7 +178,7 @@ def ask(
     return ended.stdout or ""
 
 
-def start(command: Command, plan: Plan, site: Site) -> Job:
+def start(command: Command, plan: Plan, cluster: Cluster) -> Job:
     """Run ``command`` in the run directory, in which its files are.
 
     What does not submit becomes a process that ends with this one.
@@ -196,7 +196,7 @@ def start(command: Command, plan: Plan, site: Site) -> Job:
                 ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
-    return load(plan.launcher).job(plan, site, process)
+    return load(plan.launcher).job(plan, cluster, process)
 
 
 def job_id(plan: Plan) -> str:
@@ -221,7 +221,7 @@ class ChildJob:
     """
 
     plan: Plan
-    site: Site
+    cluster: Cluster
     process: Process | None
 
     @property

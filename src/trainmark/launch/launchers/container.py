@@ -1,6 +1,6 @@
-"""This machine, with the node process in the container that the site's file describes.
+"""This machine, with the node process in the container that the cluster's file describes.
 
-What ``--launcher local`` is with a site that has a ``container``.
+What ``--launcher local`` is with a cluster that has a ``container``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainmark.launch.launchers import NO_RUNTIME, ChildJob, Command, Process, a
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 SCRIPT = "node.sh"
@@ -22,32 +22,32 @@ _HOW_TO_NAME = "write container: {image: IMAGE, runtime: podman} into it; see do
 class Container:
     """Docker, podman or apptainer on this machine."""
 
-    programs = ()  # the runtime of the site
+    programs = ()  # the runtime of the cluster
 
-    def check(self, plan: Plan, site: Site) -> None:
+    def check(self, plan: Plan, cluster: Cluster) -> None:
         """Look whether the image is here."""
-        self.command(plan, site)
-        assert site.container is not None, "else there is no command"
-        runtime, image = str(site.container.runtime), site.container.image
+        self.command(plan, cluster)
+        assert cluster.container is not None, "else there is no command"
+        runtime, image = str(cluster.container.runtime), cluster.container.image
         words = ("inspect",) if runtime == "apptainer" else ("image", "inspect")
         try:
             ask(runtime, *words, image)
         except EnvironmentFault as fault:
             remedy = "pull or build the image here first; docs/launchers.md has the keys"
-            where = "the site's container"
+            where = "the cluster's container"
             raise EnvironmentFault(fault.what, where=where, remedy=remedy) from fault
 
-    def command(self, plan: Plan, site: Site) -> Command:
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the container; the runtime passes on the signal that ends it.
 
         Raises:
-            UsageError: the site names none.
+            UsageError: the cluster names none.
         """
-        if site.container is None or not site.container.of_node:
-            raise UsageError(NO_RUNTIME, where="site file, container", remedy=_HOW_TO_NAME)
-        script = node_script(plan, site, node_rank="0", master="127.0.0.1")
+        if cluster.container is None or not cluster.container.of_node:
+            raise UsageError(NO_RUNTIME, where="cluster file, container", remedy=_HOW_TO_NAME)
+        script = node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return Command(argv=("sh", SCRIPT), files={SCRIPT: script})
 
-    def job(self, plan: Plan, site: Site, process: Process | None) -> ChildJob:
+    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> ChildJob:
         """Return the container, which ends with the process that started it."""
-        return ChildJob(plan, site, process)
+        return ChildJob(plan, cluster, process)

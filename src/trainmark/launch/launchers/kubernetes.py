@@ -27,7 +27,7 @@ from trainmark.launch.launchers import (
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 MANIFEST = "job.yaml"
@@ -51,30 +51,30 @@ def name(run_id: str) -> str:
     return f"tm-{stamp}-{token}"
 
 
-def limits(plan: Plan, site: Site) -> dict[str, str]:
+def limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return how much of what a pod asks for."""
     own = getattr(devices.all_vendors()[plan.device.vendor], "kubernetes_resource", None)
-    asked = ({own: str(plan.nproc)} if own else {}) | site.kubernetes.resources
+    asked = ({own: str(plan.nproc)} if own else {}) | cluster.kubernetes.resources
     return {name: amount for name, amount in asked.items() if amount != "0"}
 
 
-def manifest(plan: Plan, site: Site) -> str:
+def manifest(plan: Plan, cluster: Cluster) -> str:
     """Return the YAML of what a run creates.
 
     Raises:
-        UsageError: the site names no image, or what a pod does not take beside it.
+        UsageError: the cluster names no image, or what a pod does not take beside it.
     """
-    box = site.container
+    box = cluster.container
     if box is None or box.runtime or box.mounts or box.arguments:
         remedy = "set image, and mounts as kubernetes.volumes"
-        raise UsageError("pods take an image alone", where="site key container", remedy=remedy)
-    own, called = site.kubernetes, name(plan.run_id)
+        raise UsageError("pods take an image alone", where="cluster key container", remedy=remedy)
+    own, called = cluster.kubernetes, name(plan.run_id)
     master = f"{called}-node-0-0.{called}"
-    script = node_script(plan, site, node_rank="$JOB_COMPLETION_INDEX", master=master)
+    script = node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return template(
         "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
-        limits=limits(plan, site), limit_s=round(limit_s(plan)),
+        limits=limits(plan, cluster), limit_s=round(limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
         script=script.replace("$", "$$"),
     )  # fmt: skip
@@ -85,35 +85,35 @@ class Kubernetes:
 
     programs = ("kubectl",)
 
-    def check(self, plan: Plan, site: Site) -> None:
+    def check(self, plan: Plan, cluster: Cluster) -> None:
         """Refuse what no cluster could run, then let the cluster check the manifest."""
-        if not any(map(Path(plan.run_dir).is_relative_to, site.kubernetes.volumes)):
+        if not any(map(Path(plan.run_dir).is_relative_to, cluster.kubernetes.volumes)):
             raise UsageError(
                 f"no volume of the pods holds {plan.run_dir}",
-                where="site key kubernetes.volumes",
+                where="cluster key kubernetes.volumes",
                 remedy="name one that this machine shares, by its path here",
             )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST
-            file.write_text(manifest(plan, site), encoding="utf-8")
-            _kubectl(site, "create", "-f", str(file), "--dry-run=server")
+            file.write_text(manifest(plan, cluster), encoding="utf-8")
+            _kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
 
-    def command(self, plan: Plan, site: Site) -> Command:
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the run; a pure function."""
-        argv = (*_words(site), "create", "-f", MANIFEST, "-o", "name")
-        return Command(argv=argv, files={MANIFEST: manifest(plan, site)}, submits=True)
+        argv = (*_words(cluster), "create", "-f", MANIFEST, "-o", "name")
+        return Command(argv=argv, files={MANIFEST: manifest(plan, cluster)}, submits=True)
 
-    def job(self, plan: Plan, site: Site, process: Process | None) -> KubernetesJob:  # noqa: ARG002
+    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> KubernetesJob:  # noqa: ARG002
         """Return the job that was started for ``plan``, also by a pasted script."""
-        return KubernetesJob(job_id(plan), plan, site)
+        return KubernetesJob(job_id(plan), plan, cluster)
 
 
 class KubernetesJob:
     """A JobSet; see ``Job``."""
 
-    def __init__(self, job: str, plan: Plan, site: Site) -> None:
+    def __init__(self, job: str, plan: Plan, cluster: Cluster) -> None:
         self.id = job
-        self._plan, self._site = plan, site
+        self._plan, self._site = plan, cluster
         self._last = JobState(phase="waiting", said="created")
 
     def state(self) -> JobState:
@@ -201,11 +201,11 @@ def _said(told: dict[str, Any]) -> str:
     return f"{told['reason']} ({more.strip()})" if more else str(told["reason"])
 
 
-def _words(site: Site) -> list[str]:
-    context = ["--context", site.kubernetes.context] if site.kubernetes.context else []
-    return ["kubectl", *context, "--namespace", site.kubernetes.namespace]
+def _words(cluster: Cluster) -> list[str]:
+    context = ["--context", cluster.kubernetes.context] if cluster.kubernetes.context else []
+    return ["kubectl", *context, "--namespace", cluster.kubernetes.namespace]
 
 
-def _kubectl(site: Site, *words: str) -> str:
+def _kubectl(cluster: Cluster, *words: str) -> str:
     """Return what ``kubectl`` prints."""
-    return ask(*_words(site), "--request-timeout=10s", *words)
+    return ask(*_words(cluster), "--request-timeout=10s", *words)

@@ -27,7 +27,7 @@ from trainmark.launch.launchers import Command, JobState, Phase, Process
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
@@ -44,17 +44,17 @@ _RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # the driver's own 
 
 @dataclass
 class RayJob:
-    """The job of a plan in the cluster of a site."""
+    """The job of a plan in a cluster."""
 
-    site: Site
+    cluster: Cluster
     id: str
     phase: Phase = "waiting"
 
     def state(self) -> JobState:
         """Return what the cluster says, and what the driver says in the job's log."""
         try:
-            job = _asked(self.site, self.id)
-            log = _asked(self.site, f"{self.id}/logs")["logs"]
+            job = _asked(self.cluster, self.id)
+            log = _asked(self.cluster, f"{self.id}/logs")["logs"]
         except EnvironmentFault as fault:
             return JobState(phase=self.phase, said=str(fault))
         status = job["status"]
@@ -72,7 +72,7 @@ class RayJob:
     def cancel(self) -> None:
         """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""
         with suppress(EnvironmentFault):  # the next state says that it does not answer
-            _asked(self.site, f"{self.id}/stop", method="POST")
+            _asked(self.cluster, f"{self.id}/stop", method="POST")
 
     def collect(self) -> None:
         """Do nothing: the nodes wrote into the run directory."""
@@ -83,50 +83,50 @@ class Ray:
 
     programs = ("ray",)
 
-    def check(self, plan: Plan, site: Site) -> None:  # noqa: ARG002
+    def check(self, plan: Plan, cluster: Cluster) -> None:  # noqa: ARG002
         """Ask whether the cluster is there; what it has, the driver finds out.
 
         Raises:
             UsageError: a container that Ray would have to start.
             EnvironmentFault: it does not answer.
         """
-        if site.container is not None and not site.container.of_node:
-            raise UsageError("a container on Ray needs a runtime", where="site file, container")
-        _asked(site)
+        if cluster.container is not None and not cluster.container.of_node:
+            raise UsageError("a container on Ray needs a runtime", where="cluster file, container")
+        _asked(cluster)
 
-    def command(self, plan: Plan, site: Site) -> Command:
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the submission; its entry point runs the nodes inside the cluster."""
         # Names in Ray 2.60 (2026-11-22); what it does not find, `ray start --num-gpus` tells it.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
         vendor = devices.all_vendors()[plan.device.vendor]
         own = getattr(vendor, "ray_resource", "GPU")
-        bundle = {"CPU": plan.nproc, own: plan.nproc} | site.ray.resources
+        bundle = {"CPU": plan.nproc, own: plan.nproc} | cluster.ray.resources
         options = ("--port", PORT, "--heartbeat")
-        script = node_script(plan, site, node_rank=RANK, master=MASTER, options=options)
+        script = node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         asked = {
             "nnodes": plan.nnodes, "bundle": {name: n for name, n in bundle.items() if n},
             # Ray sets it to the number of cores; the node divides its cores itself.
             "script": f"unset OMP_NUM_THREADS\n{script}",
         }  # fmt: skip
         argv = (
-            "ray", "job", "submit", "--no-wait", f"--address={site.ray.address or LOCAL_URL}",
+            "ray", "job", "submit", "--no-wait", f"--address={cluster.ray.address or LOCAL_URL}",
             f"--submission-id={plan.run_id}", f"--runtime-env-json={json.dumps(_RUNTIME)}",
-            "--", site.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir,
+            "--", cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir,
         )  # fmt: skip
         return Command(argv=argv, files={ASKED_FILE: json.dumps(asked, indent=2)}, submits=True)
 
-    def job(self, plan: Plan, site: Site, process: Process | None) -> RayJob:  # noqa: ARG002
+    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> RayJob:  # noqa: ARG002
         """Return the job that was submitted for ``plan``, by the run's id."""
-        return RayJob(site, plan.run_id)
+        return RayJob(cluster, plan.run_id)
 
 
-def _asked(site: Site, what: str = "", method: str = "GET") -> Any:
+def _asked(cluster: Cluster, what: str = "", method: str = "GET") -> Any:
     """Return what the cluster's interface for jobs answers.
 
     Raises:
         EnvironmentFault: nothing, or an error.
     """
-    url = f"{site.ray.address or LOCAL_URL}/api/jobs/{what}"
+    url = f"{cluster.ray.address or LOCAL_URL}/api/jobs/{what}"
     headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")  # as `ray job` takes them
     try:
         with urlopen(Request(url, headers=headers, method=method), timeout=10) as answer:

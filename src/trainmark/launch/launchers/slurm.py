@@ -29,7 +29,7 @@ from trainmark.launch.launchers import (
 from trainmark.launch.node import node_script, pyxis_options
 
 if TYPE_CHECKING:
-    from trainmark.launch.site import Site
+    from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 SCRIPT_FILE, NODE_FILE = "job.sh", "node.sh"
@@ -66,7 +66,7 @@ class SlurmJob:
         return self._last
 
     def cancel(self) -> None:
-        """Have Slurm end it: SIGTERM, and after the site's KillWait SIGKILL; then at once."""
+        """Have Slurm end it: SIGTERM, and after the cluster's KillWait SIGKILL; then at once."""
         with suppress(EnvironmentFault):  # the state shows that it is still there
             ask("scancel", *(("--full", "--signal=KILL") if self._cancelled else ()), self.id)
         self._cancelled, self._next_s = True, time.monotonic()
@@ -106,45 +106,45 @@ class Slurm:
 
     programs = ("sbatch", "scontrol", "scancel")
 
-    def check(self, plan: Plan, site: Site) -> None:
+    def check(self, plan: Plan, cluster: Cluster) -> None:
         """Have sbatch try the options."""
         try:
-            ask(*self.command(plan, site).argv[:-1], "--test-only", given="#!/bin/sh\n")
+            ask(*self.command(plan, cluster).argv[:-1], "--test-only", given="#!/bin/sh\n")
         except EnvironmentFault as fault:
             raise EnvironmentFault(
                 fault.what.replace("sbatch: ", "").replace("error: ", ""), where="sbatch",
                 rule="Slurm refused the job",
-                remedy="use fewer --nnodes, or correct slurm in the site file; --dry-run prints it",
+                remedy="use fewer --nnodes, or correct `slurm` in the file; --dry-run prints it",
             ) from fault  # fmt: skip
 
-    def command(self, plan: Plan, site: Site) -> Command:
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return sbatch with its options, which so outrank ``SBATCH_`` variables, and two scripts.
 
         Raises:
-            UsageError: an option that is not the site's to set.
+            UsageError: an option that is not the cluster's to set.
         """
         script = template(
-            "slurm.sh.j2", plan=plan, container=pyxis_options(plan, site), node_file=NODE_FILE,
+            "slurm.sh.j2", plan=plan, container=pyxis_options(plan, cluster), node_file=NODE_FILE,
             ended_file=ENDED_FILE,
         )  # fmt: skip
-        node = node_script(plan, site, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")
-        argv = ("sbatch", *_options(plan, site), SCRIPT_FILE)
+        node = node_script(plan, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")
+        argv = ("sbatch", *_options(plan, cluster), SCRIPT_FILE)
         return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
 
-    def job(self, plan: Plan, site: Site, process: Process | None) -> SlurmJob:  # noqa: ARG002
+    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> SlurmJob:  # noqa: ARG002
         """Return the job whose number the run directory has."""
         return SlurmJob(job_id(plan), Path(plan.run_dir))
 
 
-def _options(plan: Plan, site: Site) -> list[str]:
+def _options(plan: Plan, cluster: Cluster) -> list[str]:
     """Return what sbatch is told of the job."""
-    slurm, nodes = site.slurm, str(plan.nnodes)
+    slurm, nodes = cluster.slurm, str(plan.nnodes)
     own = {
         "parsable": "true", "job-name": plan.run_id, "nodes": nodes, "ntasks": nodes,
         "ntasks-per-node": "1", "no-requeue": "true", "chdir": plan.run_dir, "output": LOG_FILE,
     }  # fmt: skip
     if both := own.keys() & slurm.options.keys():
-        where = f"site file, slurm.options.{min(both)}"
+        where = f"cluster file, slurm.options.{min(both)}"
         raise UsageError(f"{min(both)!r} cannot be set", where=where, rule="the launcher sets it")
     own["time"] = str(math.ceil(limit_s(plan) / 60))  # minutes
     if slurm.exclusive:  # all memory of the node too, which is not implied

@@ -25,7 +25,7 @@ from trainmark.plan.plan import PLAN_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.site import Site, SshSite
+    from trainmark.launch.cluster import Cluster, SshSettings
     from trainmark.plan.plan import Plan
 
 SCRIPT = "ssh.sh"
@@ -42,7 +42,7 @@ _PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep
 tar -C {folder} --exclude={plan} -cf - ."""
 
 
-def read_hosts(site: SshSite, *, nnodes: int) -> dict[str, str]:
+def read_hosts(cluster: SshSettings, *, nnodes: int) -> dict[str, str]:
     """Return where ssh finds the first ``nnodes`` hosts of the file, as an URL by name.
 
     A line of the file is ``[user@]host[:port]``; ``#`` begins a comment.
@@ -50,17 +50,17 @@ def read_hosts(site: SshSite, *, nnodes: int) -> dict[str, str]:
     Raises:
         UsageError: no file, a line of another form, a host twice, fewer hosts than nodes.
     """
-    if site.hosts is None:
+    if cluster.hosts is None:
         raise UsageError("missing", where="--hosts", remedy="give --hosts FILE, one host a line")
     try:
-        lines = site.hosts.read_text(encoding="utf-8").splitlines()
+        lines = cluster.hosts.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {error}", where="--hosts") from None
     hosts: dict[str, str] = {}
     for number, text in enumerate((line.partition("#")[0].strip() for line in lines), 1):
         if not text:
             continue
-        found, where = _HOST.fullmatch(text), f"{site.hosts}, line {number}"
+        found, where = _HOST.fullmatch(text), f"{cluster.hosts}, line {number}"
         if found is None:
             remedy = "write [user@]host[:port], an IPv6 address in brackets; the rest belongs into "
             raise UsageError(f"no host: {text!r}", where=where, remedy=remedy + "~/.ssh/config")
@@ -71,23 +71,25 @@ def read_hosts(site: SshSite, *, nnodes: int) -> dict[str, str]:
         hosts[name] = f"ssh://{text}"
     if len(hosts) < nnodes:
         what = f"{nnodes} nodes need as many hosts, {len(hosts)} in the file"
-        raise UsageError(what, where=str(site.hosts), remedy="add hosts, or use fewer --nnodes")
+        raise UsageError(what, where=str(cluster.hosts), remedy="add hosts, or use fewer --nnodes")
     return dict(islice(hosts.items(), nnodes))
 
 
-def words_to(host: str, site: SshSite, script: str) -> list[str]:
+def words_to(host: str, cluster: SshSettings, script: str) -> list[str]:
     """Return the arguments of ssh that run a script on a host, given as an URL.
 
     Of an option given twice, ssh takes the first.
     """
-    given = [f"{name}={value}" for name, value in site.options.items()]
+    given = [f"{name}={value}" for name, value in cluster.options.items()]
     options = [f"-o{option}" for option in (*_FIXED, *given, *_USUAL)]
     return [*options, host, shlex.join(["sh", "-c", script])]
 
 
-def folder_of_hosts(plan: Plan, site: Site) -> Path:
+def folder_of_hosts(plan: Plan, cluster: Cluster) -> Path:
     """Return the folder of a run on each host."""
-    return Path(plan.run_dir) if site.ssh.run_root is None else site.ssh.run_root / plan.run_id
+    return (
+        Path(plan.run_dir) if cluster.ssh.run_root is None else cluster.ssh.run_root / plan.run_id
+    )
 
 
 def connection_fault(printed: str) -> str:
@@ -114,7 +116,9 @@ def _on_all(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         found = zip(hosts, pool.map(fault, hosts.values()), strict=True)
         said = [f"{name}: {what}" for name, what in found if what]
     if said:
-        remedy = "let `ssh HOST` work without questions; name `python` and `setup` in the site file"
+        remedy = (
+            "let `ssh HOST` work without questions; name `python` and `setup` in the cluster file"
+        )
         raise EnvironmentFault("\n".join(said), remedy=remedy)
 
 
@@ -123,23 +127,23 @@ class Ssh:
 
     programs = ("ssh",)
 
-    def check(self, plan: Plan, site: Site) -> None:
+    def check(self, plan: Plan, cluster: Cluster) -> None:
         """Let every host say whether it has this program."""
-        folder = str(site.ssh.run_root or Path(plan.run_dir).parent)
-        script = python_script(plan, site, ["-m", "trainmark", "--version"], folder=folder)
-        hosts = read_hosts(site.ssh, nnodes=plan.nnodes)
-        _on_all(hosts, lambda url: ask("ssh", *words_to(url, site.ssh, script)))
+        folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
+        script = python_script(plan, cluster, ["-m", "trainmark", "--version"], folder=folder)
+        hosts = read_hosts(cluster.ssh, nnodes=plan.nnodes)
+        _on_all(hosts, lambda url: ask("ssh", *words_to(url, cluster.ssh, script)))
 
-    def command(self, plan: Plan, site: Site) -> Command:
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the script that holds a connection to each node; it follows from the hosts too."""
-        hosts, folder = read_hosts(site.ssh, nnodes=plan.nnodes), folder_of_hosts(plan, site)
+        hosts, folder = read_hosts(cluster.ssh, nnodes=plan.nnodes), folder_of_hosts(plan, cluster)
         bring = ""
-        if site.ssh.run_root is not None:
+        if cluster.ssh.run_root is not None:
             words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
             bring = "mkdir -p {0}\nprintf '%s\\n' {1} > {0}/{2}\n".format(*words, PLAN_FILE)
         nodes = [
-            words_to(url, site.ssh, bring + node_script(
-                plan, site, node_rank=str(number), master=next(iter(hosts)), folder=folder,
+            words_to(url, cluster.ssh, bring + node_script(
+                plan, cluster, node_rank=str(number), master=next(iter(hosts)), folder=folder,
                 options=("--heartbeat",),
             ))
             for number, url in enumerate(hosts.values())
@@ -147,9 +151,9 @@ class Ssh:
         script = template("ssh.sh.j2", plan=plan, nodes=nodes)
         return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 
-    def job(self, plan: Plan, site: Site, process: Process | None) -> SshJob:
+    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> SshJob:
         """Return the job of a run directory, which ends with the process that started it."""
-        return SshJob(plan, site, process)
+        return SshJob(plan, cluster, process)
 
 
 @dataclass
@@ -175,18 +179,18 @@ class SshJob(ChildJob):
         Raises:
             EnvironmentFault: with the hosts from which it could not be copied.
         """
-        if self.site.ssh.run_root is not None:
-            folder = str(folder_of_hosts(self.plan, self.site))
+        if self.cluster.ssh.run_root is not None:
+            folder = str(folder_of_hosts(self.plan, self.cluster))
             mark = re.escape(f"{MODULE} {folder} ")
             script = _PACK.format(
                 mark=shlex.quote(mark), folder=shlex.quote(folder), plan=PLAN_FILE
             )
-            hosts = read_hosts(self.site.ssh, nnodes=self.plan.nnodes)
+            hosts = read_hosts(self.cluster.ssh, nnodes=self.plan.nnodes)
             _on_all(hosts, lambda url: self._copied(url, script))
 
     def _copied(self, url: str, script: str) -> None:
         with TemporaryFile() as packed:
-            ask("ssh", *words_to(url, self.site.ssh, script), output=packed)
+            ask("ssh", *words_to(url, self.cluster.ssh, script), output=packed)
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 archive.extractall(self.folder, filter="data")

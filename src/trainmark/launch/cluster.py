@@ -1,4 +1,4 @@
-"""What is particular to a site: one YAML file, read before anything is planned.
+"""What is particular to a cluster of machines: one YAML file, read before anything is planned.
 
 Owns its keys. Must not know how launchers use them. Values of ``launcher`` sections go into scripts
 and manifests; ``docs/launchers.md`` describes each key.
@@ -19,9 +19,9 @@ from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.choosing import Elsewhere
 
-# The names of the launchers: site files and verbs name engines that they never load.
+# The names of the launchers: cluster files and verbs name engines that they never load.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
-CONTAINER = "container"  # this machine, in the site's container
+CONTAINER = "container"  # this machine, in the cluster's container
 NAMES = (LOCAL, CONTAINER, "slurm", "ssh", "kubernetes", "ray")
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
@@ -31,7 +31,7 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 MountText = Annotated[str, Field(pattern=r"^/[^:,]*:/[^:,]*(:r[ow])?$")]
 
 
-class ContainerSite(Frozen):
+class ContainerSettings(Frozen):
     """The container in which nodes run; the engine's own way where it has one.
 
     Args:
@@ -55,7 +55,7 @@ class ContainerSite(Frozen):
         return self.runtime not in (None, "pyxis")
 
 
-class SlurmSite(Frozen):
+class SlurmSettings(Frozen):
     """What ``sbatch`` is told.
 
     Args:
@@ -68,7 +68,7 @@ class SlurmSite(Frozen):
     options: dict[str, str] = Field(default_factory=dict)
 
 
-class KubernetesSite(Frozen):
+class KubernetesSettings(Frozen):
     """What the manifest says.
 
     Args:
@@ -88,7 +88,7 @@ class KubernetesSite(Frozen):
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class RaySite(Frozen):
+class RaySettings(Frozen):
     """The cluster.
 
     Args:
@@ -100,7 +100,7 @@ class RaySite(Frozen):
     resources: dict[str, float] = Field(default_factory=dict)
 
 
-class SshSite(Frozen):
+class SshSettings(Frozen):
     """Bare hosts.
 
     Args:
@@ -114,8 +114,8 @@ class SshSite(Frozen):
     run_root: Path | None = None
 
 
-class Site(Frozen):
-    """Settings of one site.
+class Cluster(Frozen):
+    """Settings of one cluster.
 
     Args:
         launcher: what ``--launcher`` is where it is not given.
@@ -138,11 +138,11 @@ class Site(Frozen):
     setup: tuple[str, ...] = ()
     environment: dict[Variable, str] = Field(default_factory=dict)
     master_port: Port = 29_500
-    container: ContainerSite | None = None
-    slurm: SlurmSite = Field(default_factory=SlurmSite)
-    kubernetes: KubernetesSite = Field(default_factory=KubernetesSite)
-    ray: RaySite = Field(default_factory=RaySite)
-    ssh: SshSite = Field(default_factory=SshSite)
+    container: ContainerSettings | None = None
+    slurm: SlurmSettings = Field(default_factory=SlurmSettings)
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    ray: RaySettings = Field(default_factory=RaySettings)
+    ssh: SshSettings = Field(default_factory=SshSettings)
 
     def elsewhere(self, launcher: str | None) -> Elsewhere | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
@@ -163,7 +163,7 @@ class Site(Frozen):
             devices_per_node=self.devices_per_node,
         )
 
-    def with_hosts(self, file: Path | None) -> Site:
+    def with_hosts(self, file: Path | None) -> Cluster:
         """Return these settings with another file of hosts, if there is one."""
         if file is None:
             return self
@@ -171,25 +171,25 @@ class Site(Frozen):
 
 
 def default_file() -> Path | None:
-    """Return the file that is read without ``--site``; None if it is not there."""
+    """Return the file that is read without ``--cluster``; None if it is not there."""
     # ``Path.home`` raises for a user id without a name, as containers have.
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
-    file = Path(base) / "trainmark" / "site.yaml"
+    file = Path(base) / "trainmark" / "cluster.yaml"
     return file if os.access(file, os.R_OK) else None
 
 
-def read_site(path: Path | None) -> Site:
+def read_cluster(path: Path | None) -> Cluster:
     """Return the settings of a file; the defaults where none is named and none is there.
 
     Args:
-        path: as ``--site`` names it; None: ``default_file``.
+        path: as ``--cluster`` names it; None: ``default_file``.
 
     Raises:
         UsageError: with file, line and key: no YAML, an unknown key, a value of another type.
     """
     file = path or default_file()
     if file is None:
-        return Site()
+        return Cluster()
     return documents.checked(
-        Site, documents.read_yaml(file), file, remedy="docs/launchers.md has the keys"
+        Cluster, documents.read_yaml(file), file, remedy="docs/launchers.md has the keys"
     )
