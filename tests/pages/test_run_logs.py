@@ -11,7 +11,10 @@ from trainmark.library.analysis import Options, analyze
 from trainmark.library.importers import files as importers
 from trainmark.pages.exports import to_csv
 from trainmark.pages.exports.run_log import to_mlperf, to_perflog
+from trainmark.plan.plan import Resumed
+from trainmark.protocols import Progress
 from trainmark.rank.events import node_file
+from trainmark.record.work import differing, work
 
 FORMS = {"perflog": (to_perflog, "[PerfLog] "), "mlperf": (to_mlperf, ":::MLLOG ")}
 
@@ -31,6 +34,16 @@ def documents(form, run):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_log_of_a_run_is_golden(form, run):
     check_golden(f"export_{form}.txt", FORMS[form][0](*run))
+
+
+def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
+    made, folder = run
+    resumed = Resumed(runs=["first"], checkpoint="none", progress=Progress(20, 0, 20, 640))
+    on = made.model_copy(update={"plan": made.plan.model_copy(update={"resumed": resumed})})
+    assert differing(work(made), work(on)) == ["resumed_after"]
+    with pytest.raises(RecordError, match="goes on from a checkpoint"):
+        to_mlperf(on, folder)
+    assert to_perflog(on, folder) == to_perflog(made, folder)
 
 
 @pytest.mark.parametrize("form", FORMS)
