@@ -196,7 +196,7 @@ def export(
 
 def import_(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, or folders.")
+        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, JSON, or folders.")
     ],
     as_json: Json = False,
 ) -> None:

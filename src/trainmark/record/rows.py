@@ -40,7 +40,7 @@ class Row(Frozen):
         file: as the user named it; in a folder, the folder's name and the path below it.
         line: the row's line in the file, from 1; 0: the file has no lines.
         table: line at which the row's table begins: rows of one table stand side by side.
-        form: form of the file: ``flagperf``, ``perflog``, ``mlperf``, ``csv`` …
+        form: form of the file: ``flagperf``, ``perflog``, ``mlperf``, ``index``, ``csv`` …
         raw: the text of the row, unchanged.
         cells: the text of each column under its header, unchanged.
         configuration: as printed, ``A100单机8卡（1x8）``.

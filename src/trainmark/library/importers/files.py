@@ -1,17 +1,18 @@
 """Read files and folders of other people's results: which form a file has; nothing is lost.
 
-Owns text encodings, CSV, and Markdown: where a page's tables are, and what a page and its place say
-of all rows. A file that holds no result is listed with the reason. Must not know cells.
+Owns text encodings, CSV, JSON records of one case, and Markdown: where a page's tables are, and
+what a page and its place say of all rows. A file that holds no result is listed with the reason. Must not know cells.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
@@ -20,6 +21,7 @@ from trainmark.errors import UsageError
 from trainmark.library.importers import logs, table
 from trainmark.library.importers.cells import WORDS, columns, folded, nothing, plain, with_commas
 from trainmark.library.importers.table import Line, Page, device_and_vendor
+from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.rows import Row, Unread
 from trainmark.spec import message
@@ -37,6 +39,7 @@ _PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pip
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 _MARKDOWN.core.ruler.enableOnly(["normalize", "block"])
 _OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
+_NAME = re.compile(r".*?_(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
 
 
@@ -107,6 +110,8 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
         yield page.unread(0, "file", message("file_is_no_text"))
     elif reader is not None:
         yield from reader(text, _placed(page, path))
+    elif text.startswith("{"):
+        yield from _json(text, page)
     elif _TABLE.search(text):
         yield from _markdown(text, page)
     else:
@@ -207,4 +212,39 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
         yield from table.read(head, body, page)
 
 
-_READERS = {".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv}
+def _json(text: str, page: Page) -> Iterator[Row | Unread]:
+    """Yield the records of one case, one a line as the public tool and ours write them."""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            yield from _of_index(IndexRecord(**json.loads(line)), page, number, line)
+        except (ValueError, TypeError, UsageError, RecursionError) as error:
+            why = message("json_malformed", why=str(error).partition("\n")[0][:120])
+            yield page.unread(number, "row", why, line)
+            if line.strip() == "{":  # of a document over several lines: told once
+                return
+
+
+def _of_index(record: IndexRecord, page: Page, number: int, raw: str) -> Iterator[Row | Unread]:
+    """Yield a record of one case as a row; a failed job has no figure."""
+    told = {key: str(value) for key, value in asdict(record).items() if value is not None}
+    if name := _NAME.fullmatch(record.model_name):
+        told |= {"fix_hp": f"bs={name['bs']}", "model": name["model"]}
+        told["precision"] = name["precision"]
+    if record.gpu_num == 1:  # of more it does not say on how many machines
+        told |= {"nnodes": "1", "nproc": "1"}
+    result = told.pop("FINAL_RESULT")
+    if record.JOB_FAIL_FLAG:
+        result = "/"
+    if INDEXES[record.index] == "mem":
+        told["mem"] = f"{result} {record.UNIT}"
+    elif INDEXES[record.index] == "speed":
+        told |= {"final_result": result, "final_result_unit": record.UNIT}
+    notes = (message("run_not_successful"),) * record.JOB_FAIL_FLAG
+    page = replace(page, form="index", model=record.model_name, notes=notes)
+    yield from table.read(Line(0, [*told], ""), [Line(number, [*told.values()], raw)], page)
+
+
+_READERS = {
+    ".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv,
+    ".json": _json, ".jsonl": _json,
+}  # fmt: skip

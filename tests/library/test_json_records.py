@@ -1,0 +1,64 @@
+"""JSON records of one case, as the public tool and ours write them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainmark.library.importers import files
+from trainmark.record.index_record import IndexRecord
+
+INDEX = {
+    "log_file": "train.log", "model_name": "nlp_gpt_sp_bs32_fp32_1", "mission_name": "语义表示",
+    "direction_id": 1, "run_mode": "sp", "index": 1, "gpu_num": 1, "FINAL_RESULT": 9000,
+    "JOB_FAIL_FLAG": 0, "UNIT": "tokens/s",
+}  # fmt: skip
+
+
+@pytest.fixture
+def imported(tmp_path):
+    def read(text, name="file.json"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return files.read([tmp_path / name])
+
+    return read
+
+
+def test_a_record_is_a_row_of_its_line(imported):
+    text = f"{IndexRecord(**INDEX).to_json()}\n"
+    first, row = imported(text + text, "results").rows
+    assert (row.form, first.line, row.line) == ("index", 1, 2)
+    assert (row.configuration, row.raw) == ("nlp_gpt_sp_bs32_fp32_1", text.strip())
+    assert (row.model, row.case, row.precision) == ("gpt", "gpt_megatron", "fp32")
+    assert (row.world_size, row.changes) == (1, {"bs": "32"})
+    assert {name: (found.value, found.unit) for name, found in row.figures.items()} == {
+        "final_result": (9000.0, "tokens/s"),
+    }  # fmt: skip
+    assert row.cells["mission_name"] == "语义表示"
+
+
+def test_a_failed_job_has_no_figure(imported):
+    failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
+    (row,) = imported(IndexRecord(**failed).to_json()).rows
+    assert [note.code for note in row.notes] == ["run_not_successful"]
+    assert {name: found.value for name, found in row.figures.items()} == {
+        "final_result": None, "final_loss": 2.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("{", ["json_malformed"]),
+        (json.dumps(INDEX, indent=1), ["json_malformed"]),
+        ('{"a":' * 100_000, ["json_malformed"]),
+        (json.dumps(INDEX | {"index": 9}), ["json_malformed"]),
+        (json.dumps(INDEX | {"FINAL_RESULT": float("nan")}), ["json_malformed"]),
+        (json.dumps(INDEX | {"index": 2, "UNIT": "fortnights"}), ["cell_is_no_number"]),
+        ('{"a": 1}\n[]\n', ["json_malformed", "json_malformed"]),
+        ("", ["file_without_results"]),
+    ],
+)
+def test_what_cannot_be_read_is_listed(imported, text, codes):
+    assert [entry.reason.code for entry in imported(text).unread] == codes
