@@ -223,6 +223,7 @@ RULES: dict[str, tuple[Severity, Callable[[Subjects], Hits]]] = {
     "per_rank": ("error", per_rank),
     "range": ("error", range_),
     "ratios": ("warning", tables.ratios),
+    "same_figures": ("warning", tables.same_figures),
     "scaling": ("warning", tables.scaling),
     "side_by_side": ("warning", tables.side_by_side),
     "target": ("warning", target),

@@ -47,6 +47,26 @@ def copies(subjects: Subjects) -> Hits:
             yield one, message("audit_copy", same="steps.time_ns", **args)
 
 
+def same_figures(subjects: Subjects) -> Hits:
+    """Yield each row that repeats all measured figures of a row of other work."""
+    for first, *others in grouped(subjects, _measured):
+        for one in others:
+            if _printed_work(one) != _printed_work(first):
+                args = {"other": first.configuration, "file": first.file, "line": first.line}
+                yield one, message("audit_same_figures", **args)
+
+
+def _measured(one: Subject) -> list[object]:
+    # The memory of a card is the same in every row of it.
+    known = sorted(item for item in one.figures.items() if item[0] != "mem_total")
+    timed = one.figures.keys() & {"e2e_time", "token/p/s", *RATES}
+    return [tuple(known)] if one.row and timed and len(known) > 1 else []
+
+
+def _printed_work(one: Subject) -> object:
+    return one.name, one.configuration, one.precision, one.row and one.row.changes
+
+
 def ratios(subjects: Subjects) -> Hits:
     """Yield rows of a card whose figures are another card's, or these times one factor."""
     cards = grouped(
@@ -81,12 +101,14 @@ def _factors(a: Subject, b: Subject) -> Iterator[tuple[float, float]]:
 def scaling(subjects: Subjects) -> Hits:
     """Yield what is faster a device than fewer devices, or slower in all, at the same work."""
     found = {}  # once, also where both batches agree
-    for group in grouped(subjects, _works):
-        for one, beside in _odd(group, _scales_oddly, _device_rate):
-            (name, rate), least = one.rate_per_device(), _device_rate(beside)
-            args = {"rate": rate, "fewer_rate": least, "share": rate / least}
-            worlds = {"world_size": one.world_size, "fewer": beside.world_size}
-            found[id(one)] = one, message("audit_scaling", figure=name, **worlds, **args)
+    # Slower in all is odd at any batch, faster a device at the same batch alone.
+    for works, apart in ((_tables, _slower_in_all), (_works, _scales_oddly)):
+        for group in grouped(subjects, works):
+            for one, beside in _odd(group, apart, _device_rate):
+                (name, rate), least = one.rate_per_device(), _device_rate(beside)
+                args = {"rate": rate, "fewer_rate": least, "share": rate / least}
+                worlds = {"world_size": one.world_size, "fewer": beside.world_size}
+                found[id(one)] = one, message("audit_scaling", figure=name, **worlds, **args)
     yield from found.values()
 
 
@@ -97,9 +119,20 @@ def _device_rate(one: Subject) -> float:
 def _scales_oddly(one: Subject, other: Subject) -> bool:
     """Tell whether more devices are faster, each, than fewer, or slower in all."""
     fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
+    faster = _device_rate(more) > _ABOVE * _device_rate(fewer)
+    return (faster and more.world_size != fewer.world_size) or _slower_in_all(one, other)
+
+
+def _slower_in_all(one: Subject, other: Subject) -> bool:
+    fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
     times = (more.world_size or 0) / (fewer.world_size or 1)
-    rate, least = _device_rate(more), _device_rate(fewer)
-    return times > 1 and (rate > _ABOVE * least or rate * times * _ABOVE < least)
+    return times > 1 and _device_rate(more) * times * _ABOVE < _device_rate(fewer)
+
+
+def _tables(one: Subject) -> list[object]:
+    name, rate = one.rate_per_device()
+    known = one.row and one.world_size and rate > 0
+    return [(name, one.table, one.device, one.precision)] if known else []
 
 
 def _odd(

@@ -1,7 +1,8 @@
 """Read files and folders of other people's results: which form a file has; nothing is lost.
 
 Owns text encodings, CSV, JSON records of one case, and Markdown: where a page's tables are, and
-what a page and its place say of all rows. A file that holds no result is listed with the reason. Must not know cells.
+what a page and its place say of all rows. A file that holds no result is listed with the reason.
+Must not know cells.
 """
 
 from __future__ import annotations
