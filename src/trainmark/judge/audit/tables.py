@@ -52,8 +52,8 @@ def same_figures(subjects: Subjects) -> Hits:
     for first, *others in grouped(subjects, _measured):
         for one in others:
             if _printed_work(one) != _printed_work(first):
-                args = {"other": first.configuration, "file": first.file, "line": first.line}
-                yield one, message("audit_same_figures", **args)
+                place = {"other": first.configuration, "file": first.file}
+                yield one, message("audit_same_figures", line=first.line, **place)
 
 
 def _measured(one: Subject) -> list[object]:
