@@ -1,8 +1,8 @@
 """Write a data folder whole or not at all, and go on where a call was stopped.
 
 Owns the manifest, and what of an earlier call is reused. The unfinished folder lies beside the
-one asked for and takes its name last; its manifest lists every finished file with its sha256,
-and every finished stage. Must not know what the files mean.
+one asked for and takes its name last; its manifest lists every finished file with its sha256.
+An unfinished file begins again. Must not know what the files mean.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Unfinished:
 
     Args:
         folder: where it lies until it is finished.
-        manifest: what is in it; ``files`` has the fingerprint of each finished file, ``done``
-            the result of each finished stage, ``counts`` what was counted.
+        manifest: what is in it; ``files`` has the fingerprint of each finished file, ``counts``
+            what was counted.
         say: called with one line for each thing done.
     """
 
@@ -65,15 +65,6 @@ class Unfinished:
         staging.rename(target)
         self.list_file(relative)
         self.save()
-
-    def stage(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
-        """Return what ``do`` returns, as JSON holds it, or returned in an earlier call."""
-        done: dict[str, Any] = self.manifest["done"]
-        if name not in done:
-            done[name] = do(*args)
-            self.save()
-            self.say(f"done: {name}")
-        return done[name]
 
     def list_file(self, relative: str) -> None:
         """List a file that is there under its final name."""
@@ -130,7 +121,7 @@ def writing(
                     say(f"done: {data}")
             finally:
                 lock.unlink()
-                if unfinished and not (unfinished.manifest["files"] or unfinished.manifest["done"]):
+                if unfinished and not unfinished.manifest["files"]:
                     shutil.rmtree(unfinished.folder, ignore_errors=True)
     except KeyboardInterrupt:
         say("interrupted; call again to go on with what is finished")
@@ -173,10 +164,14 @@ def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
         say(f"going on with the unfinished {folder.name}")
         for name in _damaged(folder, manifest):
             del manifest["files"][name]
+        for file in folder.rglob("*"):
+            name = file.relative_to(folder).as_posix()
+            if file.is_file() and name not in {MANIFEST, *manifest["files"]}:
+                file.unlink()
     else:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        manifest = {**made_of, "files": {}, "done": {}, "counts": {}}
+        manifest = {**made_of, "files": {}, "counts": {}}
     return Unfinished(folder, manifest, say)
 
 

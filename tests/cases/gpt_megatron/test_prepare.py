@@ -10,20 +10,13 @@ from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
 from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding as pairs
-from trainmark.data import prepared
 from trainmark.data.encoding import lines as encoding
-from trainmark.data.encoding.lines import (
-    Block,
-    Position,
-    read_blocks,
-    source_files,
-    texts_of,
-)
+from trainmark.data.encoding.lines import Block, source_files, texts_of
 from trainmark.data.indexed import IndexedReader
 from trainmark.errors import DataError
 
 TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
-BLOCK_BYTES, SAVED_BYTES = 200, 700
+BLOCK_BYTES = 200
 
 
 def lines(texts, key="text"):
@@ -43,9 +36,8 @@ def tokenizer(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks and saved parts so small that a few lines make many."""
+    """Blocks so small that a few lines make many."""
     monkeypatch.setattr(encoding, "BLOCK_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(pairs, "SAVED_BYTES", SAVED_BYTES)
 
 
 def run(corpus, data, tokenizer, **options):
@@ -82,9 +74,7 @@ def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, to
         "sha256": hashlib.sha256(content).hexdigest(),
     }  # fmt: skip
     assert [item["name"] for item in manifest["sources"][1:]] == names[2:]
-    assert (manifest["vocab_size"], manifest["end_of_document"]["id"], manifest["done"]) == (
-        264, 263, {},
-    )  # fmt: skip
+    assert (manifest["vocab_size"], manifest["end_of_document"]["id"]) == (264, 263)
     assert manifest["counts"]["corpus_text_document"] == {
         "documents": 60, "empty_texts": 0, "tokens": tokens, "largest_token_id": 263,
     }  # fmt: skip
@@ -134,17 +124,14 @@ BAD_LINES = [
 
 @pytest.mark.parametrize(("line", "says"), BAD_LINES)
 def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
-    block = block_of([b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n'], tmp_path / "c.jsonl")
+    whole = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
+    block = Block(tmp_path / "c.jsonl", 1, whole)
     with pytest.raises(DataError) as caught:
         texts_of(block, "text")
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
     assert "text_key=" in caught.value.remedy
-
-
-def block_of(lines, path=None):
-    return Block(path, Position(), Position(), lines)
 
 
 def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
@@ -159,26 +146,23 @@ class Killed(BaseException):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_killed_call_goes_on_after_what_it_saved(corpus, tokenizer, tmp_path, monkeypatch, after):
+def test_a_killed_call_keeps_what_is_finished_and_begins_the_rest_again(
+    corpus, tokenizer, tmp_path, monkeypatch
+):
     run(corpus, tmp_path / "whole", tokenizer)
-    real, saved = prepared.Unfinished.save, []
+    real = pairs.encode_in_order
 
-    def save(unfinished):
-        if unfinished.manifest["done"]:
-            if len(saved) == after:
+    def killed(*args):
+        for number, encoded in enumerate(real(*args)):
+            if number == 3:
                 raise Killed
-            saved.append(unfinished.manifest["done"]["corpus_text_document"]["documents"])
-        real(unfinished)
+            yield encoded
 
-    monkeypatch.setattr(prepared.Unfinished, "save", save)
+    monkeypatch.setattr(pairs, "encode_in_order", killed)
     with pytest.raises(Killed):
         run(corpus, tmp_path / "data", tokenizer)
-    monkeypatch.setattr(prepared.Unfinished, "save", real)
-    begun = []
-    monkeypatch.setattr(
-        pairs, "read_blocks", lambda files, at: begun.append(at.lines) or read_blocks(files, at)
-    )
-    run(corpus, tmp_path / "data", tokenizer)
-    assert begun == (saved[-1:] or [0])
+    monkeypatch.setattr(pairs, "encode_in_order", real)
+    said = run(corpus, tmp_path / "data", tokenizer)
+    assert "going on with the unfinished .data.partial" in said
+    assert "writing tokenizer/vocab.json" not in said
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")

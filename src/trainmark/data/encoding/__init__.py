@@ -2,8 +2,7 @@
 
 Owns what is written and what the manifest says. Reading, encoding and writing go on at once:
 ``lines`` reads blocks of lines and has a pool of processes encode them, and their ids are written
-here in the order of the corpus. The files are the same for any number of workers and any number
-of interruptions.
+here in the order of the corpus. The files are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from trainmark.data.indexed import dtype_for, write_index
 from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
 from trainmark.errors import DataError, UsageError
 
-from .lines import Encoding, Position, encode_in_order, first_lines, read_blocks
+from .lines import Encoding, encode_in_order, first_lines, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from trainmark.data.prepared import Say, Unfinished
 
-SAVED_BYTES = 256 << 20  # of source lines, after which what is written counts as finished
+TOLD_TOKENS = 1 << 26  # between two lines of progress
 COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
 FORMAT = 4
 TOKENIZER = "tokenizer"
@@ -64,7 +63,7 @@ def write_pairs(
 ) -> None:
     """Write ``data``: the indexed pairs by their names, the tokenizer's files and a manifest.
 
-    Calling again with the same sources goes on with what an interrupted one saved.
+    Calling again with the same sources keeps the pairs that an interrupted one finished.
 
     Args:
         raw: where the sources lie.
@@ -105,8 +104,7 @@ def write_pairs(
             unfinished.folder / TOKENIZER, dtype_for(opened.vocab_size), text_key, ends=ends
         )
         for name, corpus in pairs.items():
-            if f"{name}.bin" not in unfinished.manifest["files"]:
-                _write_corpus(name, corpus, how, unfinished, count)
+            _write_corpus(name, corpus, how, unfinished, count)
             counts = unfinished.manifest["counts"][name]
             if not counts["documents"]:
                 shutil.rmtree(unfinished.folder)
@@ -127,46 +125,29 @@ def write_pairs(
 def _write_corpus(
     name: str, corpus: Corpus, how: Encoding, unfinished: Unfinished, workers: int
 ) -> None:
-    """Encode a corpus into the pair ``name``, from where an earlier call was stopped.
-
-    Tokens and sizes are appended to files that a stopped call may have left longer than its
-    manifest says: what is behind that is cut off.
-    """
-    folder, done = unfinished.folder, unfinished.manifest["done"]
-    places = [folder / f"{name}.{part}.writing" for part in ("tokens", "sizes")]
-    if name not in done or not all(place.is_file() for place in places):
-        done[name] = dict.fromkeys(COUNTS, 0) | {"end": asdict(Position())}
-    counts = done[name]
-    blocks = read_blocks(corpus.files, Position(**counts["end"]))
+    """Encode a corpus into the pair ``name``."""
+    blocks = read_blocks(corpus.files.values())
     if corpus.most is not None:  # a line is a document, were its text empty
-        blocks = first_lines(blocks, corpus.most - counts["documents"] - counts["empty_texts"])
-    with (
-        places[0].open("ab") as tokens,
-        places[1].open("ab") as sizes,
-        closing(encode_in_order(blocks, workers, how)) as results,
-    ):
-        tokens.truncate(counts["tokens"] * how.dtype.itemsize)
-        sizes.truncate(counts["documents"] * 4)
-        source_bytes = 0
-        for block, encoded in results:
-            tokens.write(encoded.tokens.data)
-            sizes.write(encoded.sizes.data)
-            counts["documents"] += len(encoded.sizes)
-            counts["empty_texts"] += encoded.empty_texts
-            counts["tokens"] += len(encoded.tokens)
-            largest = int(encoded.tokens.max(initial=0))
-            counts["largest_token_id"] = max(counts["largest_token_id"], largest)
-            counts["end"] = asdict(block.end)
-            source_bytes += block.end.offset_bytes - block.start.offset_bytes
-            if source_bytes >= SAVED_BYTES:
-                tokens.flush()
-                sizes.flush()
-                source_bytes = 0
-                unfinished.save()
-                unfinished.say(f"{counts['documents']:,} documents, {counts['tokens']:,} tokens")
-    every = np.fromfile(places[1], "<i4")
-    unfinished.manifest["counts"][name] = {count: counts[count] for count in COUNTS}
-    unfinished.file(f"{name}.idx", lambda place: write_index(place, every, how.dtype))
-    del done[name]
-    places[1].unlink()
-    unfinished.file(f"{name}.bin", places[0].rename)  # last: a pair with it is finished
+        blocks = first_lines(blocks, corpus.most)
+
+    def write(place: Path) -> None:
+        counts, sizes, told = dict.fromkeys(COUNTS, 0), [np.empty(0, np.int32)], TOLD_TOKENS
+        with place.open("wb") as tokens, closing(encode_in_order(blocks, workers, how)) as results:
+            for encoded in results:
+                tokens.write(encoded.tokens.data)
+                sizes.append(encoded.sizes)
+                counts["documents"] += len(encoded.sizes)
+                counts["empty_texts"] += encoded.empty_texts
+                counts["tokens"] += len(encoded.tokens)
+                largest = int(encoded.tokens.max(initial=0))
+                counts["largest_token_id"] = max(counts["largest_token_id"], largest)
+                if counts["tokens"] >= told:
+                    told += TOLD_TOKENS
+                    unfinished.say(
+                        f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
+                    )
+        unfinished.manifest["counts"][name] = counts
+        every = np.concatenate(sizes)
+        unfinished.file(f"{name}.idx", lambda index: write_index(index, every, how.dtype))
+
+    unfinished.file(f"{name}.bin", write)  # a pair with it is finished

@@ -27,7 +27,7 @@ from trainmark.data.tokenizer import open_corpus_tokenizer
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -40,34 +40,17 @@ REMEDY = "give --from a file of JSON lines, plain or gzip, or a folder of them"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place between two lines.
-
-    Args:
-        file: which source, from 0.
-        offset_bytes: bytes of the source before it, after decompression.
-        lines: lines of the source before it.
-    """
-
-    file: int = 0
-    offset_bytes: int = 0
-    lines: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
     """Whole lines of one source.
 
     Args:
         path: the source.
-        start: where the block begins.
-        end: where it ends.
+        first: number of its first line, from 1.
         lines: the lines with their ends.
     """
 
     path: Path
-    start: Position
-    end: Position
+    first: int
     lines: list[bytes]
 
 
@@ -95,27 +78,22 @@ def source_files(raw: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def read_blocks(files: Mapping[str, Path], start: Position) -> Iterator[Block]:
-    """Yield all lines from ``start`` on, in order.
+def read_blocks(files: Iterable[Path]) -> Iterator[Block]:
+    """Yield all lines in order.
 
-    A block ends with the line that makes it ``BLOCK_BYTES`` or more, or with its source. Where
-    blocks are cut does not depend on ``start``, as long as it is the end of a block.
+    A block ends with the line that makes it ``BLOCK_BYTES`` or more, or with its source.
 
     Raises:
         DataError: a damaged gzip file.
     """
-    for number, path in list(enumerate(files.values()))[start.file :]:
-        place = start if number == start.file else Position(number)
+    for path in files:
+        first = 1
         with path.open("rb") as raw, whole_gzip(path):
-            zipped = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            raw.seek(0)
+            zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw
-            stream.seek(place.offset_bytes)
             while lines := stream.readlines(BLOCK_BYTES):
-                offset_bytes = place.offset_bytes + sum(map(len, lines))
-                end = Position(number, offset_bytes, place.lines + len(lines))
-                yield Block(path, place, end, lines)
-                place = end
+                yield Block(path, first, lines)
+                first += len(lines)
 
 
 def first_lines(blocks: Iterable[Block], most: int) -> Iterator[Block]:
@@ -187,7 +165,7 @@ def texts_of(block: Block, text_key: str) -> list[str]:
         DataError: a line is no JSON object, or has no text under ``text_key``.
     """
     texts: list[str] = []
-    for number, line in enumerate(block.lines, start=block.start.lines + 1):
+    for number, line in enumerate(block.lines, start=block.first):
         content = line.rstrip()
         if not content:
             continue
@@ -206,33 +184,30 @@ def texts_of(block: Block, text_key: str) -> list[str]:
     return texts
 
 
-def encode_in_order(
-    blocks: Iterable[Block], workers: int, how: Encoding
-) -> Generator[tuple[Block, Encoded]]:
-    """Yield every block, its lines let go, with what became of it; in the order given.
+def encode_in_order(blocks: Iterable[Block], workers: int, how: Encoding) -> Generator[Encoded]:
+    """Yield what became of every block, in the order given.
 
     Raises:
         DataError: a line holds no text; always the first such line of the corpus.
         EnvironmentFault: a worker ended.
     """
-    waiting: deque[tuple[Block, Future[Encoded]]] = deque()
+    waiting: deque[Future[Encoded]] = deque()
     # Spawned: a forked process must not go on with threads that the library started here.
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, spawn, initializer=_start_worker)
     try:
         for block in blocks:
-            waiting.append((replace(block, lines=[]), pool.submit(encode, block, how)))
+            waiting.append(pool.submit(encode, block, how))
             if len(waiting) == HELD_BLOCKS * workers:
-                done, result = waiting.popleft()
-                yield done, result.result()
-        for done, result in waiting:
-            yield done, result.result()
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     except BrokenProcessPool:
         raise EnvironmentFault(
             "a worker process was killed, or crashed",
             where=f"one of {workers} workers",
             rule="workers live as long as the call",
-            remedy="call again: finished parts are kept; where memory ran out, set fewer workers=",
+            remedy="call again: finished files are kept; where memory ran out, set fewer workers=",
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

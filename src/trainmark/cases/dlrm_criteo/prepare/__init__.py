@@ -1,16 +1,16 @@
 """Turn Criteo's click logs into the binary form, whole or not at all.
 
 Owns the options and the order of the stages: read every log, number the categories, encode
-every part, write every split. An interrupted call goes on after the last finished stage. The
-bytes are the same for any number of threads and of interruptions. The default rules are those
-of the published runs, which NVIDIA's DLRM preprocessing with Spark made.
+every part, write every split. An interrupted call begins again. The bytes are the same for any
+number of threads. The default rules are those of the published runs, which NVIDIA's DLRM
+preprocessing with Spark made.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
@@ -62,33 +62,31 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
         if unfinished is None:
             return
         folder, work = unfinished.folder, unfinished.folder / WORK
-        if not (work / tables.SCRATCH).exists():
-            unfinished.manifest["done"].clear()
-        work.mkdir(exist_ok=True)
+        work.mkdir()
         with tables.database(work, threads) as db:
             spec = _stages(db, sources, unfinished, rules)
         say("taking the sha256 of what was written")
         write_spec(folder, spec.cardinalities, rules=rules)
         for file in [folder / SPEC_FILE, *sorted(folder.glob("*/*.bin"))]:
             unfinished.list_file(file.relative_to(folder).as_posix())
-        unfinished.manifest["done"] = {}
         shutil.rmtree(work)
 
 
 def _stages(
     db: Any, sources: dict[str, Path], unfinished: Unfinished, rules: dict[str, Any]
 ) -> FeatureSpec:
-    """Do every stage that is not done; return what was written."""
-    rows = {
-        path: unfinished.stage(f"read {name}", tables.read_log, db, number, path)
-        for number, (name, path) in enumerate(sources.items())
-    }
+    """Do every stage; return what was written."""
+    rows = {}
+    for number, (name, path) in enumerate(sources.items()):
+        rows[path] = tables.read_log(db, number, path)
+        unfinished.say(f"done: read {name}")
     parts = dict(enumerate(split_rows(rows)))
-    sizes = unfinished.stage("number categories", tables.number_categories, db, len(rows), rules)
+    sizes = tables.number_categories(db, len(rows), rules)
     unfinished.say(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
     for number, name in enumerate(sources):
         own = {p: part for p, part in parts.items() if part.source == number}
-        unfinished.stage(f"encode {name}", tables.encode, db, number, own, sizes, rules)
+        tables.encode(db, number, own, sizes, rules)
+        unfinished.say(f"done: encode {name}")
     spec = FeatureSpec.of(unfinished.folder, sizes)
     for split in SPLITS:
         own = {p: part for p, part in parts.items() if part.split == split}
@@ -96,14 +94,15 @@ def _stages(
         unfinished.manifest["counts"][split] = count
         folder = unfinished.folder / split
         types = spec.row_types("train").items()
-        files = {folder / file.name: kind.itemsize for file, kind in types}
+        files = [folder / file.name for file, _ in types]
         keys = tables.KEYS if split == "train" else count
-        turns, first = -(-count // BUCKET_ROWS), 0
-        for turn in range(turns):
-            folder.mkdir(exist_ok=True)
-            between = range(keys * turn // turns, keys * (turn + 1) // turns)
-            read = partial(tables.encoded_rows, db, [*own], spec, rules, between)
-            name = f"write {split} {turn + 1} of {turns}"
-            first += unfinished.stage(name, tables.write_rows, files, first, read)
-        assert first == count, f"{split}: {first} of {count} rows were written"
+        turns = -(-count // BUCKET_ROWS)
+        bounds = [keys * turn // turns for turn in range(turns + 1)] if turns else []
+        batches = (
+            batch for between in pairwise(bounds)
+            for batch in tables.encoded_rows(db, [*own], spec, rules, range(*between))
+        )  # fmt: skip
+        written = tables.write_rows(files, batches) if count else 0
+        assert written == count, f"{split}: {written} of {count} rows were written"
+        unfinished.say(f"done: write {split}")
     return spec

@@ -1,8 +1,7 @@
 """The stages of ``prepare``: read and count a log, number categories, encode rows, write them.
 
-Owns the scratch database, what the rules mean and the bytes of the files. Must not know what an
-earlier call has finished: every stage writes its tables anew. A stage holds what the memory
-limit allows and spills the rest to disk.
+Owns the scratch database, what the rules mean and the bytes of the files. A stage holds what the
+memory limit allows and spills the rest to disk.
 
 Tables, where ``i`` is a source, ``k`` a column of categories and ``p`` a part: ``read_i`` has the
 rows of a log in input order, ``counts_i`` how often each of its categories occurs, ``ids_k`` the
@@ -26,7 +25,7 @@ from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
 from .sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Rules = Mapping[str, Any]
@@ -179,20 +178,17 @@ def encoded_rows(db: Any, parts: list[int], spec: FeatureSpec, rules: Rules, key
     return db.sql(query).to_arrow_reader(BATCH_ROWS)
 
 
-def write_rows(sizes: Mapping[Path, int], first: int, read: Callable[[], Any]) -> int:
-    """Write rows from row ``first`` of a split on; return their number.
+def write_rows(files: Sequence[Path], batches: Iterable[Any]) -> int:
+    """Write the rows of a split into its files; return their number.
 
     Args:
-        sizes: bytes of a row in each file of the split.
-        read: gives Arrow record batches as ``encoded_rows``.
+        batches: Arrow record batches as ``encoded_rows`` gives them.
     """
+    files[0].parent.mkdir()
     rows = 0
     with ExitStack() as stack:
-        mode = "r+b" if first else "wb"
-        streams = {stack.enter_context(file.open(mode)): size for file, size in sizes.items()}
-        for stream, size in streams.items():
-            stream.seek(first * size)
-        for batch in read():
+        streams = [stack.enter_context(file.open("wb")) for file in files]
+        for batch in batches:
             rows += len(batch)
             label, *columns = (column.to_numpy() for column in batch.columns)
             numerical = np.stack(columns[:NUM_NUMERICAL], axis=1).astype("<f2")
