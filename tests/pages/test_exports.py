@@ -16,7 +16,7 @@ from fakes import GOLDEN, check_golden
 from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.exports import table, to_csv, write_parquet
 from trainmark.pages.exports.forms import to_index, to_json, to_openmetrics, to_text
-from trainmark.pages.exports.trackers import write_tensorboard
+from trainmark.pages.exports.tensorboard import write_tensorboard
 from trainmark.record.record import FigureEntry, Record
 
 

@@ -42,7 +42,7 @@ EXAMPLES = {
   trainmark export runs/RUN --to index                         one JSON line each: speed, memory
   trainmark export runs/RUN --to perflog                       for one run; also mlperf
   trainmark export runs/* --to openmetrics -o trainmark.prom   replaced as a whole
-  trainmark export runs/* --to tensorboard -o boards           a folder; also wandb, mlflow
+  trainmark export runs/* --to tensorboard -o boards           a folder
 """,
     "import": """\
   trainmark import pages/README.md                what it prints, row by row
@@ -58,10 +58,7 @@ EXAMPLES = {
 """,
 }
 _SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": "FAULT"}
-Form = Literal[
-    "csv", "json", "index", "perflog", "mlperf", "openmetrics", "parquet", "tensorboard",
-    "wandb", "mlflow",
-]  # fmt: skip
+Form = Literal["csv", "json", "index", "perflog", "mlperf", "openmetrics", "parquet", "tensorboard"]
 
 
 def bundle(

@@ -17,7 +17,7 @@ from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -85,14 +85,8 @@ def steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]
     return ["run_id", "step", "measured", "time_s", "loss", "samples"], rows
 
 
-def arrow(
-    names: Sequence[str], rows: Sequence[Sequence[Value]], kinds: Mapping[str, Any] = KINDS
-) -> pa.Table:
-    """Return a table with each column's own type, and null where a value is unknown.
-
-    Args:
-        kinds: types of columns; others hold numbers of the type that their values have.
-    """
+def arrow(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> pa.Table:
+    """Return a table with each column's own type, and null where a value is unknown."""
     import pyarrow as pa
 
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -100,8 +94,8 @@ def arrow(
     for place, name in enumerate(names):
         values = [row[place] for row in rows]
         # A figure that no record has is a float all the same.
-        kind = float if all(value is None for value in values) else None
-        columns[name] = pa.array(values, types.get(kinds.get(name, kind)))
+        kind: Any = float if all(value is None for value in values) else None
+        columns[name] = pa.array(values, types.get(KINDS.get(name, kind)))
     return pa.table(columns)
 
 
@@ -111,12 +105,7 @@ def write_parquet(records: Sequence[Record], path: Path) -> None:
     Raises:
         OSError: the disk is full or the folder read-only.
     """
-    write_table(arrow(*table(records)), path)
-
-
-def write_table(made: pa.Table, path: Path) -> None:
-    """Write a table as a Parquet file."""
     from pyarrow import parquet
 
     with written_whole(path) as file:
-        parquet.write_table(made, file)
+        parquet.write_table(arrow(*table(records)), file)

@@ -15,7 +15,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import COLUMNS
 from trainmark.pages import exports
 from trainmark.pages.cells import clean
-from trainmark.pages.exports import run_log, trackers
+from trainmark.pages.exports import run_log, tensorboard
 from trainmark.pages.summary import summary
 from trainmark.record import figures as figures_of
 from trainmark.record.index_record import index_records
@@ -124,10 +124,8 @@ TEXTS: dict[str, Callable[[Sequence[Record]], str]] = {
 }
 LOGS = {"perflog": run_log.to_perflog, "mlperf": run_log.to_mlperf}  # of one run, with its events
 WRITERS: dict[str, Callable[[Sequence[Record], Path], None]] = {
-    "parquet": exports.write_parquet,  # a file, the others are folders
-    "tensorboard": trackers.write_tensorboard,
-    "wandb": trackers.write_wandb,
-    "mlflow": trackers.write_mlflow,
+    "parquet": exports.write_parquet,  # a file, the other is a folder
+    "tensorboard": tensorboard.write_tensorboard,
 }
 
 
