@@ -21,7 +21,6 @@ PAGES = {
     "failed": "/runs/failed.html",
     "compare": "/compare?run=bert-0-tf32-1&run=bert-1-tf32-1&run=bert-2-bf16-1",
     "references": "/references.html",
-    "references-of-case": "/references/distilbert_sst2.html",
 }
 nightly = pytest.mark.nightly
 

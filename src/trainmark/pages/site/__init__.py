@@ -69,9 +69,10 @@ class Links:
         """Return the address of a file of the site's folder."""
         return "../" * self.file.count("/") + path
 
-    def runs(self, page: int = 1) -> str:
-        """Return the address of a page of the list."""
-        return self.to("index.html" if page == 1 else f"page-{page}.html")
+    @property
+    def runs(self) -> str:
+        """Return the address of the list."""
+        return self.to("index.html")
 
     def case(self, case: str) -> str:
         """Return the address of a case's page."""
@@ -90,9 +91,10 @@ class Links:
         """Return the address of the page of all machines and cases."""
         return self.to("machines.html")
 
-    def references(self, case: str | None = None) -> str:
-        """Return the address of the published figures, of all cases or of one."""
-        return self.to("references.html" if case is None else f"references/{case}.html")
+    @property
+    def references(self) -> str:
+        """Return the address of the published figures."""
+        return self.to("references.html")
 
     def compare(self, run_ids: Sequence[str], allow: Sequence[str] = ()) -> str:
         """Return the address of the side-by-side page, which only a server has."""

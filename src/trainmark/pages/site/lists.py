@@ -15,7 +15,7 @@ from trainmark.pages.charts import spec
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
 from trainmark.pages.phrases import TONES, heads, status_tone
 from trainmark.pages.rendering import rendered
-from trainmark.pages.site.views import MOST_COMPARED, page, with_rows
+from trainmark.pages.site.views import MOST_COMPARED, page
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import over_launches
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Launch = dict[str, Any]  # what the index has of it
     Run = list[Launch]  # its launches, in their order
 
-ROWS = 2_000  # of a page of the list, which the site's script filters; of a line over time
+ROWS = 2_000  # of the list, which the site's script filters; of a line over time
 _SPEEDS = ("p_train", "token/p/s", "p_core", "p_whole", "final_result")
 _FILTERS = ("case", "device", "precision", "badge")
 _COLUMNS = (
@@ -112,21 +112,20 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def list_page(runs: Sequence[Run], number: int, links: Links) -> str:
-    """Return a page of the list, the newest runs first."""
-    first = (number - 1) * ROWS
-    part = runs[first : first + ROWS]
+def list_page(runs: Sequence[Run], links: Links) -> str:
+    """Return the list of the newest runs."""
+    part = runs[:ROWS]
     values = {key: {run[0][key] for run in part} - {None} for key in _FILTERS[:-1]}
     choices: dict[str, Any] = {key: [(x, x) for x in sorted(of)] for key, of in values.items()}
     words = {word: text for word, text, _ in map(_badge, part)}
     choices["badge"] = sorted(words.items(), key=lambda one: one[0])
-    span = {"first": first + 1, "last": first + len(part), "total": cells.count(len(runs))}
+    total = cells.count(len(runs))
+    counted = t("site.counted", shown=cells.count(len(part)), total=total)
     return rendered(
         "site/list.html.j2", links.lang, links=links, rows=[_row(run, links) for run in part],
-        choices=choices, columns=_COLUMNS, numbers=_NUMBERS, counted=t("site.counted", **span),
+        choices=choices, columns=_COLUMNS, numbers=_NUMBERS, counted=counted, total=total,
         cases=sorted({run[0]["case"] for run in runs if run[0]["kind"] == "record"}),
-        page_number=number, pages=-(-len(runs) // ROWS), most=MOST_COMPARED, charts=False,
-        live=True, ident="",
+        most=MOST_COMPARED, charts=False, live=True, ident="",
     )  # fmt: skip
 
 
@@ -151,8 +150,7 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
         history = _history(works, t("site.speed_unit", unit=_unit(shown[0])), links)
         sections.append(Section(t("site.over_time"), "over-time", (history,)))
     sections.insert(0, Section(t("site.best"), "best", tuple(blocks)))
-    actions = [Link(t("site.references"), links.references(case))] if case in with_rows() else []
-    return page(links, case, sections, actions=actions)
+    return page(links, case, sections)
 
 
 def _shown(launches: Run) -> tuple[Run, int, int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from functools import cache
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
@@ -13,26 +11,22 @@ from markupsafe import Markup
 
 from trainmark import cases
 from trainmark.errors import RecordError, UsageError, escaped
-from trainmark.judge.audit import SEVERITIES, audit
-from trainmark.judge.audit.subject import of_row
 from trainmark.judge.comparison import compare
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.archive import ENDING, unpacked
-from trainmark.library.importers.table import published, references
+from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
 from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.judgements import comparison
 from trainmark.pages.page import document
-from trainmark.pages.phrases import device_configuration, grade_line, heads
+from trainmark.pages.phrases import device_configuration, grade_line
 from trainmark.pages.rendering import body_html, rendered
-from trainmark.pages.sections.figures import findings_table
-from trainmark.pages.sections.performance import reference_rows, sources
+from trainmark.pages.sections.performance import reference_table, sources
 from trainmark.pages.site import Links
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.plan.reference import of_case
 from trainmark.record.record import RECORD_FILE, read
-from trainmark.record.rows import Row
 from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.verify import MOST_BYTES, checked
 from trainmark.record.work import differing, work
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.errors import TrainmarkError
-    from trainmark.judge.audit import Finding
     from trainmark.library.store.index import Index
     from trainmark.record.record import Record
 
@@ -59,7 +52,7 @@ def page(
 ) -> str:  # fmt: skip
     """Return a page of sections, or with the body of a report in it."""
     charts = body is not None or any(x.kind == "chart" for one in sections for x in one.blocks)
-    first = Link(t("site.runs"), links.runs())
+    first = Link(t("site.runs"), links.runs)
     return rendered(
         "site/page.html.j2", links.lang, links=links, title=title, sections=sections, lead=lead,
         trail=[first, *trail], actions=actions, body=body and Markup(body), charts=charts,
@@ -195,50 +188,10 @@ def error_page(error: TrainmarkError, links: Links) -> str:
     return page(links, t("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])
 
 
-@cache
-def with_rows() -> tuple[str, ...]:
-    """Return the cases that ship published rows."""
-    return tuple(name for name in cases.names() if of_case(name).rows)
-
-
-@cache
-def _audited(case: str) -> list[Finding]:
-    # Findings name other rows by their lines: on a page these are the numbers of its rows.
-    read = (row for row in references(case) if isinstance(row, Row))
-    rows = [row.model_copy(update={"line": number}) for number, row in enumerate(read, 1)]
-    return audit([of_row(row) for row in rows])
-
-
-def references_page(case: str | None, links: Links) -> str:
-    """Return the published figures that a case ships, with what the audit finds in them.
-
-    Args:
-        case: None: the cases that have any.
-    """
-    if case is None:
-        return page(links, t("site.references"), [_all_references(links)])
-    found = of_case(case)
-    columns = ["#", t("head.configuration"), *found.columns, t("reference.evidence")]
-    rows = (
-        (number, *cells, row.source.evidence)
-        for number, (row, cells) in enumerate(
-            zip(found.rows, reference_rows(found), strict=True), start=1
-        )
-    )
-    findings = findings_table(_audited(case)) or Paragraph(t("site.no_findings"), "muted")
-    sections = (
-        Section(t("site.as_printed"), "rows", (table(columns, rows),)),
-        Section(t("site.findings"), "findings", (findings,)),
-        Section(t("reference.source"), "sources", (sources(found),)),
-    )
-    return page(links, case, sections, trail=[Link(t("site.references"), links.references())])
-
-
-def _all_references(links: Links) -> Section:
-    rows: list[list[Any]] = []
-    for case in with_rows():
-        counted = Counter(one.severity for one in _audited(case))
-        numbers = (counted[severity] for severity in SEVERITIES)
-        rows.append([Link(case, links.references(case)), len(of_case(case).rows), *numbers])
-    columns = [t("site.case"), t("site.row_count"), *heads(*(f"audit.{x}" for x in SEVERITIES))]
-    return Section(t("site.references_lead"), "references", (table(columns, rows),))
+def references_page(links: Links) -> str:
+    """Return the figures that cases ship as others published them, with their sources."""
+    found = ((case, of_case(case)) for case in cases.names())
+    sections = [
+        Section(case, case, (reference_table(of), sources(of))) for case, of in found if of.rows
+    ]
+    return page(links, t("site.references"), sections)

@@ -17,18 +17,16 @@ from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.query import listing
 from trainmark.pages.charts import drawing
-from trainmark.pages.exports import csv_text
 from trainmark.pages.rendering import shipped
 from trainmark.pages.results import listing_json
 from trainmark.pages.site import Links, name, run_file
-from trainmark.pages.site.lists import KEYS, ROWS, case_page, list_page, machines_page
+from trainmark.pages.site.lists import KEYS, case_page, list_page, machines_page
 from trainmark.pages.site.views import (
     error_page,
     every,
     opened,
     references_page,
     run_page,
-    with_rows,
 )
 from trainmark.pages.texts import LANGUAGES
 from trainmark.record.record import content
@@ -119,17 +117,16 @@ def _lists(
         files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text
     found = listing(database, ["kind=record"])
     at = found.columns.index("path")  # on this machine
-    for row in (found.columns, found.heads, found.units, *found.rows):
+    for row in (found.columns, *found.rows):
         del row[at]
-    files["runs.csv"] = csv_text(found.heads, found.rows)
     files["runs.json"] = json.dumps(listing_json(found, []))
-    pages: dict[str, Callable[[Links], str]] = {"machines.html": partial(machines_page, runs)}
-    for number in range(1, max(1, -(-len(runs) // ROWS)) + 1):
-        pages[Links("").runs(number)] = partial(list_page, runs, number)
+    pages: dict[str, Callable[[Links], str]] = {
+        "index.html": partial(list_page, runs),
+        "machines.html": partial(machines_page, runs),
+        "references.html": references_page,
+    }
     for case in {run[0]["case"] for run in runs if run[0]["kind"] == "record"}:
         pages[f"cases/{name(case)}.html"] = partial(case_page, runs, case)
-    for published in (None, *with_rows()):
-        pages[Links("").references(published)] = partial(references_page, published)
     for path, page in pages.items():
         for links in (Links(path, lang, served=served) for lang in LANGUAGES):
             files[links.file] = page(links)

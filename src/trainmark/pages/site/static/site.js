@@ -80,8 +80,7 @@
         if (one !== head) one.removeAttribute("aria-sort");
         else one.setAttribute("aria-sort", sign < 0 ? "descending" : "ascending");
       }
-      const total = rows.filter((row) => !row.hidden).length;
-      const numbers = { first: Math.min(1, total), last: total, total };
+      const numbers = { shown: rows.filter((row) => !row.hidden).length, total: form.dataset.total };
       counted.textContent = form.dataset.counted.replace(/{(\w+)}/g, (_, name) => numbers[name]);
       const address = new URLSearchParams(sort ? [...fields, ["sort", sort]] : fields);
       history.replaceState(null, "", "?" + address);
