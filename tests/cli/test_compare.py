@@ -1,4 +1,4 @@
-"""``trainmark compare``: words of both sides, exit codes, and launches in turns; no rank starts."""
+"""``trainmark compare``: words of both sides, exit codes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from comparison_records import series, turns
-from fakes import GOLDEN, FakeVendor
-from trainmark import devices
-from trainmark.plan import choosing
 from trainmark.record import record as records
-from trainmark.record.record import FigureEntry, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.cluster import Cluster
-    from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
 
     Call = Callable[..., tuple[int, str, str]]
 
@@ -34,11 +29,8 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(name="cli")
-def compare(monkeypatch: pytest.MonkeyPatch, cli: Call) -> Call:
-    """Call ``trainmark compare`` on a machine with fake devices."""
-    known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "all_vendors", lambda: known)
-    monkeypatch.setattr(choosing, "version", lambda _: "2.13.0+cpu")
+def compare(cli: Call) -> Call:
+    """Call ``trainmark compare``."""
     return partial(cli, "compare")
 
 
@@ -107,53 +99,3 @@ def test_what_is_left_out_and_what_differs_is_told(cli: Call) -> None:
     assert "in pairs" in out
     assert "590.1" in out
     assert "torch" not in out
-
-
-class Turns:
-    """Leaves the record of each launch at once, B 10% slower than A."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-
-    def __call__(self, plan: Plan, site: Cluster, label: str, **_: Any) -> Record:
-        side = Path(plan.run_dir).parent.name
-        self.done.append(f"{side}{plan.repeat_index}")
-        made = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
-        rate = RATES[plan.repeat_index - 1] * (0.9 if side == "B" else 1)
-        entry = FigureEntry(value=rate, unit="samples/s")
-        changes = {
-            "plan": plan, "run_id": plan.run_id,
-            "steps": made.steps.model_copy(update={
-                "time_ns": [time + 977 * len(self.done) * n**2
-                            for n, time in enumerate(made.steps.time_ns)],
-            }),
-            "started": f"2026-11-21T08:{len(self.done):02}:00+00:00",
-            "figures": made.figures | dict.fromkeys(("p_core", "p_train", "p_whole"), entry),
-        }  # fmt: skip
-        made = made.model_copy(update=changes)
-        Path(plan.run_dir).mkdir(parents=True)
-        plan.save(Path(plan.run_dir))
-        records.write(made, Path(plan.run_dir))
-        return made
-
-
-@pytest.mark.cpu_seconds(30)
-def test_both_are_run_in_turns_and_compared_in_pairs(
-    cli: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = Turns()
-    monkeypatch.setattr("trainmark.api.launch_one", launcher)
-    words = ("--run", "toy", "toy bs=32", "--out", "runs/x", "--json")
-    code, out, err = cli(*words)
-    assert (code, out, launcher.done) == (2, "", [])  # before anything is started
-    assert "micro_batch_size is 64 and 32" in err
-    assert cli(*words, "--allow", "micro_batch_size", "--threshold", "2")[0] == 2
-    assert launcher.done == []
-    code, out, err = cli(*words, "--allow", "micro_batch_size")
-    assert launcher.done == ["A1", "B1", "B2", "A2", "A3", "B3", "B4", "A4", "A5", "B5"]
-    found = json.loads(out)
-    assert (code, found["verdict"], found["paired"]) == (1, "slower", True)
-    assert [one["name"] for one in found["allowed"]] == ["micro_batch_size"]
-    again, out, _ = cli(*words, "--allow", "micro_batch_size")
-    assert (again, len(launcher.done)) == (1, 10)  # what is finished is kept
-    assert json.loads(out) == found

@@ -194,7 +194,7 @@ def test_a_trend_of_an_unpaired_side_is_told_and_nothing_is_called() -> None:
     assert (found.verdict, found.exit_code) == ("too_noisy", 3)
     assert found.sentence.code == "compare_trend"
     assert found.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
-    assert "compare --run" in render(found.sentence, "en")
+    assert "in turns" in render(found.sentence, "en")
     paired = compare(*turns(rates[:5], times(rates[:5], 0.9)))
     assert paired.verdict == "slower"
 
@@ -224,4 +224,4 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(series("a", RATES), b, allow=allow)
-        assert "--allow" not in str(fault.value)
+        assert fault.value.remedy is None

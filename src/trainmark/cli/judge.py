@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.options import Json, Lang, words_of
+from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import say, say_faults, say_json, say_refuted, say_remark, write_text
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
+from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.launch.series import CheckedEntry
     from trainmark.record.record import Record
 
 EXAMPLES = {
     "compare": """\
   trainmark compare runs/A runs/B                   is B slower than A?
   trainmark compare "runs/A1 runs/A2" runs/B        several words for one side
-  trainmark compare runs/A runs/B --figure step_time_p50 --threshold 5%
-  trainmark compare --run "toy bs=16 --nproc 2" "toy bs=32 --nproc 2" --allow bs
+  trainmark compare runs/A runs/B --figure step_time_p50 --threshold 0.05
+  trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   two runs of a plan file, done in turns
 """,
     "gate": """\
   trainmark gate runs/RUN --write baseline.yaml            what is expected from now on
@@ -42,27 +40,15 @@ EXAMPLES = {
 }
 
 
-def _share(word: str) -> float:
-    """Return a share that is written as 3% or 0.03."""
-    try:
-        return float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
-    except ValueError:
-        raise typer.BadParameter(f"{word!r} is no share, as 3% or 0.03") from None
-
-
 def compare(
     a: Annotated[str, typer.Argument(help="Runs, folders, bundles; quote several.")],
-    b: Annotated[str, typer.Argument(help="The same; with --run: the words of a `run`.")],
+    b: Annotated[str, typer.Argument(help="The same.")],
     figure: Annotated[
         list[str] | None, typer.Option(help="Figure to compare; default: the throughputs.")
     ] = None,
-    threshold: Annotated[str, typer.Option(help="What a change must exceed, as 3%.")] = "3%",
+    threshold: Annotated[float, typer.Option(help="Share that a change must exceed.")] = 0.03,
     allow: Annotated[
         list[str] | None, typer.Option(help="Key of the work in which A and B may differ.")
-    ] = None,
-    run: Annotated[bool, typer.Option("--run", help="Run both first, in turns.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="With --run: folder of the runs; again: what is left.")
     ] = None,
     as_json: Json = False,
     lang: Lang = "en",
@@ -71,32 +57,13 @@ def compare(
 
     Ends with 0: it is not, 1: it is, 2: other work, 3: too noisy or too little data to tell.
     """
-    from trainmark.api import run_entries
     from trainmark.judge.comparison import compare as compared
-    from trainmark.judge.comparison import known_figures
-    from trainmark.judge.comparison.sides import refuse_other_work
     from trainmark.pages.judgements import comparison
     from trainmark.pages.terminal import show
-    from trainmark.record.work import planned_work, with_all_names
 
-    allowed, share = allow or [], _share(threshold)
-    if out and not run:
-        raise UsageError("goes with --run", where="--out", remedy="leave it out")
-    if run:
-        checked, order = _in_turns((a, b), out)
-        works = with_all_names([planned_work(entry.plan) for entry in checked if entry.plan])
-        refuse_other_work(works[:1], works[1:], allowed)
-        pages = [entry.plan.about.page for entry in checked if entry.plan]
-        known_figures(figure or (), share, pages[0])
-        outcomes, stopped = run_entries(checked, order, quiet=False, say=say_remark)
-        if stopped:
-            say(f"trainmark: stopped by {stopped}; the same with --out goes on", err=True)
-            raise typer.Exit(EXIT_FAILED)
-        sides: list[Sequence[Record]] = [outcome.records for outcome in outcomes]
-    else:  # a path with blanks in it is one word
-        words = [[word] if Path(word).exists() else shlex.split(word) for word in (a, b)]
-        sides = [_launches(side) for side in words]
-    found = compared(sides[0], sides[1], figures=figure, threshold=share, allow=allowed)
+    # A path with blanks in it is one word.
+    words = [[word] if Path(word).exists() else shlex.split(word) for word in (a, b)]
+    found = compared(*map(_launches, words), figures=figure, threshold=threshold, allow=allow or ())
     if as_json:
         say_json(found.as_dict())
     else:
@@ -112,37 +79,6 @@ def _launches(words: Sequence[str]) -> list[Record]:
     found = select(words, rows=False)
     say_faults(found.skipped)
     return found.records
-
-
-def _in_turns(sides: tuple[str, str], out: Path | None) -> tuple[list[CheckedEntry], str]:
-    """Return the two runs, checked, and the order A B, B A, A B …; nothing is started."""
-    from trainmark import devices
-    from trainmark.cli.app import command as verb
-    from trainmark.launch.series import check
-    from trainmark.plan.overrides import parse_assignments
-    from trainmark.plan.plan import RUNS_DIR
-    from trainmark.plan.plan_file import Entry, PlanFile
-    from trainmark.plan.request import RunRequest
-
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = out or RUNS_DIR / f"{stamp}-compare"
-    entries = []
-    for name, words in zip("AB", sides, strict=True):
-        given = words_of(verb("run"), shlex.split(words))
-        fields = {key: given[key] for key in RunRequest.model_fields}
-        fields |= {
-            "overrides": parse_assignments(given["overrides"] or []),
-            "device": given["device"] or devices.choose(None).name,
-            "repeat": given["repeat"] or 5,
-            "out": folder / name,
-        }
-        entries.append(Entry.of(name=name, where=f"--run {words!r}", **fields))
-    file = PlanFile(name=folder.name, out=folder, entries=tuple(entries))
-    checked = check(file)
-    for entry in checked:
-        if entry.plan is None:
-            raise EnvironmentFault(entry.skipped or "cannot run here", where=f"--run, {entry.name}")
-    return checked, file.order
 
 
 def gate(
@@ -243,9 +179,7 @@ def audit(
 
         say_faults(chosen.skipped)
         checked = [check(group) for group in groups(chosen.records)]
-        if as_json:
-            say_json([one.as_dict() for one in checked])
-        for one in () if as_json else checked:
+        for one in checked:
             say("\n".join(compliance_lines(one, lang)))
         raise typer.Exit(0 if all(one.compliant for one in checked) else EXIT_FAILED)
     found, count = audited(chosen, only=rule or ()), len(chosen.records) + len(chosen.rows)

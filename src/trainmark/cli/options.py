@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pydantic import BaseModel
 
@@ -106,13 +106,7 @@ def command_of(name: str, examples: str, verb: Verb) -> Any:
     return typer.main.get_command(made)
 
 
-def words_of(verb: Any, words: Sequence[str]) -> dict[str, Any]:
-    """Return what ``words`` say as options and arguments of a verb's command, by name."""
-    with verb.make_context(verb.name, list(words)) as context:
-        return dict(context.params)
-
-
 __all__ = [
     "SETTINGS", "Assignments", "Json", "Lang", "Output", "Quiet", "Store", "TyperGroup",
-    "command_of", "takes", "with_examples", "words_of",
+    "command_of", "takes", "with_examples",
 ]  # fmt: skip

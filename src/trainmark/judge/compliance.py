@@ -6,8 +6,7 @@ is in the trust of the records.
 
 from __future__ import annotations
 
-import fnmatch
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
@@ -53,10 +52,6 @@ class Compliance:
         """Tell whether all rules are kept."""
         return all(judged.kept for judged in self.rules)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
-        return asdict(self) | {"compliant": self.compliant}
-
 
 def check(records: Sequence[Record]) -> Compliance:
     """Return how the launches of one result comply: with the open rules if one claims these.
@@ -74,76 +69,59 @@ def check(records: Sequence[Record]) -> Compliance:
     case = cases.load(name) if name in cases.names() else None
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
     asked: Division = getattr(overrides.rules_of(case), claimed)
-    judged = [*_of_work(records, asked, case, claimed), *_of_launches(records, asked)]
+    judged = [*_of_launches(records, asked)]
+    if claimed == "closed":
+        judged += _of_closed(records, case)
     return Compliance(name, [record.run_id for record in records], claimed, judged)
-
-
-def _rule(rule: str, kept: bool, variant: str = "", **args: Any) -> Judged:
-    return Judged(rule, kept, message(f"rule.{rule}{variant}", **args))
 
 
 def _nothing(rule: str, wanting: Iterable[str], **args: Any) -> Judged:
     """Return a rule that is kept where nothing is ``wanting``; each word is listed once."""
     words = sorted(set(wanting))
-    return _rule(rule, not words, wanting=", ".join(words) or "/", **args)
+    return Judged(rule, not words, message(f"rule.{rule}", wanting=", ".join(words) or "/", **args))
 
 
-def _of_work(
-    records: Sequence[Record], asked: Division, case: Case | None, claimed: DivisionName
-) -> Iterator[Judged]:
-    """Yield the rules about what was trained, and how."""
-    plans, (first, *others) = [record.plan for record in records], map(work, records)
-    yield _nothing("same_work", (key for other in others for key in differing(first, other)))
+def _of_closed(records: Sequence[Record], case: Case | None) -> Iterator[Judged]:
+    """Yield what the closed division alone asks: the standard recipe but for allowed changes."""
+    plans = [record.plan for record in records]
     fix_hp = fix_hp_text({k: v for plan in plans for k, v in plan.fix_hp.items()})
-    extra = fix_hp_text({k: v for plan in plans for k, v in plan.extra.items()})
-    yield _rule(
-        "changes", claimed == "open" or extra == "/", f"_{claimed}", fix_hp=fix_hp, extra=extra
-    )
+    extra = (f"{name}={value}" for plan in plans for name, value in plan.extra.items())
+    yield _nothing("changes", extra, fix_hp=fix_hp)
     if case is None:  # what it asks is not known
         yield _nothing("scope", [f"case={plans[0].case}"])
-    elif asked.scope == "standard":
-        standards = ((plan.recipe, case.recipes.get(plan.compared_with)) for plan in plans)
-        yield _nothing("scope", (
-            f"{name}={recipe.get(name)}"
-            for recipe, standard in standards
-            for name in fields_under(case.recipe_type, "scope")
-            if standard is None or recipe.get(name) != getattr(standard, name)
-        ))  # fmt: skip
+        return
+    standards = ((plan.recipe, case.recipes.get(plan.compared_with)) for plan in plans)
+    yield _nothing("scope", (
+        f"{name}={recipe.get(name)}"
+        for recipe, standard in standards
+        for name in fields_under(case.recipe_type, "scope")
+        if standard is None or recipe.get(name) != getattr(standard, name)
+    ))  # fmt: skip
 
 
 def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:
     """Yield the rules about how often and on what was trained, and what there is to show."""
+    first, *others = map(work, records)
     count, qualities = len(records), [record.quality for record in records]
+    yield _nothing("same_work", (key for other in others for key in differing(first, other)))
     yield _nothing("passed", (record.run_id for record in records if not record.passed))
-    yield _rule("launches", count >= of.launches, launches=count, least=of.launches)
+    found = message("rule.launches", launches=count, least=of.launches)
+    yield Judged("launches", count >= of.launches, found)
     seeds = [str(record.plan.recipe.get("seed")) for record in records]
     if of.seeds != "any":
         wanted = count if of.seeds == "distinct" else 1
-        yield _rule("seeds", len({*seeds}) == wanted, f"_{of.seeds}", seeds=", ".join(seeds))
+        found = message(f"rule.seeds_{of.seeds}", seeds=", ".join(seeds))
+        yield Judged("seeds", len({*seeds}) == wanted, found)
     if of.target != "any":
         kept = [x.reached if of.target == "reached" else x.value is not None for x in qualities]
         values = ", ".join("/" if x.value is None else f"{x.value:.4f}" for x in qualities)
-        target, metric = qualities[0].target, qualities[0].metric
-        kind = "_none" if target is None and of.target == "reached" else f"_{of.target}"
-        yield _rule("target", all(kept), kind, metric=metric, target=target, values=values)
-    fewest = min(record.steps.warmup for record in records)
-    yield _rule("warmup", fewest >= of.warmup_steps, steps=fewest, least=of.warmup_steps)
+        told = {"metric": qualities[0].metric, "target": qualities[0].target, "values": values}
+        yield Judged("target", all(kept), message(f"rule.target_{of.target}", **told))
     data = [(name, getattr(record.plan.data, name)) for record in records for name in of.data]
     unlike = (f"{name}={value}" for name, value in data if value not in of.data[name])
     asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in of.data.items())
     yield _nothing("data", unlike, asked=asked)
     reasons = {reason.code: reason for record in records for reason in record.trust.reasons}
-    wanting = [file for record in records for file in _wanting(record, of.evidence)]
-    wanting += [code for code in reasons if code.startswith("evidence_")]
-    yield _nothing("evidence", wanting, kinds=", ".join(of.evidence))
+    yield _nothing("evidence", (code for code in reasons if code.startswith("evidence_")))
     grave = (code for code, x in reasons.items() if graded([x]).grade == "do_not_quote")
     yield _nothing("doubts", (code for code in grave if not code.startswith(_JUDGED_APART)))
-
-
-def _wanting(record: Record, kinds: Iterable[str]) -> Iterator[str]:
-    """Yield the files that are missing of the evidence beside a record."""
-    named = [entry.name for entry in record.evidence]
-    for kind in kinds:
-        least = 1 + record.plan.world_size if kind == "events" else 1  # the launcher has events too
-        if len(fnmatch.filter(named, f"{kind}*.json*")) < least:
-            yield f"{kind}*.json*"

@@ -29,29 +29,23 @@ if TYPE_CHECKING:
 
 RULES_FILE = "rules.toml"
 DivisionName = Literal["closed", "open"]
-_DataFact = Literal["origin", "train_samples", "eval_samples", "content_id"]
+_DataFact = Literal["origin", "train_samples", "eval_samples"]
 
 
 class Division(Frozen):
     """What the launches of one result must have in common and must show.
 
     Args:
-        scope: amount of work, warm-up and evaluation: the standard recipe's, or any.
         launches: at least.
         seeds: over the launches.
         target: quality of each launch.
         data: accepted values by name; what is not named may be any.
-        warmup_steps: first steps left out of figures, at least.
-        evidence: files of each launch.
     """
 
-    scope: Literal["standard", "any"]
     launches: PositiveInt
     seeds: Literal["distinct", "fixed", "any"]
     target: Literal["reached", "evaluated", "any"]
     data: dict[_DataFact, list[str | int]]
-    warmup_steps: PositiveInt
-    evidence: list[Literal["plan", "events", "telemetry"]]
 
 
 class Rules(Frozen):

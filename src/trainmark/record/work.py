@@ -67,12 +67,6 @@ def differing(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
 
 
-def with_all_names(works: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return pieces of work with the same names: a field that one lacks is None there."""
-    names = dict.fromkeys(name for one in works for name in one)
-    return [{name: one.get(name) for name in names} for one in works]
-
-
 def each_once(names: Iterable[str]) -> None:
     """Refuse a launch or a row that is given twice.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainmark.judge.comparison.sides import Difference, Side
     from trainmark.record.record import Record
-    from trainmark.spec import FigureSpec, Message, PageSpec
+    from trainmark.spec import FigureSpec, Message
 
 Verdict = Literal[
     "slower", "worse", "target_missed", "too_noisy", "too_little_data",
@@ -130,7 +130,12 @@ def compare(
     """
     if not a or not b:
         raise UsageError("a side without launches", remedy="name runs that have a record")
-    known = known_figures(figures or (), threshold, a[0].plan.about.page)
+    if not 0 <= threshold < 1:
+        raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 0.03")
+    known = specs(a[0].plan.about.page)
+    for name in figures or ():
+        if name not in known:
+            raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
     allowed = sides.allowed_work(a, b, allow)
     kept, paired = sides.counted(a, b)
     of_a, of_b = map(sides.side_of, (a, b), kept)
@@ -143,21 +148,6 @@ def compare(
         differences=sides.unlike_environment(*kept), allowed=allowed,
         paired=paired, threshold=threshold,
     )  # fmt: skip
-
-
-def known_figures(names: Sequence[str], threshold: float, page: PageSpec) -> dict[str, FigureSpec]:
-    """Return every figure by name, with those of a case; refuse arguments before anything starts.
-
-    Raises:
-        UsageError: one of ``names`` is not among them, or the threshold is outside 0 to 1.
-    """
-    if not 0 <= threshold < 1:
-        raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 3% or 0.03")
-    known = specs(page)
-    for name in names:
-        if name not in known:
-            raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
-    return known
 
 
 def _usual(kept: Sequence[Sequence[Record]]) -> Sequence[str]:

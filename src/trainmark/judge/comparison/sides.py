@@ -10,7 +10,7 @@ from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.stats import proportional
 from trainmark.record.trust import of_repeats, refuted, verification_of
-from trainmark.record.work import each_once, with_all_names, work
+from trainmark.record.work import each_once, work
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def allowed_work(
     """Return in what the work differs, all of it allowed.
 
     Raises:
-        UsageError: a run given twice or copied, and as ``refuse_other_work``.
+        UsageError: a run given twice or copied, an unknown key to allow, or work that differs in
+            another key, with both values.
     """
     records = [*a, *b]
     each_once(one.run_id for one in records)
@@ -114,41 +115,26 @@ def allowed_work(
         if proportional(one.steps.time_ns, other.steps.time_ns):
             what = f"step times of {one.run_id} and {other.run_id} are the same or proportional"
             raise UsageError(what, rule="launches are measured, not copied")
-    facts = with_all_names([work(one) for one in records])
-    return refuse_other_work(facts[: len(a)], facts[len(a) :], allow)
-
-
-def refuse_other_work(
-    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]], allow: Collection[str]
-) -> tuple[Difference, ...]:
-    """Return in what pieces of work differ, all of it allowed.
-
-    Raises:
-        UsageError: an unknown key to allow, or work that differs in another key, with both values.
-    """
+    facts = [work(one) for one in records]
+    known = dict.fromkeys(name for one in facts for name in one)
+    facts = [{name: one.get(name) for name in known} for one in facts]
     allow = [FIELD_ALIASES.get(key, key) for key in allow]
-    known = {name for facts in (*a, *b) for name in facts}
     for key in allow:
         if key not in known:
             what = f"no key {key!r} of the work"
             raise UsageError(what, where="--allow", remedy=nearest(key, known))
-    found = [one for one in _facts(a, b) if len({*map(repr, (*one.a, *one.b))}) > 1]
-    other = [one for one in found if one.name in NEVER_ALLOWED]
-    refused = other or [one for one in found if one.name not in allow]
+    sides = _facts(facts[: len(a)], facts[len(a) :])
+    found = [one for one in sides if len({*map(repr, (*one.a, *one.b))}) > 1]
+    never = [one.name for one in found if one.name in NEVER_ALLOWED]
+    refused = never or [one.name for one in found if one.name not in allow]
     if refused:
-        first, second, *_ = dict.fromkeys(map(repr, (*refused[0].a, *refused[0].b)))
-        what = f"{refused[0].name} is {first} and {second}"
-        if other:
-            raise UsageError(
-                f"{what}: another case, model or data set is never compared",
-                remedy="name runs of one case; `trainmark results` lists them",
-            )
-        raise UsageError(
-            what,
-            where="the work of A and B",
-            rule=f"only the same work compares; differing: {', '.join(x.name for x in refused)}",
-            remedy=" ".join(f"--allow {one.name}" for one in refused),
-        )
+        values = dict.fromkeys(repr(one[refused[0]]) for one in facts)
+        rule = "another case, model or data set is never compared"
+        if not never:
+            rule = f"only the same work compares; differing: {', '.join(refused)}"
+        remedy = None if never else " ".join(f"--allow {name}" for name in refused)
+        what = f"{refused[0]} is {' and '.join([*values][:2])}"
+        raise UsageError(what, where="the work of A and B", rule=rule, remedy=remedy)
     return tuple(found)
 
 
