@@ -7,15 +7,13 @@ import socket
 
 import pyarrow.parquet as pq
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from prometheus_client.parser import text_string_to_metric_families as collector_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.exports import table, to_csv, write_parquet
-from trainmark.pages.exports.forms import to_index, to_json, to_openmetrics, to_text
+from trainmark.pages.exports.forms import to_index, to_json, to_text
 from trainmark.pages.exports.tensorboard import write_tensorboard
 from trainmark.record.record import FigureEntry, Record
 
@@ -56,21 +54,9 @@ def test_cells_that_a_spreadsheet_would_run_are_text():
     assert row["case_key"] == """'=HYPERLINK("x") """.strip()
 
 
-def test_the_texts_are_golden(tmp_path):
+def test_the_texts_are_golden():
     check_golden("export_csv.csv", to_csv([record()]))
     check_golden("export_index.jsonl", to_index([record()]))
-    check_golden("export_openmetrics.txt", to_openmetrics([write_two_ranks(tmp_path / "run")[0]]))
-
-
-def test_the_collectors_parsers_read_the_same_gauges():
-    text = to_openmetrics([record(), record(run_id='a"\\b')])
-    strict, lax = ([
-        (sample.labels["run_id"], sample.labels["figure"], sample.value)
-        for family in families(text) for sample in family.samples
-    ] for families in (text_string_to_metric_families, collector_families))  # fmt: skip
-    assert sorted(strict) == sorted(lax)
-    known = [name for name, entry in record().figures.items() if entry.value is not None]
-    assert len(strict) == 2 * len(known)
 
 
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):

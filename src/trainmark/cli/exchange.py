@@ -41,7 +41,6 @@ EXAMPLES = {
   trainmark export runs/* --to parquet -o runs.parquet
   trainmark export runs/RUN --to index                         one JSON line each: speed, memory
   trainmark export runs/RUN --to perflog                       for one run; also mlperf
-  trainmark export runs/* --to openmetrics -o trainmark.prom   replaced as a whole
   trainmark export runs/* --to tensorboard -o boards           a folder
 """,
     "import": """\
@@ -58,7 +57,7 @@ EXAMPLES = {
 """,
 }
 _SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": "FAULT"}
-Form = Literal["csv", "json", "index", "perflog", "mlperf", "openmetrics", "parquet", "tensorboard"]
+Form = Literal["csv", "json", "index", "perflog", "mlperf", "parquet", "tensorboard"]
 
 
 def bundle(

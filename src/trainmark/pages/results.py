@@ -7,8 +7,6 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_jsonable_python
-
 from trainmark.errors import EXIT_USAGE
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
@@ -148,48 +146,52 @@ def _said(outcome: Outcome) -> Iterator[str]:
     if trust is not None:
         yield say(trust_line(trust, verification_of(outcome.records)), "en")
     for record in outcome.records:
-        why = _no_result(record)
-        if why is not None:
-            yield f"no final_result: {why}"
+        result = record.figures.get("final_result")
+        if record.passed and result is not None and result.value is None:
+            yield f"no final_result: {say(sentence(record, result.reason), 'en')}"
         for kind, items in (("finding", record.findings), ("note", record.notes)):
             for item in items:
                 yield f"{kind}: {say(sentence(record, item), 'en')}"
 
 
-def _no_result(record: Record) -> str | None:
-    """Return the record's reason for the lack of a result; the status says it if it failed."""
-    entry = record.figures.get("final_result")
-    if not record.passed or entry is None or entry.value is not None:
-        return None
-    return say(sentence(record, entry.reason), "en")
-
-
 def _row(outcome: Outcome) -> dict[str, str]:
     """Return the cells of a row by their headers."""
-    document = _entry(outcome)
-    result, interval = document["final_result"], _interval(outcome)
-    ends = ""
-    if interval is not None:
-        kind = " (range)" if interval.is_range else ""
-        ends = f"{cells.number(interval.low)} – {cells.number(interval.high)}{kind}"
-    passed = document["statuses"].count("passed")
-    unit = document["final_result_unit"]
+    records, result, ends = outcome.records, _over(outcome, "final_result"), ""
+    shown, mem, total = (_mean(outcome, name) for name in ("quality", "mem", "mem_total"))
+    if result is not None and result.launches > 1:
+        kind = " (range)" if result.is_range else ""
+        ends = f"{cells.number(result.low)} – {cells.number(result.high)}{kind}"
+    mean = result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}"
+    passed = sum(record.passed for record in records)
     return {
         "run": outcome.name,
         "status": outcome.state,
         "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else "",
-        "final_result": "" if result is None else f"{cells.number(result)} {unit}",
+        "final_result": mean or "",
         "interval": ends,
-        "quality": cells.quality_and_target(document["quality"], document["quality_target"]),
-        "token/p/s": cells.number(document["tokens_per_s_per_device"]),
-        "final_loss": cells.loss(document["final_loss"]),
-        "mem": cells.memory(document["mem_bytes"], _over(outcome, "mem_total")),
+        "quality": cells.quality_and_target(shown, records[0].quality.target if records else None),
+        "token/p/s": cells.number(_mean(outcome, "token/p/s")),
+        "final_loss": cells.loss(_mean(outcome, "final_loss")),
+        "mem": cells.memory(mem, total),
     }
 
 
 def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
-    """Return all outcomes as one JSON document."""
-    return {"plan": name, "exit_code": exit_code, "runs": [_entry(x) for x in outcomes]}
+    """Return all outcomes as one JSON document; the records of the runs have the figures."""
+    runs = [
+        {
+            "name": one.name,
+            "status": one.state,
+            "reason": one.reason,
+            "run_dir": None if one.run_dir is None else str(one.run_dir),
+            "launches": one.planned,
+            "run_ids": [record.run_id for record in one.records],
+            "statuses": [record.status for record in one.records],
+            "did_not_pass_before": _fallen(one),
+        }
+        for one in outcomes
+    ]
+    return {"plan": name, "exit_code": exit_code, "runs": runs}
 
 
 def _fallen(outcome: Outcome) -> list[str]:
@@ -198,48 +200,15 @@ def _fallen(outcome: Outcome) -> list[str]:
     return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
 
 
-def _entry(outcome: Outcome) -> dict[str, Any]:
-    records, result = outcome.records, _over(outcome, "final_result")
-    return {
-        "name": outcome.name,
-        "status": outcome.state,
-        "reason": outcome.reason,
-        "run_dir": None if outcome.run_dir is None else str(outcome.run_dir),
-        "launches": outcome.planned,
-        "run_ids": [record.run_id for record in records],
-        "statuses": [record.status for record in records],
-        "did_not_pass_before": _fallen(outcome),
-        "final_result": result,
-        "final_result_unit": None if result is None else records[0].figures["final_result"].unit,
-        "final_result_interval": to_jsonable_python(_interval(outcome)),
-        "quality": _over(outcome, "quality"),
-        "quality_target": records[0].quality.target if records else None,
-        "tokens_per_s_per_device": _over(outcome, "token/p/s"),
-        "final_result_reason": next(filter(None, map(_no_result, records)), None),
-        "final_loss": _over(outcome, "final_loss"),
-        "mem_bytes": _over(outcome, "mem"),
-        "findings": [*{str(x): x.as_dict() for one in records for x in one.findings}.values()],
-        "trust": to_jsonable_python(trust_of(records)),
-        "verification": verification_of(records),
-        "notes": [*{str(x): x.as_dict() for one in records for x in one.notes}.values()],
-    }
-
-
-def _values(outcome: Outcome, name: str) -> list[float]:
-    """Return a figure, or the quality, of an entry's launches; none unless all of them passed."""
+def _over(outcome: Outcome, name: str) -> Launches | None:
+    """Return a figure, or the quality, over an entry's launches; None unless all of them passed."""
     if outcome.state not in ("passed", "kept"):
-        return []
+        return None
     found = [x.quality.value if name == "quality" else x.figure(name) for x in outcome.records]
-    return [value for value in found if value is not None]
+    values = [value for value in found if value is not None]
+    return over_launches(values) if values else None
 
 
-def _over(outcome: Outcome, name: str) -> float | None:
-    """Return the mean over an entry's launches."""
-    values = _values(outcome, name)
-    return over_launches(values).mean if values else None
-
-
-def _interval(outcome: Outcome) -> Launches | None:
-    """Return the result over several launches."""
-    values = _values(outcome, "final_result")
-    return over_launches(values) if len(values) > 1 else None
+def _mean(outcome: Outcome, name: str) -> float | None:
+    found = _over(outcome, name)
+    return None if found is None else found.mean

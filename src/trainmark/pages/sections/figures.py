@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.judge.audit import RULES, audit
-from trainmark.judge.audit.subject import of_record
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, Table, folded, table
+from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, folded, table
 from trainmark.pages.phrases import definition, heads, sentence, trust_line, verdict
 from trainmark.pages.sections.limits import rules_table
 from trainmark.pages.sections.performance import columns
-from trainmark.pages.texts import Phrase, join, known, pairs, t, term
+from trainmark.pages.texts import Phrase, join, known, t, term
 from trainmark.record import figures as figures_of
 from trainmark.record.trust import trust_of, verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.audit import Finding
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import Use
 
@@ -152,7 +149,7 @@ def _row(name: Phrase, use: Use) -> list[Phrase]:
 
 
 def doubts(records: Sequence[Record]) -> Section:
-    """Return how far figures can be trusted: reasons, findings, notes, the audit, the limits."""
+    """Return how far figures can be trusted: reasons, findings, notes, the limits."""
     record, trust = records[0], trust_of(records)
     assert trust is not None
     blocks: list[Block] = [Paragraph(trust_line(trust, verification_of(records)))]
@@ -161,23 +158,4 @@ def doubts(records: Sequence[Record]) -> Section:
         for one in found.values():
             line = join((t(f"terminal.{kind}"), sentence(record, one)), "colon")
             blocks.append(Paragraph(line, tone))  # type: ignore[arg-type]
-    audited = audit([of_record(one, "") for one in records])
-    grave = "bad" if any(one.severity == "error" for one in audited) else "warn"
-    said = t("audit.found", n=len(audited), rules=len(RULES))
-    blocks.append(Paragraph(said, grave if audited else "good"))  # type: ignore[arg-type]
-    return folded("trust", *blocks, findings_table(audited), rules_table(record))
-
-
-def findings_table(found: Sequence[Finding]) -> Table | None:
-    """Return findings of the audit with their arithmetic, of rows with the row's number."""
-    rows = [
-        (
-            t(f"audit.{one.severity}"), one.rule,
-            ("" if one.subject.record else f"{one.subject.line}: ", one.message),
-            pairs({name: f"{value:.6g}" if isinstance(value, float) else value
-                   for name, value in one.message.args.items()}),
-        )
-        for one in found
-    ]  # fmt: skip
-    names = heads("audit.severity", "audit.rule", "judgement", "audit.arithmetic")
-    return table(names, rows, short=True) if rows else None
+    return folded("trust", *blocks, rules_table(record))

@@ -85,7 +85,7 @@ def gravest(record: Record) -> Phrase:
 def rules_table(record: Record) -> Table | None:
     """Return the rules that hold with their arithmetic, the costliest first; None without any."""
     rows = [(one.rule, one.arithmetic, one.said) for one in limits(record)]
-    return table(heads("audit.rule", "audit.arithmetic", "remark"), rows) if rows else None
+    return table(heads("rule", "arithmetic", "remark"), rows) if rows else None
 
 
 def limits(record: Record) -> list[Limit]:
