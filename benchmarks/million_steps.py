@@ -110,7 +110,7 @@ def _write_launcher(path: Path) -> None:
             _line("launch", 0, unix_ns=0, started="2026-01-01T00:00:00+00:00", argv=[],
                   environment={})
         )  # fmt: skip
-        file.write(_line("agent_exit", 2, exit_code=0, failures=[]))
+        file.write(_line("agent_exit", 2, failures=[]))
 
 
 def measured(run_dir: Path) -> None:

@@ -56,8 +56,7 @@ def write_two_ranks(folder, *, ends_after=None, **plan_changes):
         ends_after: leave out all events of the ranks after so many.
     """
     ranks = [rank_events(rank)[:ends_after] for rank in range(2)]
-    failed = ends_after is not None
-    agent = event("agent_exit", 11 * S, exit_code=int(failed), failures=[])
+    agent = event("agent_exit", 11 * S, failures=[])
     write_run(folder, [launch_event(), agent, event("finished", 11 * S)], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes

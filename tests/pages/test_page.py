@@ -303,18 +303,16 @@ def test_a_price_gives_the_cost_of_a_million_samples():
 def test_a_hang_of_many_ranks_is_a_row_for_each_place():
     waiting = ",".join(str(rank) for rank in range(10, 1410, 2))
     groups = [
-        {"ranks": waiting, "count": 700, "state": "collective", "call": "barrier",
-         "where": "a.py:1 f", "steps": [7, 8]},
-        {"ranks": "9", "count": 1, "state": "silent", "call": None, "where": "zombie",
-         "steps": [8]},
+        {"ranks": waiting, "state": "collective", "call": "barrier", "where": "a.py:1 f"},
+        {"ranks": "9", "state": "silent", "call": None, "where": "zombie"},
     ]  # fmt: skip
     said = message("timed_out", limit_s=5, steps=8)
     cause = Cause(kind="timeout", message=said, stacks=["a", "b"], hang=groups)
     made = markdown(record(status="timed_out", cause=cause), lang="zh")
     assert "stacks.rank&lt;N>.txt (2)" in made
-    first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3… (700)"
-    assert f"| {first} | 处于集合通信 barrier | a.py:1 f | 7–8 |" in made
-    assert "| 9 | 未响应 | zombie | 8 |" in made
+    first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3…"
+    assert f"| {first} | 处于集合通信 barrier | a.py:1 f |" in made
+    assert "| 9 | 未响应 | zombie |" in made
 
 
 def hostile():

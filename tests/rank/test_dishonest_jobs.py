@@ -55,16 +55,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         rank = worker.Rank(run_dir, 0)
         rank.events.emit("start", rank=0, pid=1, unix_ns=0)
         launched_ns = worker.clock()
-        code = 0
         try:
             worker.run_rank(rank, run_dir, 0, 0)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - as the worker's own main
             rank.events.emit("error", **error_report(error, rank.place))
-            code = 1
         rank.events.close()
         ended_ns = worker.clock()
-        exits = event("agent_exit", ended_ns, exit_code=code, failures=[])
+        exits = event("agent_exit", ended_ns, failures=[])
         write_events(run_dir / "events.launcher.jsonl", [launch_event(launched_ns), exits])
         return reduce.reduce(run_dir)
 

@@ -35,7 +35,7 @@ def _node(number: int, offset_ns: int, skew_ns: int = 0, *more: dict[str, Any]) 
 
 
 def _exit(t_ns: int, **fields: Any) -> dict[str, Any]:
-    return event("agent_exit", t_ns, **{"exit_code": 0, "failures": []} | fields)
+    return event("agent_exit", t_ns, **{"failures": []} | fields)
 
 
 def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
         assert rank.edges_ns["train"][0] == 8 * S
     assert timeline.launch_ns == 0  # of the first node, not of what submitted it
     assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
-    assert timeline.launcher.agent_exit.exit_code == 0
+    assert timeline.launcher.agent_exit.failures == []
 
 
 def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
@@ -77,14 +77,14 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
     failure = {"rank": 1, "exit_code": -9, "time_s": 1e9}
     stop = event("stop", 9 * S, reason="signal", signal="SIGTERM")
     late = event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
-    write_events(run / "events.node0.jsonl", _node(0, 0, 0, stop, _exit(12 * S, exit_code=1)))
-    ended = _exit(11 * S, exit_code=1, failures=[failure], others_cpu_share=0.25)
+    write_events(run / "events.node0.jsonl", _node(0, 0, 0, stop, _exit(12 * S)))
+    ended = _exit(11 * S, failures=[failure], others_cpu_share=0.25)
     write_events(
         run / "events.node1.jsonl", _node(1, 0, 0, late, ended, event("oom_kills", S, count=2))
     )
     launcher = read_run(run, 2, 2).launcher
     assert launcher.agent_exit == AgentExit(
-        t_ns=12 * S, exit_code=1, failures=[FailedRank(**failure)], others_cpu_share=0.25
+        t_ns=12 * S, failures=[FailedRank(**failure)], others_cpu_share=0.25
     )
     assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)
     assert launcher.stop.stacks == ["stacks.rank1.txt"]

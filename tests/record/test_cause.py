@@ -54,9 +54,8 @@ def failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
     return {"rank": rank, "exit_code": exit_code, "time_s": UNIX_S + time_s}
 
 
-def agent_exit(*failures: dict[str, Any], exit_code: int | None = None) -> dict[str, Any]:
-    code = (1 if failures else 0) if exit_code is None else exit_code
-    return event("agent_exit", 9 * S, exit_code=code, failures=list(failures))
+def agent_exit(*failures: dict[str, Any]) -> dict[str, Any]:
+    return event("agent_exit", 9 * S, failures=list(failures))
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
     ("stop", "status", "told"),
     [
         ({"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]}, "timed_out",
-         message("timed_out_training", limit_s=120.0, steps=1, quiet_s=5.0)),
+         message("timed_out", limit_s=120.0, steps=1)),
         ({"reason": "launcher_killed"}, "interrupted",
          message("launcher_killed", steps=1)),
         ({"reason": "signal", "signal": "SIGINT"}, "interrupted",

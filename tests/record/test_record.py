@@ -48,7 +48,7 @@ def run_dir(tmp_path: Path) -> Path:
         tmp_path / "run",
         [
             launch_event(argv=["trainmark", "run", "toy", "--out", "/somewhere/run"]),
-            event("agent_exit", 11 * S, exit_code=0, failures=[]),
+            event("agent_exit", 11 * S, failures=[]),
             event("finished", 11 * S),
         ],
         rank_events(),

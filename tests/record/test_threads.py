@@ -43,7 +43,7 @@ def test_more_threads_than_cores_are_noted(
         events.append([event("start", 0, pid=1), facts, event("end", 2 * S)])
     launcher = [
         launch_event(environment={"cpu": "Fake CPU", "cpu_cores": 4}),
-        event("agent_exit", 3 * S, exit_code=0, failures=[]),
+        event("agent_exit", 3 * S, failures=[]),
     ]
     run_dir = write_run(tmp_path / "run", launcher, *events)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text())

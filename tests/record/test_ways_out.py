@@ -22,7 +22,7 @@ def cause(kind: str, code: str, *, traceback: str | None = None, **args: str | i
         (cause("signal", "stopped_by_signal", signal="SIGINT", steps=4), "stopped_by_signal"),
         (cause("timeout", "timed_out", limit_s=60, steps=4), "timeout"),
         (cause("launcher_killed", "launcher_killed", steps=4), "launcher_killed"),
-        (cause("launcher", "agent_killed", signal="SIGKILL"), "launcher"),
+        (cause("launcher", "ranks_end_unknown"), "launcher"),
         (cause("exit", "rank_exited", rank=3, exit_code=7), "exit"),
         (cause("diverged", "loss_not_finite", value="nan", step=4), "diverged"),
         (cause("disk_full", "exception", text="No space left"), "disk_full"),

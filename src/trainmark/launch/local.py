@@ -222,7 +222,6 @@ def run_ranks(
     events.emit(
         "agent_exit",
         t_ns=ended_ns,
-        exit_code=1 if failures or (stop and node is not None) else 0,
         failures=failures,
         others_cpu_share=cpu.others_share(processes.CpuUse.now()),
     )

@@ -136,12 +136,12 @@ def hang_table(groups: Sequence[HangGroup]) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:
-        ranks, steps = group["ranks"], "–".join(map(str, group["steps"]))
+        ranks = group["ranks"]
         if len(ranks) > _LONGEST_RANKS:
-            ranks = f"{ranks[:_LONGEST_RANKS]}… ({group['count']})"
+            ranks = f"{ranks[:_LONGEST_RANKS]}…"
         state = (t(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
-        rows.append((ranks, state, group["where"], steps))
-    return table((t(f"hang.{name}") for name in ("ranks", "state", "place", "step")), rows)
+        rows.append((ranks, state, group["where"]))
+    return table((t(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
 
 
 def heads(*names: str) -> list[Phrase]:

@@ -229,7 +229,6 @@ class FailedRank(msgspec.Struct, kw_only=True):
 class AgentExit(Event, tag="agent_exit"):
     """How the ranks of a machine ended."""
 
-    exit_code: int
     failures: list[FailedRank]
     others_cpu_share: float | None = None
 
@@ -243,7 +242,7 @@ class StackGroup(msgspec.Struct, kw_only=True):
     """
 
     ranks: str
-    state: Literal["collective", "waits", "elsewhere", "silent", "unknown"]
+    state: Literal["collective", "waits", "elsewhere", "silent"]
     call: str | None
     where: str
 

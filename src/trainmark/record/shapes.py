@@ -106,17 +106,12 @@ class NodeFacts(TypedDict):
 
 @with_config(_FACTS)
 class HangGroup(TypedDict):
-    """Ranks that were at one place when their stacks were saved; see ``rank.hang``.
-
-    ``count``: how many they are; ``steps``: least and greatest that they last reported.
-    """
+    """Ranks that were at one place when their stacks were saved; see ``rank.hang``."""
 
     ranks: str
-    state: Literal["collective", "waits", "elsewhere", "silent", "unknown"]
+    state: Literal["collective", "waits", "elsewhere", "silent"]
     call: str | None
     where: str
-    count: Count
-    steps: list[Count]
 
 
 PhaseName = Literal["compile", "warmup", "train"]

@@ -7,14 +7,14 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.cores import compact
+from trainmark.devices.cores import compact, parse_cores
 from trainmark.rank.failure import DISK_FULL_EXIT
 from trainmark.record.record import Cause
-from trainmark.record.run import hang
+from trainmark.record.shapes import HangGroup
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.rank.events import Error, FailedRank
+    from trainmark.rank.events import Error, FailedRank, Stop
     from trainmark.record.record import Status
     from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
@@ -35,7 +35,7 @@ class Ending(NamedTuple):
 
 def find(timeline: RunTimeline, target: Target | None) -> Ending:
     """Return the ending. A stop from outside takes precedence over the reports of ranks."""
-    rules = (_refused, _job_ended, _stopped, _ranks_failed, _agent_failed, _events_lost)
+    rules = (_refused, _job_ended, _stopped, _ranks_failed, _end_unknown, _events_lost)
     for rule in rules:
         ending = rule(timeline)
         if ending is not None:
@@ -91,10 +91,7 @@ def _stopped(run: RunTimeline) -> Ending | None:
         return None
     match stop.reason:
         case "timeout":
-            groups = hang.groups(run, stop)
-            text = hang.message_of(run, stop, groups)
-            found = _cause("timeout", text, stacks=stop.stacks, hang=groups)
-            return Ending("timed_out", found)
+            return _timed_out(run, stop)
         case "launcher_killed":
             text = message("launcher_killed", steps=steps)
             return Ending("interrupted", _cause("launcher_killed", text))
@@ -103,6 +100,36 @@ def _stopped(run: RunTimeline) -> Ending | None:
             return Ending("failed", _cause("launcher", text))
     text = message("stopped_by_signal", signal=stop.signal, steps=steps)
     return Ending("interrupted", _cause("signal", text, signal=stop.signal))
+
+
+def _timed_out(run: RunTimeline, stop: Stop) -> Ending:
+    """Return which ranks waited in which call, and which were missing there, as stacks tell."""
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for found in stop.hang:  # a node's ranks at one place
+        at = found.state, found.call, found.where
+        places.setdefault(at, []).extend(parse_cores(found.ranks))
+    # Where ranks are in a collective, one in a backward pass may compute.
+    states = {state for state, _, _ in places}
+    waits = "collective" if "collective" in states else "waits"
+    waiting = [rank for at, ranks in places.items() if at[0] == waits for rank in ranks]
+    missing = [rank for at, ranks in places.items() if at[0] != waits for rank in ranks]
+    args: dict[str, Any] = {"limit_s": stop.timeout_s, "steps": run.steps}
+    text = message("timed_out", **args)
+    if waiting and missing:
+        ends_ns = [end_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()]
+        text = message(
+            "timed_out_missing",
+            **args,
+            quiet_s=(stop.t_ns - max(ends_ns, default=run.launch_ns)) / 1e9,
+            waiting=compact(waiting),
+            missing=compact(missing),
+            call=", ".join(dict.fromkeys(call for state, call, _ in places if state == waits)),
+        )
+    groups = [
+        HangGroup(ranks=compact(ranks), state=state, call=call, where=where)
+        for (state, call, where), ranks in sorted(places.items(), key=lambda item: -len(item[1]))
+    ]
+    return Ending("timed_out", _cause("timeout", text, stacks=stop.stacks, hang=groups))
 
 
 def _ranks_failed(run: RunTimeline) -> Ending | None:
@@ -158,18 +185,10 @@ def _reported(report: Error, rank: int, exit_code: int | None) -> Cause:
     return Cause(rank=rank, exit_code=exit_code, **{name: getattr(report, name) for name in names})
 
 
-def _agent_failed(run: RunTimeline) -> Ending | None:
-    ended = run.launcher.agent_exit
-    if ended is None:
-        return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
-    code = ended.exit_code
-    if code == 0:
+def _end_unknown(run: RunTimeline) -> Ending | None:
+    if run.launcher.agent_exit is not None:
         return None
-    if code < 0:
-        text = message("agent_killed", signal=_signal_name(code))
-    else:
-        text = message("agent_exited", exit_code=code)
-    return Ending("failed", _cause("launcher", text, exit_code=code))
+    return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
 
 
 def _events_lost(run: RunTimeline) -> Ending | None:

@@ -173,7 +173,6 @@ def _ended(nodes: Sequence[NodeTimeline]) -> AgentExit | None:
     shares = [one.others_cpu_share for _, one in ends if one.others_cpu_share is not None]
     return AgentExit(
         t_ns=max(one.t_ns for _, one in ends),
-        exit_code=next((one.exit_code for _, one in ends if one.exit_code), 0),
         failures=[
             replace(failure, time_s=failure.time_s - (node.skew_s or 0.0))
             for node, one in ends
