@@ -51,14 +51,13 @@ def kfd_node(
 
 
 def pci_card(
-    root: Path, address: str, *, vendor: int, kind: str = "0x030000", node: int = -1,
+    root: Path, address: str, *, vendor: int, kind: str = "0x030000",
     driver: str = "", minor: int = 0,
 ) -> Path:  # fmt: skip
     """Add a card to the PCI bus and return its folder."""
     folder = root / "sys/bus/pci/devices" / address
     write(folder / "vendor", f"0x{vendor:04x}\n")
     write(folder / "class", f"{kind}\n")
-    write(folder / "numa_node", f"{node}\n")
     if driver:
         target = root / "sys/bus/pci/drivers" / driver
         target.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,6 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
         ({"OMP_NUM_THREADS": "3"}, {}, "spoils", "3 thread(s) for each rank, 2 core(s)"),
         ({"OMP_NUM_THREADS": "4"}, {"nproc": 1}, "fine", "4 thread(s) for each rank, 4 core(s)"),
         ({"OMP_NUM_THREADS": "abc"}, {}, "stops", "OMP_NUM_THREADS=abc"),
-        ({"TRAINMARK_PIN": "2"}, {}, "stops", "TRAINMARK_PIN=2"),
     ],
 )
 def test_threads_are_compared_with_the_cores_that_run_them(

@@ -47,7 +47,6 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (vendor.count(), vendor.product_names()) == (1, ["Apple M3 Max"])
     assert (vendor.driver_version(), vendor.rank_memory(1)) == ("macOS 15.5", None)
     assert vendor.monitor() is None  # of a user that is not root
-    assert vendor.numa_node(0) is None
     assert vendor.refuse(Recipe(precision="bf16"), 1) is None
     for refused in (Recipe(precision="tf32"), Recipe(compile="reduce-overhead")):
         assert vendor.refuse(refused, 1) is not None

@@ -3,98 +3,41 @@
 from __future__ import annotations
 
 import os
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fakes import FakeVendor
 from machines import write_files
 from trainmark.devices import cores as host
-from trainmark.devices.cores import Placement, compact, placement, topology
-from trainmark.errors import UsageError
+from trainmark.devices.cores import compact, divided, topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-TWO_SOCKETS = {0: [(core,) for core in range(8)], 1: [(core,) for core in range(8, 16)]}
+TWO_SOCKETS = [[(core,) for core in range(8)], [(core,) for core in range(8, 16)]]
 # Two nodes of two physical cores with two threads each, numbered as Linux does on x86.
-SMT = {0: [(0, 4), (1, 5)], 1: [(2, 6), (3, 7)]}
-
-
-def cores(found: Sequence[Placement]) -> list[str]:
-    return [compact(one.cores) for one in found]
-
-
-def whys(found: Sequence[Placement]) -> list[str | None]:
-    return [one.why_not for one in found]
-
-
-def nodes(found: Sequence[Placement]) -> list[tuple[int, ...]]:
-    return [one.numa_nodes for one in found]
-
-
-def test_eight_devices_on_two_sockets_share_the_cores_of_their_own() -> None:
-    found = placement(TWO_SOCKETS, range(16), [0] * 4 + [1] * 4, ranks=8, usable=16)
-    assert cores(found) == ["0-1", "2-3", "4-5", "6-7", "8-9", "10-11", "12-13", "14-15"]
-    assert nodes(found) == [(0,)] * 4 + [(1,)] * 4
-    assert {one.threads for one in found} == {2}
-    assert set(whys(found)) == {None}
-
-
-def test_threads_of_a_physical_core_stay_together() -> None:
-    found = placement(SMT, range(8), [0, 0, 1], ranks=3, usable=8)
-    assert cores(found) == ["0,4", "1,5", "2-3,6-7"]
-    assert [one.threads for one in found] == [2, 2, 2]  # the same for all, so that none waits
+SMT = [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "shares"),
-    [(2, ["0-7", "8-15"]), (4, ["0-3", "4-7", "8-11", "12-15"]),
-     (3, ["0-4", "5-9", "10-15"])],
+    ("nodes", "ranks", "shares"),
+    [(TWO_SOCKETS, 2, ["0-7", "8-15"]), (TWO_SOCKETS, 4, ["0-3", "4-7", "8-11", "12-15"]),
+     (TWO_SOCKETS, 3, ["0-4", "5-9", "10-15"]), (TWO_SOCKETS, 17, ["0-15"] * 17),
+     (TWO_SOCKETS[:1], 2, ["0-15"] * 2), ([], 2, ["0-15"] * 2),
+     (SMT, 3, ["0,4", "1,5", "2-3,6-7"])],
 )  # fmt: skip
-def test_ranks_on_the_processor_are_spread_over_the_nodes(ranks: int, shares: list[str]) -> None:
-    found = placement(TWO_SOCKETS, range(16), None, ranks=ranks, usable=16)
-    assert cores(found) == shares
-    assert len({one.threads for one in found}) == 1
-
-
-@given(
-    sizes=st.lists(st.integers(0, 6), max_size=4),
-    smt=st.integers(1, 3),
-    left_out=st.sets(st.integers(0, 71)),
-    devices=st.integers(1, 9) | st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=9),
-    quota=st.integers(1, 100),
-)
-def test_no_core_is_given_twice_and_each_is_allowed(
-    sizes: list[int], smt: int, left_out: set[int], devices: int | list[int | None], quota: int
+def test_ranks_share_the_physical_cores_in_the_order_of_the_nodes(
+    nodes: list[Any], ranks: int, shares: list[str]
 ) -> None:
-    total = sum(sizes)
-    machine: dict[int, list[tuple[int, ...]]] = {}
-    for node, size in enumerate(sizes):
-        first = sum(sizes[:node])
-        physical = range(first, first + size)
-        machine[node] = [tuple(core + total * thread for thread in range(smt)) for core in physical]
-    allowed = set(range(max(1, total * smt))) - left_out or {0}
-    near, ranks = (None, devices) if isinstance(devices, int) else (devices, len(devices))
-    usable = min(quota, len(allowed))
-    found = placement(machine, allowed, near, ranks=ranks, usable=usable)
-    assert len(found) == ranks
-    pinned = [one for one in found if one.why_not is None]
-    assert len(pinned) in (0, ranks)
-    for first_one, other in combinations(pinned, 2):
-        assert not set(first_one.cores) & set(other.cores)
-    for one in found:
-        assert set(one.cores) <= allowed
-        assert one.cores
-        assert 1 <= one.threads <= max(1, usable // ranks)
-    for one in pinned:
-        assert one.threads <= len(one.cores)
-        whole = [set(group) & allowed for its in machine.values() for group in its]
-        assert all(group <= set(one.cores) or not group & set(one.cores) for group in whole)
+    allowed = range(8 if nodes is SMT else 16)
+    assert [compact(one) for one in divided(nodes, allowed, ranks)] == shares
+
+
+def test_a_core_that_is_not_allowed_is_in_no_share() -> None:
+    assert divided(SMT, {1, 2, 3, 5, 6}, 3) == [[1, 5], [2, 6], [3]]
+    assert divided(SMT, {0, 1}, 2) == [[0, 1], [0, 1]]  # all of one node
 
 
 @pytest.fixture
@@ -115,42 +58,14 @@ def machine(tmp_path: Path) -> Callable[..., Path]:
 def test_the_topology_is_read_from_the_kernels_files(machine: Callable[..., Path]) -> None:
     pairs = {core: f"{core % 4},{core % 4 + 4}" for core in range(8)}
     root = machine({0: "0-1,4-5", 10: "", 2: "2-3,6-7"}, pairs)
-    assert list(topology(root).items()) == [
-        (0, [(0, 4), (1, 5)]),
-        (2, [(2, 6), (3, 7)]),
-        (10, []),
-    ]
+    assert topology(root) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)], []]
 
 
-class Near(FakeVendor):
-    """Devices 0 and 1, one on each node."""
-
-    def numa_node(self, local_rank: int) -> int | None:
-        return local_rank
-
-
-@pytest.fixture
-def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "topology", lambda _: TWO_SOCKETS)
+def test_only_ranks_on_the_processor_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "topology", lambda: TWO_SOCKETS)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    monkeypatch.setattr(host, "usable_cores", lambda *_: 16)
-
-
-@pytest.mark.usefixtures("two_sockets")
-def test_a_vendor_that_tells_the_node_of_its_devices_is_asked() -> None:
-    assert cores(host.placements(Near(), 2, {})) == ["0-7", "8-15"]
-    assert whys(host.placements(FakeVendor(), 2, {})) == ["unknown_node"] * 2
-    processor = FakeVendor("cpu", devices=16)
-    assert cores(host.placements(processor, 2, {"TRAINMARK_PIN": "1"})) == ["0-7", "8-15"]
-
-
-@pytest.mark.usefixtures("two_sockets")
-def test_the_user_can_switch_it_off() -> None:
-    found = host.placements(Near(), 2, {"TRAINMARK_PIN": "0"})
-    assert (whys(found), nodes(found)) == (["off", "off"], [(0,), (1,)])
-    with pytest.raises(UsageError):
-        host.placements(Near(), 2, {"TRAINMARK_PIN": "no"})
+    assert host.placed(FakeVendor("cpu", devices=16), 2) == [[*range(8)], [*range(8, 16)]]
+    assert host.placed(FakeVendor(), 2) == [[*range(16)]] * 2
 
 
 def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
@@ -159,19 +74,10 @@ def test_a_rank_takes_what_it_is_told_and_tells_what_is_in_effect(
     taken: dict[int, Any] = {0: {0, 1, 2, 3}}
     monkeypatch.setattr(os, "sched_getaffinity", taken.get, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", taken.__setitem__, raising=False)
-    other = Placement(numa_nodes=(0,), cores=(3,), threads=1)
-    told = host.to_variable([other, Placement(numa_nodes=(1,), cores=(1, 2), threads=2)])
     monkeypatch.setattr(host, "usable_cores", lambda: 7)
-    assert host.take(told, 1) == {
-        "numa_nodes": [1], "cores": "1-2", "threads": 2, "why_not": None, "usable_cores": 7,
-    }  # fmt: skip
+    assert host.take("1-2") == {"cores": "1-2", "usable_cores": 7}
     assert set(taken[0]) == {1, 2}
-    stay = host.to_variable([Placement(numa_nodes=(), cores=(0, 9), threads=2, why_not="one_node")])
-    assert host.take(stay, 0) == {
-        "numa_nodes": [], "cores": "1-2", "threads": 2, "why_not": "one_node",
-        "usable_cores": 7,
-    }  # fmt: skip
-    assert host.take(None, 0) is None
+    assert host.take(None) is None
 
 
 GROUP, TOP = "proc/self/cgroup", "sys/fs/cgroup"

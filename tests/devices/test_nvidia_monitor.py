@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_nvml import GIB, H100, FakeCard, put_cards
-from trainmark.devices import torch_vendor
 from trainmark.devices.vendors.nvidia.nvml import NvmlMonitor
-from trainmark.protocols import Located, MonitorFault
+from trainmark.protocols import MonitorFault
 from trainmark.record.messages import render
 from trainmark.spec import Message
-from vendor_machines import pci_card
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainmark.devices.vendors import nvidia
 
 
@@ -78,18 +74,6 @@ def test_ranks_cards_are_found_by_their_bus(
     assert (vendor.monitored(3), vendor.monitored(1)) == ([2, 0], [2])
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert vendor.monitored(3) == []
-
-
-def test_a_cards_numa_node_is_that_of_its_bus(
-    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cards = [FakeCard(uuid=f"GPU-{bus}", bus=f"00000000:{bus}:00.0") for bus in ("1A", "C3", "E4")]
-    put_cards(monkeypatch, *cards)
-    monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
-    for bus, node in (("1a", 0), ("c3", 1), ("e4", -1)):
-        pci_card(tmp_path, f"0000:{bus}:00.0", vendor=vendor.pci_vendor, node=node)
-    assert isinstance(vendor, Located)
-    assert [vendor.numa_node(rank) for rank in range(4)] == [0, 1, None, None]
 
 
 def said(vendor: nvidia.Nvidia, found: str | Message, lang: str = "en") -> str:

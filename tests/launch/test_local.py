@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN
-from trainmark.devices.cores import Placement
 from trainmark.errors import UsageError
 from trainmark.launch import local, processes
 from trainmark.launch.processes import StopRequest
@@ -33,9 +32,11 @@ def test_the_command_line_is_golden(toy_plan: Plan) -> None:
 
 
 def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
-    place = Placement(numa_nodes=(), cores=(0,), threads=1)
-    setup = local.Setup([place] * 8, dict(os.environ), {})
-    script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
+    setup = local.Setup([[rank, rank + 8] for rank in range(8)], dict(os.environ), {})
+    script = (
+        "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
+        "$TRAINMARK_CORES"
+    )
     with (
         (tmp_path / "said").open("w+b") as said,
         local.started(["sh", "-c", script], setup, output=said, errors=said, node=1, nnodes=2,
@@ -43,7 +44,7 @@ def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
     ):  # fmt: skip
         for rank in ranks:
             rank.wait()
-    assert "11 16 3 8 a 29500" in (tmp_path / "said").read_text().splitlines()
+    assert "11 16 3 8 a 29500 3,11" in (tmp_path / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize("given", ["0", "abc", "4,x"])

@@ -35,7 +35,7 @@ def test_more_threads_than_cores_are_noted(
     for own in ranks:
         placed = None
         if own is not None:
-            placed = {"numa_nodes": [], "cores": "0-3", "threads": own[0], "why_not": "one_node"}
+            placed = {"cores": "0-3", "threads": own[0]}
             placed |= {} if own[1] is None else {"usable_cores": own[1]}
         facts = event(
             "facts", S, device={"name": "Fake"}, steps_per_epoch=1, placement=placed

@@ -253,8 +253,7 @@ def main(asked: dict[str, Any]) -> None:
     results = os.dup(1)
     os.dup2(2, 1)  # for what others print
     die_with_parent()
-    local_rank = int(os.environ["LOCAL_RANK"])
-    placement = cores.take(os.environ.get(cores.PLACEMENT_VARIABLE), local_rank)  # before torch
+    placement = cores.take(os.environ.get(cores.CORES_VARIABLE))  # before torch
     found = {"placement": placement, **run_rank(int(os.environ["RANK"]), **asked)}
     line = f"{json.dumps(found, allow_nan=False)}\n"
     os.write(results, line.encode())  # at once: ranks share the file

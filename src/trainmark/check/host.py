@@ -154,7 +154,6 @@ def threads(subject: Subject) -> Conditions:
     fitting = max(1, host_cores.usable_cores(subject.root) // subject.nproc)
     try:
         each = chosen_threads(os.environ) or fitting
-        host_cores.is_pinned(os.environ)
     except UsageError as error:
         yield judged("text", error.remedy, text=f"{error.what}; {error.rule}", stops=True)
         return

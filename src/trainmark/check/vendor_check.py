@@ -50,7 +50,6 @@ _QUESTIONS: dict[str, tuple[tuple[int, ...], Any, bool]] = {
     "rank_memory": ((1,), RankMemory | None, True),
     "unusable": ((), Refusal | None, False),
     "occupants": ((1,), list[Occupant], False),
-    "numa_node": ((0,), _Whole | None, False),
     "conditions": ((1,), Sequence[Condition], False),
 }
 

@@ -11,26 +11,18 @@ https://docs.kernel.org/scheduler/sched-bwc.html, 2026-11-22.
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import UsageError
-from trainmark.protocols import Located
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from trainmark.protocols import Vendor
 
-    # Logical cores by NUMA node; those of one physical core together.
-    Topology = Mapping[int, Sequence[tuple[int, ...]]]
-
-SWITCH = "TRAINMARK_PIN"  # 0: ranks are not pinned
-PLACEMENT_VARIABLE = "TRAINMARK_PLACEMENT"  # what the launcher tells the ranks of a machine
+CORES_VARIABLE = "TRAINMARK_CORES"  # by which the launcher tells a rank its cores
 _ROOT = Path("/")
 _MOST_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 less a page
 
@@ -115,27 +107,6 @@ def cores_of_rank(own: int, *, total: int, ranks: int, shared: bool) -> int:
     return min(own, max(1, total // ranks)) if shared else own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The logical cores of one rank.
-
-    Args:
-        numa_nodes: those of its cores if it is pinned, else that of its device; empty: unknown.
-        threads: how many to compute with: an equal share for all ranks, but not more than cores.
-        why_not: why the rank is not pinned; None if it is.
-    """
-
-    numa_nodes: tuple[int, ...]
-    cores: tuple[int, ...]
-    threads: int
-    why_not: str | None = None
-
-
-def to_variable(placed: Iterable[Placement]) -> str:
-    """Return the placements of a machine's ranks, by local rank, as ``take`` reads them."""
-    return json.dumps([asdict(one) | {"cores": compact(one.cores)} for one in placed])
-
-
 def parse_cores(text: str) -> list[int]:
     """Return the cores in a list of the kernel, ``0-3,8-11``.
 
@@ -157,8 +128,8 @@ def compact(cores: Iterable[int]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
 
 
-def topology(root: Path = _ROOT) -> Topology:
-    """Return the cores of each NUMA node that are online; empty if the kernel does not tell.
+def topology(root: Path = _ROOT) -> list[list[tuple[int, ...]]]:
+    """Return the physical cores of each NUMA node, as their logical ones; empty if not known.
 
     https://docs.kernel.org/admin-guide/cputopology.html, 2026-11-22.
     """
@@ -168,131 +139,50 @@ def topology(root: Path = _ROOT) -> Topology:
         siblings = system / f"cpu/cpu{core}/topology/thread_siblings_list"
         return tuple(parse_cores(siblings.read_text()))
 
+    folders = sorted(system.glob("node/node[0-9]*"), key=lambda folder: int(folder.name[4:]))
     try:
-        return {
-            int(folder.name[4:]): sorted(
-                {physical(core) for core in parse_cores((folder / "cpulist").read_text())}
-            )
-            for folder in sorted(
-                system.glob("node/node[0-9]*"), key=lambda folder: int(folder.name[4:])
-            )
-        }
+        return [
+            sorted({physical(core) for core in parse_cores((folder / "cpulist").read_text())})
+            for folder in folders
+        ]
     except (OSError, ValueError):
-        return {}
+        return []
 
 
-def placement(
-    nodes: Topology,
-    allowed: Collection[int],
-    device_nodes: Sequence[int | None] | None,
-    *,
-    ranks: int,
-    usable: int,
-    pinned: bool = True,
-) -> list[Placement]:
-    """Divide cores among the ranks of this machine, by local rank; no core goes to two.
+def divided(
+    nodes: Sequence[Sequence[tuple[int, ...]]], allowed: Collection[int], ranks: int
+) -> list[list[int]]:
+    """Divide the physical cores among ranks, in the order of the nodes; shares differ by one.
 
-    Ranks whose devices are on one node share its physical cores evenly; ranks without devices
-    share all of them, in the order of the nodes. Shares differ by one where they do not divide.
-    All ranks are pinned or none: one that is not would run on cores of the others. None is where
-    nothing is gained, the node of a device is unknown, or a node has fewer cores than ranks.
+    Every rank has all cores that are allowed where one node has them all, or where physical cores
+    are fewer than ranks: the kernel then does better.
+    """
+    here = [[[core for core in group if core in allowed] for group in groups] for groups in nodes]
+    groups = [group for groups in here for group in groups if group]
+    if sum(any(groups) for groups in here) < 2 or len(groups) < ranks:
+        return [sorted(allowed)] * ranks
+    ends = [rank * len(groups) // ranks for rank in range(ranks + 1)]
+    return [sorted(chain(*groups[start:end])) for start, end in pairwise(ends)]
+
+
+def placed(vendor: Vendor, ranks: int) -> list[list[int]]:
+    """Return the cores of each rank of this machine: those on devices run where the kernel says."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [list(range(os.cpu_count() or 1))] * ranks
+    nodes = topology() if vendor.counts_cores else []
+    return divided(nodes, os.sched_getaffinity(0), ranks)
+
+
+def take(variable: str | None) -> dict[str, Any] | None:
+    """Move this process to the cores that the launcher tells; return those that it then has.
 
     Args:
-        allowed: cores that this process may run on.
-        device_nodes: the node of each rank's device, None if unknown; None: ranks compute on cores.
-        usable: cores that all ranks may keep busy: of ``allowed``, or a lower quota.
-        pinned: false: no rank is to be pinned.
-    """
-    even = max(1, usable // ranks)
-    wanted: Sequence[int | None] = [None] * ranks if device_nodes is None else device_nodes
-    # Physical cores of which this process may use something, with the node of each.
-    node_of = {
-        kept: node
-        for node, groups in nodes.items()
-        for group in groups
-        if (kept := tuple(core for core in group if core in allowed))
-    }
-    pools: dict[int | None, list[tuple[int, ...]]] = {None: list(node_of)}
-    for kept, node in node_of.items():
-        pools.setdefault(node, []).append(kept)
-    why_not = None
-    if not pinned:
-        why_not = "off"
-    elif len(pools) < 3:
-        why_not = "one_node" if node_of else "no_topology"
-    elif device_nodes is None and ranks == 1:
-        why_not = "one_rank"
-    elif device_nodes is not None and None in device_nodes:
-        why_not = "unknown_node"
-    elif any(len(pools.get(one, ())) < wanted.count(one) for one in wanted):
-        why_not = "few_cores"
-    placed = []
-    for rank, near in enumerate(wanted):
-        at: tuple[int, ...] = () if near is None else (near,)
-        cores, threads = tuple(sorted(allowed)), even
-        if why_not is None:
-            groups, place, sharing = pools[near], wanted[:rank].count(near), wanted.count(near)
-            share = groups[place * len(groups) // sharing : (place + 1) * len(groups) // sharing]
-            at = tuple(dict.fromkeys(node_of[kept] for kept in share))
-            cores = tuple(sorted(chain(*share)))
-            threads = min(even, len(cores))
-        placed.append(Placement(numa_nodes=at, cores=cores, threads=threads, why_not=why_not))
-    return placed
-
-
-def is_pinned(variables: Mapping[str, str]) -> bool:
-    """Tell whether the user lets ranks be pinned.
-
-    Raises:
-        UsageError: ``TRAINMARK_PIN`` is neither 0 nor 1.
-    """
-    switch = variables.get(SWITCH, "1")
-    if switch not in ("0", "1"):
-        raise UsageError(
-            f"{SWITCH}={switch}", where="environment", remedy=f"unset {SWITCH}, or set it to 0",
-            rule="1 pins ranks to the cores near their devices, 0 does not",
-        )  # fmt: skip
-    return switch == "1"
-
-
-def placements(
-    vendor: Vendor, ranks: int, variables: Mapping[str, str], *, root: Path = _ROOT
-) -> list[Placement]:
-    """Return where the ranks of this machine run, by local rank.
-
-    Raises:
-        UsageError: see ``is_pinned``.
-    """
-    device_nodes = None
-    if not vendor.counts_cores:
-        located = vendor.numa_node if isinstance(vendor, Located) else lambda _: None
-        device_nodes = [located(rank) for rank in range(ranks)]
-    can = hasattr(os, "sched_setaffinity")
-    return placement(
-        topology(root) if can else {},
-        os.sched_getaffinity(0) if can else range(os.cpu_count() or 1),
-        device_nodes,
-        ranks=ranks,
-        usable=usable_cores(root),
-        pinned=is_pinned(variables),
-    )
-
-
-def take(variable: str | None, local_rank: int) -> dict[str, Any] | None:
-    """Pin this process as the launcher told it; return the placement that is then in effect.
-
-    Args:
-        variable: the value of ``TRAINMARK_PLACEMENT``; None: started by hand, nothing is changed.
+        variable: the value of ``CORES_VARIABLE``; None: started by hand, nothing is changed.
     """
     if variable is None:
         return None
-    wanted: dict[str, Any] = json.loads(variable)[local_rank]
-    if wanted["why_not"] is None:
-        try:
-            os.sched_setaffinity(0, parse_cores(wanted["cores"]))
-        except OSError:  # the cores went offline or were taken from us since
-            wanted["why_not"] = "refused"
-    if hasattr(os, "sched_getaffinity"):
-        wanted["cores"] = compact(os.sched_getaffinity(0))
-    wanted["usable_cores"] = usable_cores()
-    return wanted
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):  # the cores went offline or were taken from us since
+            os.sched_setaffinity(0, parse_cores(variable))
+        variable = compact(os.sched_getaffinity(0))
+    return {"cores": variable, "usable_cores": usable_cores()}

@@ -128,11 +128,6 @@ class RocmVendor(TorchVendor):
                 return found[0] if len(found) == 1 else None  # partitions of a device share both
         return next(iter(values)).index if len(here) == len(values) == 1 else None
 
-    def pci_folders(self) -> list[Path]:
-        """Return the folder of each device on the PCI bus."""
-        bus = torch_vendor.ROOT / "sys/bus/pci/devices"
-        return [bus / node.address for node in nodes(self.pci_vendor)]
-
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
         """Return the device with the rank's local number."""
         del ranks_here

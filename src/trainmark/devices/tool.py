@@ -32,7 +32,6 @@ _SIZE = re.compile(r"[\d.]+\s*([kmgt]?)i?b?", re.IGNORECASE)
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
 # ``116MiB / 32768MiB``, ``858/65536 MiB``, ``662MiB(16384MiB)``, ``3412 / 65536``: always MiB
 _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
-_ADDRESS = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
 def find(name: str, folders: Sequence[str] = ()) -> str:
@@ -291,8 +290,3 @@ def lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
         elif found:
             found[-1].setdefault((heading, name), value)
     return found
-
-
-def pci_addresses(text: str) -> list[str]:
-    """Return the addresses on the PCI bus that a tool printed, as the kernel writes them."""
-    return _ADDRESS.findall(text.lower())

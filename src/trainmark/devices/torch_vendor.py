@@ -224,20 +224,6 @@ class TorchVendor:
         known = [index for index in found if index is not None]
         return known if len(known) == len(found) else []
 
-    def pci_folders(self) -> list[Path]:
-        """Return the folder on the PCI bus of each device, by the address that the tool prints."""
-        addresses = tool.pci_addresses(self._first[1])
-        if len(addresses) != len(self.device_files()):
-            return []
-        return [ROOT / "sys/bus/pci/devices" / address for address in addresses]
-
-    def numa_node(self, local_rank: int) -> int | None:
-        """Return the NUMA node of a rank's device; see ``protocols.Located``."""
-        folders, visible = self.pci_folders(), self.visible()
-        if not folders or local_rank >= len(visible):
-            return None
-        return numa_node_of(folders[visible[local_rank]])
-
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
         del ranks_here
@@ -270,14 +256,6 @@ def pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> lis
             if int((folder / "vendor").read_text(), 16) == vendor and kind.startswith(classes):
                 found.append(folder)
     return found
-
-
-def numa_node_of(folder: Path) -> int | None:
-    """Return the NUMA node of a device on the PCI bus; None where the machine does not tell."""
-    with suppress(OSError, ValueError):
-        node = int((folder / "numa_node").read_text())
-        return node if node >= 0 else None  # -1: the firmware does not tell
-    return None
 
 
 def named(chosen: str | None, count: int) -> list[int]:

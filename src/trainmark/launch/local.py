@@ -26,7 +26,6 @@ from trainmark.record import environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.devices.cores import Placement
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
@@ -50,7 +49,7 @@ class Setup(NamedTuple):
         described: this machine, as the event ``launch`` has it.
     """
 
-    placed: list[Placement]
+    placed: list[list[int]]
     variables: dict[str, str]
     described: dict[str, Any]
 
@@ -64,8 +63,8 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
     Raises:
         UsageError: a variable that places ranks, or ``OMP_NUM_THREADS``, has no valid value.
     """
-    placed = cores.placements(vendor, nproc, os.environ)
-    threads = min(placement.threads for placement in placed)
+    placed = cores.placed(vendor, nproc)
+    threads = min(max(1, cores.usable_cores() // nproc), *map(len, placed))
     variables = os.environ | processes.IMPORT_VARIABLES
     variables |= {
         processes.RUN_VARIABLE: mark,
@@ -93,7 +92,7 @@ def started(
     nnodes: int = 1,
     master: tuple[str, int] | None = None,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start a rank for each placement; when the block ends, end those that still run.
+    """Start a rank on each share of the cores; when the block ends, end those that still run.
 
     Each has a session of its own, so that no signal of a terminal reaches it.
 
@@ -101,7 +100,6 @@ def started(
         master: where all ranks meet; None: at a free port of this machine, which has them all.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    placement = {cores.PLACEMENT_VARIABLE: cores.to_variable(setup.placed)}
     try:
         with ExitStack() as stack:
             meet = master or ("127.0.0.1", stack.enter_context(held_port()))
@@ -111,11 +109,12 @@ def started(
                     "RANK": node * nproc + local_rank, "WORLD_SIZE": nnodes * nproc,
                     "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": nproc,
                     "MASTER_ADDR": meet[0], "MASTER_PORT": meet[1],
+                    cores.CORES_VARIABLE: cores.compact(setup.placed[local_rank]),
                 }  # fmt: skip
                 own = {name: str(value) for name, value in world.items()}
                 ranks.append(
                     subprocess.Popen(
-                        argv, env=setup.variables | placement | own, stdin=subprocess.DEVNULL,
+                        argv, env=setup.variables | own, stdin=subprocess.DEVNULL,
                         stdout=output, stderr=errors, start_new_session=True,
                     )
                 )  # fmt: skip

@@ -21,7 +21,6 @@ from trainmark.protocols.monitor import (
     SET_LIMITS,
     Condition,
     DeviceSample,
-    Located,
     Monitor,
     MonitorFault,
 )
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition",
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
-    "Job", "JobContext", "Located", "MatmulRate", "MemoryUse", "Monitor",
+    "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
     "MonitorFault", "Occupant", "Progress", "RankWork", "Refusal",
     "ReplaysGraphs", "StepStages", "Vendor",
     "members", "missing_members",

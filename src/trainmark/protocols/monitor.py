@@ -11,7 +11,6 @@ from typing import (
     Literal,
     Protocol,
     get_type_hints,
-    runtime_checkable,
 )
 
 from annotated_types import Interval, Len, Predicate
@@ -132,11 +131,3 @@ class Condition:
     severity: Severity
     what: str | Message
     remedy: str | Message = ""
-
-
-@runtime_checkable
-class Located(Protocol):
-    """A vendor that knows to which NUMA node of the machine a device is connected."""
-
-    def numa_node(self, local_rank: int) -> int | None:
-        """Return the NUMA node of a rank's device; None if the machine does not tell."""

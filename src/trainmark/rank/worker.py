@@ -274,7 +274,7 @@ def main(run_dir: Path) -> int:
     with (run_dir / stacks_file(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = Rank(run_dir, number)
-        rank.placement = cores.take(os.environ.get(cores.PLACEMENT_VARIABLE), local_rank)
+        rank.placement = cores.take(os.environ.get(cores.CORES_VARIABLE))
         rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
         try:
             run_rank(rank, run_dir, number, local_rank)

@@ -49,12 +49,10 @@ class JobFacts(TypedDict, total=False):
 
 @with_config(_FACTS)
 class RankPlacement(TypedDict):
-    """Where a rank ran; see ``devices.cores.Placement``."""
+    """The cores that a rank may use, and its threads."""
 
-    numa_nodes: list[Count]
     cores: str
     threads: Count
-    why_not: str | None
     usable_cores: NotRequired[Count]
 
 

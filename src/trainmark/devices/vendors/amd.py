@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices import tool
-from trainmark.devices.rocm import RocmVendor, identity, parse_rocm_smi
+from trainmark.devices import tool, torch_vendor
+from trainmark.devices.rocm import RocmVendor, identity, nodes, parse_rocm_smi
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class Amd(RocmVendor):
 
         They are devices to a torch that is built for them.
         """
-        parts = [_in_processor(folder) for folder in self.pci_folders()]
+        bus = torch_vendor.ROOT / "sys/bus/pci/devices"
+        parts = [_in_processor(bus / node.address) for node in nodes(self.pci_vendor)]
         return None if parts and all(parts) and not self.drives() else super().unusable()
 
 

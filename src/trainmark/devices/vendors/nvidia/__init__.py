@@ -157,10 +157,6 @@ class Nvidia(TorchVendor):
         """The sentences of its conditions."""
         return read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
-    def pci_folders(self) -> list[Path]:
-        """Return the folder of each device on the PCI bus."""
-        return [torch_vendor.ROOT / "sys/bus/pci/devices" / card.bus for card in self._usable()]
-
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
         del ranks_here
