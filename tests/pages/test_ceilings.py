@@ -47,10 +47,9 @@ def lines(found: dict[str, Any]) -> list[str]:
 def test_a_kind_shows_its_slowest_rank() -> None:
     fast = kind("matmul_bf16", point([8, 8, 8], 8e12), share_of_peak=0.8)
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
-    first, second = tables(document([fast], [slow]))
+    (first,) = tables(document([fast], [slow]))
     assert first.headers[:2] == ("matmul, TFLOP/s", "size")
     assert first.rows == (("bf16", "8x8x8", "1.000", "2.000", "3.000", "4.000", "5.0%", "40.0%"),)
-    assert second.rows == (("8x8x8", "4.000"),)
 
 
 def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
@@ -74,12 +73,9 @@ def test_any_rank_above_the_published_peak_is_named() -> None:
     ]
 
 
-def test_sizes_are_sorted_and_name_their_layers() -> None:
-    some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s", name="x mlp")
+def test_what_was_skipped_or_cannot_be_is_told() -> None:
+    some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s")
     found = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
-    assert tables(found)[1] == Table(
-        ("max, TFLOP/s", "bf16", "layer of"), (("8x8x8", "", "x mlp"), ("64x64x64", "2.000", ""))
-    )
     assert lines(found) == [
         "Card", "matmul bf16 skipped: 8x8x8 (would take 3 s)", "matmul tf32: no such units",
     ]  # fmt: skip
@@ -87,6 +83,5 @@ def test_sizes_are_sorted_and_name_their_layers() -> None:
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
     one = point([1 << 20], 3e9)
-    head, sizes = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
+    (head,) = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
     assert head.headers[0] == "bus bandwidth, GB/s"
-    assert sizes == Table(("max, GB/s", "all reduce"), (("1 MiB", "3.000"),))

@@ -58,12 +58,9 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
     assert rows(gap.table)[1] == ("2", "/", "/", "/")
 
 
-def test_the_loss_names_its_ends_and_marks_evaluations() -> None:
+def test_the_loss_names_its_ends() -> None:
     chart = drawn(steps.loss(record()))
-    assert say(chart.description, "en") == (
-        "Loss of 60 steps, from 0.7815 to 0.1447; dashed lines are evaluations"
-    )
-    assert [row["step"] for row in data(chart)["evaluations"]] == [20, 40, 60]
+    assert say(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
     assert data(chart)["steps"][0] == {"step": 1, "value": 0.7815}
     assert steps.loss(record(loss=[None, None])) is None
     gap = steps.loss(record(loss=[1.0, 0.9, None, 0.7, 0.6]))
@@ -81,9 +78,7 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     found = made.quality.model_copy(update={"history": history})
     made = made.model_copy(update={"quality": found})
     assert len(data(steps.step_time(made))["steps"]) <= 1000
-    shown = [row["step"] for row in data(steps.loss(made))["evaluations"]]
-    assert (len(shown), shown[0], shown[-1]) == (200, 1, 6_000)
-    assert len(data(steps.quality(made))["steps"]) == 200
+    assert len(data(steps.quality(made))["steps"]) <= 1000
     (section,) = [one for one in steps.of_record(made) if one.anchor == "steps"]
     assert "value of every 200 steps" in say(section.note, "en")
 
@@ -156,7 +151,7 @@ def test_ranks_stand_in_a_table_the_slowest_first() -> None:
 def test_a_picture_has_the_page_s_colours() -> None:
     inner = drawing.svg(drawn(steps.loss(record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
-        "none", "transparent", "var(--accent)", "var(--eval)", "var(--rule)", "var(--soft)",
+        "none", "transparent", "var(--accent)", "var(--rule)", "var(--soft)",
     }  # fmt: skip
     assert " id=" not in inner
     assert "style=" not in inner

@@ -4,10 +4,8 @@ import re
 import string
 from pathlib import Path
 
-import pytest
-
 import trainmark
-from trainmark.pages.texts import GLOSSARY, TEXTS, say
+from trainmark.pages.texts import TEXTS
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 
@@ -45,20 +43,3 @@ def test_every_text_is_used():
         if not re.search(rf"""["'@]{re.escape(key)}["']""", report) and not composed:
             unused.append(key)
     assert unused == []
-
-
-def explained(lang):
-    """Return what the tables of the documentation say of each word, without its marks."""
-    name = {"en": "docs/metrics.md", "zh": "docs/metrics.zh.md"}[lang]
-    lines = (Path(__file__).parents[2] / name).read_text(encoding="utf-8").splitlines()
-    rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("| "))
-    return {row[0].strip("`"): row[1].strip() for row in rows if len(row) == 2}
-
-
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_documentation_explains_a_word_as_the_result_page_does(lang):
-    documented = explained(lang)
-    items = {say(word, lang): say(means, lang) for word, means in GLOSSARY}
-    shared = items.keys() & documented.keys()
-    assert {"en": "step", "zh": "步（step）"}[lang] in shared  # figures: test_figures_table.py
-    assert {word: documented[word] for word in shared} == {word: items[word] for word in shared}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells
@@ -18,7 +17,7 @@ _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
 def blocks(document: Mapping[str, Any]) -> list[Block]:
-    """Return tables of what counts and of all sizes, and what was not measured and why."""
+    """Return tables of the size that counts in each kind, and what was not measured and why."""
     groups: dict[str, list[Kind]] = {}
     for kinds in zip(*(rank["measurements"] for rank in document["ranks"]), strict=True):
         kind = min(kinds, key=_best_rate)  # a step waits for the slowest rank
@@ -31,7 +30,6 @@ def blocks(document: Mapping[str, Any]) -> list[Block]:
     return [
         Paragraph(f"{', '.join(products)}{ranks}"),
         *(_table(title, some) for title, some in groups.items()),
-        *(_sizes_table(some) for some in groups.values()),
         *map(Paragraph, _of_ranks(document, _remarks)),
     ]
 
@@ -78,25 +76,6 @@ def _table(title: str, kinds: Sequence[Kind]) -> Table:
         for place, (kind, point) in enumerate(zip(kinds, points, strict=True))
     )  # fmt: skip
     return table((f"{title}, {unit}", "size", *_RATES, "swing", "of peak"), rows)
-
-
-def _sizes_table(kinds: Sequence[Kind]) -> Table:
-    """Return the fastest repetition of each size in each kind; empty: not measured.
-
-    Of matmuls also the layers that have the shape.
-    """
-    points = [(_name(kind), point) for kind in kinds for point in kind["points"]]
-    layers = {tuple(point["size"]): point["name"] for _, point in points}
-    fastest = {(x, tuple(one["size"])): one["rate"]["max"] for x, one in points if one["rate"]}
-    texts, unit = cells.scaled([*fastest.values()], kinds[0]["unit"])
-    shown = dict(zip(fastest, texts, strict=True))
-    heads = tuple(dict.fromkeys(head for head, _ in fastest))
-    end = None if any(layers.values()) else -1  # without the column of layers
-    rows = (
-        (_size(size), *(shown.get((head, size), "") for head in heads), layers[size])[:end]
-        for size in sorted(layers, key=prod)
-    )
-    return table((f"max, {unit}", *heads, "layer of")[:end], rows)
 
 
 def _name(kind: Kind) -> str:

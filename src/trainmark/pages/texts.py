@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.record.figures import FIGURES
 from trainmark.record.messages import MESSAGES, render
 from trainmark.spec import Message, Text
 
@@ -54,24 +53,14 @@ class Link:
     href: str
 
 
-def _read() -> tuple[dict[str, Text], list[tuple[Text, Phrase]]]:
-    """Return the texts by ``kind.name``, and the glossary's words with what they mean."""
+def _read() -> dict[str, Text]:
+    """Return the texts by ``kind.name``."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    glossary = tables.pop("glossary")
     texts = {f"{kind}.{name}": Text(**x) for kind, of in tables.items() for name, x in of.items()}
-    texts |= {code: text for code, text in MESSAGES.items() if code.startswith("status.")}
-    return texts, [_explained(item) for item in glossary]
+    return texts | {code: text for code, text in MESSAGES.items() if code.startswith("status.")}
 
 
-def _explained(item: dict[str, Any]) -> tuple[Text, Phrase]:
-    if "figure" not in item:
-        return Text(**item["word"]), Text(**item["means"])
-    spec = FIGURES[item["figure"]]
-    means = T("figure.in_unit", {"meaning": spec.definition, "unit": spec.unit})
-    return Text(spec.name, spec.name), means
-
-
-TEXTS, GLOSSARY = _read()
+TEXTS = _read()
 
 
 def t(key: str, **values: Phrase) -> T:

@@ -28,7 +28,6 @@ Spec = dict[str, Any]
 _WIDTH = 460  # px of a static picture: it fits a phone, and two stand side by side
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
-_MOST_EVALUATIONS = 200  # more would hide the curve
 TABLE_ROWS = 12
 _LONG_S = 600.0  # beyond, axes are in minutes
 # In the order of the page: name of the chart, unit, how much of the record's unit that is, scale.
@@ -104,19 +103,17 @@ def step_time(record: Record) -> Chart | None:
 
 
 def loss(record: Record) -> Chart | None:
-    """Return the loss step by step, with the evaluations; None for fewer than two."""
+    """Return the loss step by step; None for fewer than two."""
     values = np.asarray(record.steps.loss, np.float64)
     known = values[np.isfinite(values)]
     if len(known) < 2:
         return None
     count = len(values)
     ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
-    steps = [min(max(one.step, 1), count) for one in _some(record.quality.history)]
     return Chart(
         "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(count), **ends),
         spec("loss", steps=[1, max(count, 2)]),
-        {"steps": _rows(values), "evaluations": [{"step": step} for step in steps]},
-        _stretches(values, ""),
+        {"steps": _rows(values)}, _stretches(values, ""),
     )  # fmt: skip
 
 
@@ -127,6 +124,7 @@ def quality(record: Record) -> Chart | None:
     if len(known) < 2:
         return None
     steps = max(len(record.steps.time_ns), *(step for step, _ in known))
+    values = np.asarray([value for _, value in known], np.float64)
     named = t("chart.quality.no_target")
     if target is not None:
         named = t("chart.quality.target", target=f"{target:g}")
@@ -135,7 +133,7 @@ def quality(record: Record) -> Chart | None:
         "quality", t("chart.quality", metric=metric),
         t("chart.quality.desc", n=cells.count(len(known)), target=named, **ends),
         spec("quality", metric=metric, steps=[1, max(steps, 2)]),
-        {"steps": [{"step": step, "value": value} for step, value in _some(known)],
+        {"steps": [{"step": known[at][0], "value": value} for at, value in thin(values)],
          "target": [] if target is None else [{"value": target, "label": named}]},
     )  # fmt: skip
 
@@ -185,14 +183,6 @@ def _rows(values: NDArray[np.float64]) -> list[Spec]:
     return [
         {"step": index + 1, "value": float(f"{value:.6g}") if math.isfinite(value) else None}
         for index, value in thin(values)
-    ]
-
-
-def _some(items: Sequence[Any]) -> list[Any]:
-    """Return items evenly apart with the first and the last, no more than a chart can show."""
-    count = min(_MOST_EVALUATIONS, len(items))
-    return [
-        items[at] for at in sorted({*np.linspace(0, len(items) - 1, count).round().astype(int)})
     ]
 
 

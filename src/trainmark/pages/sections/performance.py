@@ -19,7 +19,7 @@ from trainmark.pages.phrases import (
     record_configuration,
     sentence,
 )
-from trainmark.pages.texts import GLOSSARY, Phrase, join, known, say, t
+from trainmark.pages.texts import Phrase, join, known, say, t
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.figures import FIGURES
 from trainmark.spec import message
@@ -114,14 +114,13 @@ def _reasons(record: Record) -> list[Phrase]:
 
 
 def glossary(record: Record) -> Section:
-    """Return what the columns of the table and the other words of the page mean."""
+    """Return what the columns of the table mean."""
     names = columns(record.plan.about.references)
-    items: dict[str, Phrase] = {
-        _head(name, record): join(_column(name, record), "colon")
+    items = (
+        (_head(name, record), join(_column(name, record), "colon"))
         for name in dict.fromkeys(("precision", *names))
-    }
-    more = ((word, means) for word, means in GLOSSARY if say(word, "en") not in items)
-    return folded("glossary", Facts((*items.items(), *more)), in_terminal=False)
+    )
+    return folded("glossary", Facts(tuple(items)), in_terminal=False)
 
 
 def precision_note(record: Record) -> Phrase:

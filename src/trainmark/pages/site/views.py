@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 6
 _REPEAT = re.compile(r"(.*/)r[0-9]{1,6}", re.DOTALL)
-_FIGURES = (
-    "p_train", "p_core", "p_whole", "token/p/s", "MFU", "step_time_p50", "e2e_time", "mem", "power",
-    "energy_per_sample",
-)  # fmt: skip
 
 
 def page(
@@ -93,13 +89,11 @@ def compare_page(
     sections, rows, refused = list[Section](), list[list[Phrase]](), set[str]()
     verdicts: list[Block] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
-        case, others = escaped(side[0].plan.case), [x for x in chosen if x != run_id]
-        base = links.compare([run_id, *others], allow)
+        case = escaped(side[0].plan.case)
         rows.append([
             letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
             device_configuration(side[0]), t(f"status.{side[0].status}"), len(side),
             grade_line(of_repeats(side), verification_of(side)),
-            Link(t("site.as_base"), base) if rows else t("site.base"),
         ])  # fmt: skip
         if side is sides[0]:
             continue
@@ -109,12 +103,10 @@ def compare_page(
             keys = ", ".join(sorted(unlike - {*allow}))
             blocks: list[Block] = [Paragraph(t("site.refused", side=letter, keys=keys), "warn")]
         else:
-            figures = [x for x in _FIGURES if all(_has(one, x) for one in (sides[0], side))]
-            found = compare(sides[0], side, figures=figures or None, allow=unlike)
-            verdict, *blocks = comparison(found, letter)
+            verdict, *blocks = comparison(compare(sides[0], side, allow=unlike), letter)
             verdicts.append(verdict)
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    names = ("run_id", "case", "device", "status", "runs_of", "trust", "base")
+    names = ("run_id", "case", "device", "status", "runs_of", "trust")
     lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
     more = links.compare(chosen, [*allow, *sorted(refused)])
     words = t("site.allow", keys=", ".join(sorted(refused)))
@@ -175,10 +167,6 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     if len({run[0]["id"] for run in chosen}) < len(chosen):
         chosen = [[x for x in beside[one] if x["run_id"] == one] for one in run_ids]
     return [[opened(one["path"]) for one in run] for run in chosen]
-
-
-def _has(launches: Sequence[Record], figure: str) -> bool:
-    return any(one.passed and one.figure(figure) for one in launches)
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:
