@@ -141,7 +141,7 @@ def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
     first = next(
         line for line in text.splitlines() if line.startswith("trainmark gate runs/first --write")
     )
-    workflow = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    workflow = yaml.safe_load(text.split("```yaml\n")[-1].split("```")[0])
     steps = [step["run"].split() for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     assert [step[:2] for step in steps] == [["trainmark", "run"], ["trainmark", "gate"]]
     for name in (first.split()[2], steps[0][-1]):

@@ -88,8 +88,8 @@ launcher: slurm
 cluster: cluster.yaml
 device: cpu
 runs:
-- {name: a, case: faulty, world: 2x1, repeat: 2, set: {fault: hold}}
-- {name: big, case: faulty, world: 9x1}
+- {name: a, case: faulty, nnodes: 2, repeat: 2, set: {fault: hold}}
+- {name: big, case: faulty, nnodes: 9}
 """
 
 

@@ -118,7 +118,6 @@ def test_options_win_over_the_file_or_are_refused(parse: Parse) -> None:
         ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "not the name of a folder"]),
         ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["second run is called a"]),
         ("runs:\n- {case: []}\n", ["runs[1]", "an empty list"]),
-        ("runs:\n- {case: toy, world: 2x}\n", ["runs[1]: world", "as 2x8"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),
     ],
 )
@@ -135,22 +134,21 @@ def test_lists_become_an_entry_for_each_combination(parse: Parse) -> None:
 runs:
 - case: [toy, glm]
   recipe: tiny
-  world: [1x1, 2x8]
+  nproc: [1, 8]
   repeat: 3
   set: {precision: fp32, bs: [8, 16]}
-- {name: named, case: [toy], recipe: [a, b], device: [cpu, fake], world: 1x2}
+- {name: named, case: toy, recipe: [a, b], nnodes: 2}
 """)
     assert [entry.name for entry in plan.entries] == [
-        "toy-tiny-1x1-bs_8", "toy-tiny-1x1-bs_16", "toy-tiny-2x8-bs_8", "toy-tiny-2x8-bs_16",
-        "glm-tiny-1x1-bs_8", "glm-tiny-1x1-bs_16", "glm-tiny-2x8-bs_8", "glm-tiny-2x8-bs_16",
-        "named-toy-a-cpu", "named-toy-a-fake", "named-toy-b-cpu", "named-toy-b-fake",
+        *(f"{case}-tiny-nproc_{nproc}-bs_{size}"
+          for case in ("toy", "glm") for nproc in (1, 8) for size in (8, 16)),
+        "named-recipe_a", "named-recipe_b",
     ]  # fmt: skip
     last = plan.entries[7]
-    assert (last.case, last.recipe, last.nnodes, last.nproc) == ("glm", "tiny", 2, 8)
+    assert (last.case, last.recipe, last.nnodes, last.nproc) == ("glm", "tiny", None, 8)
     assert (last.repeat, last.overrides) == (3, {"precision": "fp32", "bs": "16"})
     named = plan.entries[-1]
-    assert (named.case, named.recipe, named.device) == ("toy", "b", "fake")
-    assert (named.nnodes, named.nproc, named.overrides) == (1, 2, {})
+    assert (named.case, named.recipe, named.nnodes, named.overrides) == ("toy", "b", 2, {})
 
 
 def test_the_shipped_plans_can_be_read() -> None:
@@ -165,6 +163,6 @@ def test_the_shipped_plans_can_be_read() -> None:
 def test_the_documented_example_is_a_plan(parse: Parse, page: str) -> None:
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
-    worlds = [f"{world}-bs_{size}" for world in ("1x1", "1x2") for size in (8, 16)]
+    worlds = [f"nproc_{count}-bs_{size}" for count in (1, 2) for size in (8, 16)]
     combined = [f"{case}-tiny-{rest}" for case in ("toy", "distilbert_sst2") for rest in worlds]
     assert [entry.name for entry in plan.entries] == ["toy", "small-batch", *combined]

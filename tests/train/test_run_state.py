@@ -13,10 +13,9 @@ import tiny_llama31
 from fakes import FakeClock, SyncDevice
 from real_ranks import on_ranks
 from trainmark.errors import DataError, TrainmarkError
-from trainmark.plan.plan import Plan
+from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import resolve
-from trainmark.plan.resuming import CHECKPOINTS_DIR, continued
+from trainmark.plan.resolving import continued, resolve
 from trainmark.protocols import Progress
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.train.read_ahead import batches_of

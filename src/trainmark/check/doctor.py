@@ -21,7 +21,7 @@ from trainmark.check.host import Conditions, Subject, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.plan.choosing import choose as choose_work
-from trainmark.plan.choosing import refuse_ranks, vendor_of
+from trainmark.plan.choosing import refuse_ranks
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
@@ -88,7 +88,7 @@ def subject_of(
     if case_word is not None:
         choice = choose_work(RunRequest.of(case=case_word, recipe=recipe, data=data, nproc=nproc))
         nproc = choice.nproc
-        device = device or vendor_of(choice.hardware)
+        device = device or choice.hardware
     elif recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
     try:

@@ -108,44 +108,14 @@ def _check_framework(case: Case, framework: str) -> None:
     """Refuse a key that names another framework, or a version that is not installed.
 
     Raises:
-        UsageError, EnvironmentFault: so that no record answers for work it did not do.
+        EnvironmentFault: so that no record answers for work it did not do.
     """
-    name, _, wanted = framework.partition("_")
-    if name != case.framework:
-        raise UsageError(
-            f"case {case.name} runs on {case.framework}, not on {framework}", where="CASE",
-            remedy=f"write {case.framework} in the key",
-        )  # fmt: skip
-    installed = _torch_version()
-    if not f"{installed}.".startswith(f"{wanted}." if wanted else ""):
+    here = f"{case.framework}_{_torch_version()}"
+    if framework != case.framework and not f"{here}.".startswith(f"{framework}."):
         raise EnvironmentFault(
-            f"the key asks for {framework}, and torch {installed} is installed", where="CASE",
-            remedy=f"install that version, or leave it out: {case.framework}",
+            f"the key asks for {framework}, and {here} is here", where="CASE",
+            remedy=f"install that version, or write {case.framework} in the key",
         )  # fmt: skip
-
-
-def vendor_of(hardware: str | None) -> str | None:
-    """Return what ``devices.choose`` takes for a key's hardware field.
-
-    The field names a vendor, torch's type of its devices, or a product of this machine.
-
-    Raises:
-        EnvironmentFault: neither of these.
-    """
-    if hardware is None or hardware in devices.choices():
-        return hardware
-    for vendor in devices.all_vendors().values():
-        if vendor.count() and _plain(hardware) in map(_plain, vendor.product_names()):
-            return vendor.name
-    raise EnvironmentFault(
-        f"the key asks for {hardware}, which is not here", where="CASE",
-        rule="the hardware part is a device's name or the full product name of one here",
-        remedy="see `trainmark list devices`",
-    )  # fmt: skip
-
-
-def _plain(name: str) -> str:
-    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _check_replay(recipe: Recipe, world_size: int) -> None:
@@ -197,7 +167,7 @@ def capable_vendor(
         UsageError: no vendor is called so.
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
-    wanted = device or vendor_of(choice.hardware)
+    wanted = device or choice.hardware
     if elsewhere is not None:
         named = elsewhere.device if wanted == ACCELERATOR else wanted
         here = wanted == ACCELERATOR and named is None
@@ -254,21 +224,12 @@ class Elsewhere:
         Raises:
             UsageError: no vendor is called so.
         """
-        name = chosen or self.device
+        name, known = chosen or self.device, devices.all_vendors()
         if name is None:
             return devices.choose(None)
-        known = devices.all_vendors()
         if name in known:
             return known[name]
-        of_type = [one for one in known.values() if one.torch_type == name]
-        if len(of_type) == 1:
-            return of_type[0]
-        raise UsageError(
-            f"device {name!r} does not name one vendor",
-            where="--device",
-            rule="this machine cannot tell what devices the nodes have",
-            remedy=nearest(name, known),
-        )
+        raise UsageError(f"no vendor {name!r}", where="--device", remedy=nearest(name, known))
 
     def refuse_incapable(self, vendor: Vendor, choice: Choice) -> None:
         """Refuse what the nodes do not have.

@@ -23,6 +23,7 @@ from trainmark.spec import Case, Mission, PageSpec, Target, Text
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
+CHECKPOINTS_DIR = "checkpoints"  # in a run's folder
 SIMULATED = "simulated-device"  # label
 _READ_FIELDS = (
     "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",

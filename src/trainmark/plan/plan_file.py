@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 ROUNDS = "rounds"  # launch 1 of every run, then launch 2 backwards, …
 _ATTEMPT = re.compile(r"(.+)-([0-9]+)")
-_WORLD = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
-_LISTED = ("case", "recipe", "device", "world")  # may be lists, and so may the values of `set`
 # Options of the command line that hold for all runs of a file, and win over it.
 _FOR_ALL = {
     "data", "device", "launcher", "cluster", "hosts", "out", "timeout", "seed", "sample_every",
@@ -61,7 +59,7 @@ class Entry(RunRequest):
     where: str
 
 
-_KEYS = (*(Entry.model_fields.keys() - {"out", "where", "overrides"}), "world", "set")
+_KEYS = (*(Entry.model_fields.keys() - {"out", "where", "overrides"}), "set")
 
 
 class _File(Frozen):
@@ -158,36 +156,22 @@ def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError("not KEY: VALUE", where=f"{where}: set", remedy="write {bs: 16}")
-    listed = [key for key in _LISTED if isinstance(run.get(key), list)]
-    changed = sorted(key for key, value in settings.items() if isinstance(value, list))
     if "name" in run and _as_name(str(run["name"])) != run["name"]:
         raise UsageError("not the name of a folder", where=f"{where}: name")
     base = ("name",) if "name" in run else ("case", "recipe")
-    axes = [run[key] for key in listed] + [settings[key] for key in changed]
-    if not all(axes):
+    options = {key: value for key, value in run.items() if key != "set"}
+    listed = {key: x for key, x in (options | settings).items() if isinstance(x, list)}
+    if not all(listed.values()):
         raise UsageError("an empty list", where=where, remedy="give a value, or leave the key out")
-    for values in product(*axes):
-        point = run | dict(zip(listed, values, strict=False))
-        fields = settings | dict(zip(changed, values[len(listed) :], strict=True))
-        shown = (*base, *(key for key in listed if key not in base))
-        words = [str(point[key]) for key in shown if key in point]
-        words += [f"{key}_{fields[key]}" for key in changed]
-        point.pop("set", None)
-        yield _with_world(point, where) | {
+    for values in product(*listed.values()):
+        chosen = dict(zip(listed, values, strict=True))
+        point = {key: chosen.get(key, value) for key, value in options.items()}
+        words = [str(point[key]) for key in base if key in point]
+        words += [f"{key}_{value}" for key, value in chosen.items() if key not in base]
+        yield point | {
             "name": _as_name("-".join(words))[:100],
-            "overrides": fields,
+            "overrides": {key: chosen.get(key, value) for key, value in settings.items()},
         }
-
-
-def _with_world(point: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a run with ``world``, machines x ranks on each, as the two of them."""
-    if "world" not in point:
-        return point
-    found = _WORLD.fullmatch(str(point.pop("world")))
-    if found is None or point.keys() & {"nnodes", "nproc"}:
-        rule = "machines x ranks on each, as 2x8, in place of nnodes and nproc"
-        raise UsageError("does not fit", where=f"{where}: world", rule=rule)
-    return point | {"nnodes": found[1], "nproc": found[2]}
 
 
 def _check_names(entries: Sequence[Entry]) -> None:

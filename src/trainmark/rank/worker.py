@@ -115,8 +115,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         import torch
 
         from trainmark import cases, devices
-        from trainmark.plan.plan import Plan
-        from trainmark.plan.resuming import CHECKPOINTS_DIR
+        from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
         from trainmark.protocols import JobContext
         from trainmark.rank.agreement import memory_that_fits, refuse_other_packages
         from trainmark.rank.loop import MeasuredLoop, Schedule
