@@ -44,7 +44,7 @@ def write(folder: Path) -> FeatureSpec:
 
 def reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Callable[[], float]:
     """Return a measure of samples/s of one pass, every batch taken and let go."""
-    from trainmark.cases.dlrm_criteo.data.reader import SplitReader
+    from trainmark.cases.dlrm_criteo.data import SplitReader
 
     reader = SplitReader(spec, "train")
     count = -(-ROWS // batch_size)
@@ -64,7 +64,7 @@ def stepping(spec: FeatureSpec) -> Callable[[], float]:
     """Return a measure of samples/s of the published model's steps in fp32, fed from memory."""
     import torch
 
-    from trainmark.cases.dlrm_criteo.data.reader import SplitReader
+    from trainmark.cases.dlrm_criteo.data import SplitReader
     from trainmark.cases.dlrm_criteo.embeddings import FusedTables
     from trainmark.cases.dlrm_criteo.model import build_model
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tiny_gpt import Split
+from trainmark.cases.llama31_8b.case import Llama31Recipe
 from trainmark.cases.llama31_8b.job import Llama31Job, build
-from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 

@@ -100,7 +100,7 @@ def run_bags(device_name: str, folder: str) -> None:
     device, chosen = devices.choose(device_name).open(0, 1), recipe(device_name)
     device.set_precision(chosen.precision)
     clicks = cases.part(CASE, "data").load(Path(folder), chosen)
-    reader = cases.part(CASE, "data.reader").SplitReader(clicks.spec, "train")
+    reader = cases.part(CASE, "data").SplitReader(clicks.spec, "train")
     batches = []
     for raw in islice(reader.batches(BATCH), PLACED):
         arrays = (raw.numerical, raw.labels, raw.categories)

@@ -313,6 +313,8 @@ class Case:
             ``{"fp16": "amp"}``.
         layers: rows, inner and columns of matmuls of its standard recipe, forward, by the
             layer's name; ``trainmark ceilings`` measures their rates.
+        mlperf: called with the recipe's fields; returns keys and values that MLPerf's ruleset of
+            this benchmark asks of a log beside what every log has.
         messages: sentences of the codes that this case's job emits, for example
             ``my_case.no_answers``, with arguments in ``str.format`` syntax. Those in a
             ``messages.toml`` beside ``case.py`` are added.
@@ -338,6 +340,7 @@ class Case:
     mission: Mission | None = None
     precision_labels: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    mlperf: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     messages: Mapping[str, Text] = field(default_factory=dict)
     page: PageSpec = field(default_factory=PageSpec)
 

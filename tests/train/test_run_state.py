@@ -18,8 +18,8 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import continued, resolve
 from trainmark.protocols import Progress
 from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.train.checkpoints import Checkpoints
 from trainmark.train.read_ahead import batches_of
-from trainmark.train.run_state import Checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,7 @@
 ``case.py`` (what is trained), ``data`` (``generate``, ``check``), ``job`` (``load_data``,
 ``build``; the only one with torch) and, where there is something to prepare, ``prepare``
 (``prepare``); each of the last three may be a package. A case with additional figures also
-has ``figures`` (``compute``), one that MLPerf has too ``export`` (``mlperf``).
+has ``figures`` (``compute``).
 
 Owns how cases are found: in the folders next to this file, in packages with an entry point in
 the group ``trainmark.cases``, and in the folders that the environment variable
@@ -42,7 +42,7 @@ ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
 ROOT_VARIABLE = "TRAINMARK_CACHE"
 _OUTSIDE_PACKAGE = "trainmark_outside_case_"
-Part = Literal["data", "export", "figures", "job", "prepare"]
+Part = Literal["data", "figures", "job", "prepare"]
 
 
 def _packages() -> dict[str, Path | str]:

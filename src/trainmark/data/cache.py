@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
+
+from trainmark.data.documents import written_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,20 +26,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def replace_file(file: Path, write: Callable[[BinaryIO], object]) -> bool:
+def replace_file(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
     """Give ``file`` the content that ``write`` writes, whole; tell whether that was possible.
 
     Ranks may do so at once: each writes under a name of its own, the last one stays.
     """
-    staging = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
         file.parent.mkdir(exist_ok=True)
-        with staging.open("xb") as stream:
+        with written_whole(file) as stream:
             write(stream)
-        staging.replace(file)
     except OSError:  # read-only or full: a cache is no condition of a run
-        with suppress(OSError):
-            staging.unlink(missing_ok=True)
         return False
     return True
 

@@ -121,10 +121,10 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         from trainmark.rank.loop import MeasuredLoop, Schedule
         from trainmark.rank.parameters import ParameterCheck
         from trainmark.rank.watch import StepWatch
+        from trainmark.train.checkpoints import Checkpoints
         from trainmark.train.parallel import counting
         from trainmark.train.parameters import GradientWatch, TensorDigest
         from trainmark.train.read_ahead import batches_of
-        from trainmark.train.run_state import Checkpoints
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()

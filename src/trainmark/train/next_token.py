@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation, Progress
-from trainmark.train.causal_flops import SHARE
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
+from trainmark.train.step_memory import SHARE
 from trainmark.train.stepper import Stepper, add_floats_over_ranks, add_over_ranks
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class NextTokenJob:
         self._begin = Progress()
 
     def go_on(self, begin: Progress, scale: Tensor) -> None:
-        """Take the place in data and schedule of a checkpoint; see ``run_state.Checkpoints``."""
+        """Take the place in data and schedule of a checkpoint; see ``checkpoints.Checkpoints``."""
         self._begin = begin
         self.stepper.go_on(begin.steps, scale)
 

@@ -83,17 +83,8 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _sum(flat: Tensor) -> Tensor:
-    """Return the sum of the bits of (numel,), read as integers, modulo 2**64, on the device.
-
-    Aligned memory is read as 64-bit integers, which need no conversion.
-    """
-    numel, size = flat.numel(), flat.element_size()
-    wide = 8 // size if size in _WORDS else 1
-    if wide > 1 and flat.storage_offset() % wide == 0 and flat.data_ptr() % 8 == 0:
-        aligned = numel - numel % wide
-        rest = flat[aligned:].view(_WORDS[size]).sum(dtype=torch.int64)
-        return flat[:aligned].view(torch.int64).sum() + rest
-    words = flat.view(_WORDS.get(size, torch.uint8))
+    """Return the sum of the bits of (numel,), read as integers, modulo 2**64, on the device."""
+    words = flat.view(_WORDS.get(flat.element_size(), torch.uint8))
     return words.sum(dtype=torch.int64)
 
 

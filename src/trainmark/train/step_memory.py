@@ -1,4 +1,4 @@
-"""The memory that a training step needs on a rank. No torch.
+"""What is known of a training step without torch: the memory it needs on a rank, and its MFU.
 
 Owns the estimate for transformers whose every parameter AdamW trains, and the refusal that all
 estimates share. An estimate is a lower bound: it counts the tensors that must exist together at
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trainmark.errors import EnvironmentFault
 from trainmark.recipe import AUTOCAST
-from trainmark.spec import RankMemory
+from trainmark.spec import Figure, OwnFigures, RankMemory, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from trainmark.protocols import Device
+    from trainmark.protocols import Device, RankWork
     from trainmark.recipe import Recipe
 
     R = TypeVar("R", bound=Recipe)
@@ -213,3 +213,19 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 // 10 else f"{size / 2**20:.1f} MiB"
+
+
+SHARE = "attention_flops_share"  # of all model FLOPs, among a job's facts
+
+
+def causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
+    """Return ``MFU_causal``: the MFU without half of the FLOPs of attention.
+
+    PaLM, appendix B, counts attention over all pairs of positions: that is the figure ``MFU``.
+    Others count only the half that a causal mask leaves.
+    """
+    whole = known["MFU"]
+    share = ranks[0].facts.get(SHARE)
+    if whole.value is None or share is None:
+        return OwnFigures({"MFU_causal": Figure(None, whole.reason or message("no_train_time"))})
+    return OwnFigures({"MFU_causal": Figure(whole.value * (1 - share / 2), note=whole.note)})

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from tiny_dlrm import write_log
 from trainmark.cases.dlrm_criteo import data
-from trainmark.cases.dlrm_criteo.data import generated
+from trainmark.cases.dlrm_criteo.data import SplitReader, generated
 from trainmark.cases.dlrm_criteo.data.layout import (
     PUBLISHED_RULES,
     FeatureSpec,
     read_spec,
     write_spec,
 )
-from trainmark.cases.dlrm_criteo.data.reader import SplitReader
 from trainmark.errors import DataError
 from trainmark.plan import resolving
 from trainmark.plan.request import RunRequest

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainmark.cases.glm_superglue.case import GlmShape
-from trainmark.cases.glm_superglue.data.weights import (
+from trainmark.cases.glm_superglue.data import (
     LATEST,
     ORIGINAL,
     find_checkpoint,

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from trainmark.cases.llama2_7b_lora import adapters
 from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
 from trainmark.cases.llama2_7b_lora.data.dialogues import IGNORED
+from trainmark.cases.llama2_7b_lora.job import save_adapters
 from trainmark.cases.llama2_7b_lora.model import LlamaLora, build
 from trainmark.cases.llama2_7b_lora.model_files import (
     PRESETS,
@@ -107,7 +107,7 @@ def test_peft_alone_loads_what_was_saved_and_finds_our_loss_and_gradients(
 ) -> None:
     config = write_folder(tmp_path / "model", dtype=torch.float16, shards=3)
     model = new_model(tmp_path / "model", config, lora_targets=targets)
-    adapters.save(model, tmp_path / "adapters", str(tmp_path / "model"))
+    save_adapters(model, tmp_path / "adapters", str(tmp_path / "model"))
     assert sorted(x.name for x in (tmp_path / "adapters").iterdir()) == [
         "adapter_config.json", "adapter_model.safetensors",
     ]  # fmt: skip

@@ -14,11 +14,10 @@ import torch
 import tiny_llama31
 from live_tensors import LiveTensors
 from tiny_gpt import spawn, train
-from trainmark.cases.llama31_8b.case import CASE
+from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
 from trainmark.cases.llama31_8b.data import check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute
 from trainmark.cases.llama31_8b.job import lr_factor
-from trainmark.cases.llama31_8b.recipe import Llama31Recipe
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
 from trainmark.spec import Figure, RankMemory
@@ -166,7 +165,7 @@ def test_fp8_without_its_extra_or_with_other_sizes_is_refused(
     recipe = Llama31Recipe(precision="fp8")
     with pytest.raises(UsageError, match=r"micro_batch_size x seq_length is 8200"):
         replace(recipe, micro_batch_size=1, seq_length=8200).check(1)
-    monkeypatch.setattr("trainmark.cases.llama31_8b.recipe.find_spec", lambda _: None)
+    monkeypatch.setattr("trainmark.cases.llama31_8b.case.find_spec", lambda _: None)
     with pytest.raises(EnvironmentFault, match="torchao"):
         recipe.check(1)
 

@@ -19,7 +19,7 @@ from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ra
 
 from . import data as clicks
 from .case import layers
-from .data.reader import SplitReader
+from .data import SplitReader
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import DlrmRecipe
-    from .data import Loaded
-    from .data.reader import RawBatch
+    from .data import Loaded, RawBatch
 
 
 def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:

@@ -13,11 +13,10 @@ from trainmark.data import prepared
 from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import BERT_FILES
 
-from .data import HDF5, JSONL, MODEL
+from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
 from .data.hdf5 import write_rows
 from .data.passages import REMEDY, open_vocabulary, vocabulary_file
 from .data.record_jsonl import read_passages
-from .data.weights import LATEST, find_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

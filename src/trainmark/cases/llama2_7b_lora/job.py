@@ -1,13 +1,19 @@
-"""The torch side of the fine-tuning: adapters, optimizer, batches, loss and MMLU."""
+"""The torch side of the fine-tuning: optimizer, batches, loss, MMLU, and the adapters as files."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import peft
 import torch
+from peft import LoraConfig, get_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
+from safetensors.torch import save_file
 from torch import Tensor
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
@@ -18,12 +24,12 @@ from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.stepper import Stepper, add_floats_over_ranks
 
-from . import adapters
 from .case import targets
 from .data import MODEL, load
 from .estimates import FORMULA, model_flops_per_token, predict_peak_bytes
 from .mmlu import plan_scoring
 from .mmlu.scoring import score
+from .model import ADAPTER
 from .model import build as build_model
 
 if TYPE_CHECKING:
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from .case import LlamaRecipe
     from .data import Loaded
     from .mmlu.scoring import MmluResult
+    from .model import LlamaLora
 
 ADAPTERS = "adapters"  # folder among the run's artifacts
 
@@ -161,7 +168,7 @@ class LlamaJob:
         """Write the adapters in peft's format."""
         pretrained = self.recipe.init == "pretrained"
         base = str(self.context.data_dir / MODEL) if pretrained else "random"
-        adapters.save(self.model, folder / ADAPTERS, base)
+        save_adapters(self.model, folder / ADAPTERS, base)
 
     def model_flops(self, counts: Counts) -> float:
         recipe = self.recipe
@@ -183,13 +190,82 @@ class LlamaJob:
             "flops_formula": FORMULA,
             "init": recipe.init,
             "kernels": self.model.kernels.used("cross_entropy"),
-            "optimisation": adapters.described(self.model),
+            "optimisation": described(self.model),
             "parallel": parallel,
             "strategy": strategy if self.context.world_size > 1 else None,
             "predicted_peak_bytes": predicted.total,
             "documents": self.data.train.num_documents,
             "skipped_steps": self.stepper.skipped_steps(),
         }
+
+
+# The fields of the configuration that the published page prints, in its order.
+SHOWN = (
+    "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",
+    "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias",
+    "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern",
+)  # fmt: skip
+
+
+def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
+    """Write the adapters and their configuration into ``folder``; every rank must call it.
+
+    Only rank 0 writes. The weights get their final name when they are complete.
+
+    Args:
+        base: name or path of the frozen model, recorded for loading the adapters.
+    """
+    state = {name: _whole(value) for name, value in _adapters(model).items()}
+    if dist.is_initialized() and dist.get_rank() > 0:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    staging = folder / f".{SAFETENSORS_WEIGHTS_NAME}.writing"
+    save_file(state, staging, metadata={"format": "pt"})
+    staging.rename(folder / SAFETENSORS_WEIGHTS_NAME)
+    settings = _settings(model)
+    finished = LoraConfig(**{
+        **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
+        "base_model_name_or_path": base,
+        "inference_mode": True,  # peft loads them for training only on request
+    })  # fmt: skip
+    finished.save_pretrained(str(folder))
+
+
+def described(model: LlamaLora) -> dict[str, str]:
+    """Return the adaptation scheme, the library that implements it, and its configuration."""
+    settings = _settings(model)
+    shown = []
+    for name in SHOWN:
+        value: Any = getattr(settings, name)
+        if name == "target_modules":
+            value = sorted(value)
+        elif name == "task_type":
+            value = str(getattr(value, "value", value))
+        shown.append(f"{name}={value!r}")
+    return {
+        "scheme": "lora",
+        "implementer": f"peft {peft.__version__}",
+        "details": f"LoraConfig({', '.join(shown)})",
+    }
+
+
+def _settings(model: LlamaLora) -> LoraConfig:
+    return model.peft.peft_config[ADAPTER]
+
+
+def _adapters(model: LlamaLora) -> dict[str, Tensor]:
+    # Pass the state: otherwise peft would collect the frozen weights too.
+    trained = {name: x for name, x in model.peft.named_parameters() if x.requires_grad}
+    found: dict[str, Tensor] = get_peft_model_state_dict(
+        model.peft, state_dict=trained, save_embedding_layers=False
+    )
+    return found
+
+
+def _whole(value: Tensor) -> Tensor:
+    """Return a tensor on the host, gathered if it is sharded over ranks."""
+    plain = value.full_tensor() if isinstance(value, DTensor) else value
+    return plain.detach().to("cpu").contiguous()
 
 
 build = LlamaJob

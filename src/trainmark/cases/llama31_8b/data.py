@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trainmark.spec import RankMemory
 
-    from .recipe import Llama31Recipe
+    from .case import Llama31Recipe
 
 LAYOUT = "megatron-indexed"
 INDICES = "indices"  # subfolder of a data folder for what was computed from it

@@ -1,5 +1,5 @@
 """The figures of this case beside those of every case."""
 
-from trainmark.train.causal_flops import compute
+from trainmark.train.step_memory import causal_mfu as compute
 
 __all__ = ["compute"]

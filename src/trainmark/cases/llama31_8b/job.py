@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.data.sampling import Splits
     from trainmark.protocols import JobContext
 
-    from .recipe import Llama31Recipe
+    from .case import Llama31Recipe
 
 
 def load_data(context: JobContext) -> Splits:

@@ -16,14 +16,14 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from trainmark.train.blocks import compile_each, cut, recompute, to_fp8
 
-from .recipe import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
+from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from trainmark.train.kernels import Kernels
 
-    from .recipe import Llama31Recipe
+    from .case import Llama31Recipe
 
 # NeMo 2.1, llm/gpt/model/llama.py, Llama31Config; projections back into the residual stream are
 # divided by sqrt(2 x layers), as Megatron's scaled_init_method_normal.

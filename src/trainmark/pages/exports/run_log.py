@@ -52,8 +52,8 @@ def to_mlperf(record: Record, folder: Path) -> str:
             remedy="export the log of a run that was not interrupted, or --to perflog",
         )  # fmt: skip
     lines, case = LINES["mlperf"], record.plan.case
-    if case in cases.names() and cases.has_part(case, "export"):
-        own = cases.part(case, "export").mlperf(record.plan.recipe)
+    if case in cases.names() and (ruleset := cases.load(case).mlperf):
+        own = ruleset(record.plan.recipe)
         entries = [{"key": key, "text": value} for key, value in own.items()]
         lines = {**lines, "launch": [*lines["launch"], *entries]}
     return _lines(lines, ":::MLLOG", _mlperf, record, folder)

@@ -1,7 +1,8 @@
 """The data folder: its splits, the check before a run, and the load on a rank.
 
-Owns the choice of form and the content id. The check reads with the functions of the load, so
-what passed it cannot surprise a rank. No torch.
+Owns the choice of form, the content id, where a checkpoint lies and whether it fits a model, so
+that the launcher refuses what a rank could not load. The check reads with the functions of the
+load, so what passed it cannot surprise a rank. No torch.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.splits import Form, Layout, find_layout
+from trainmark.data.model_folder import ModelWeights, StoredTensor
+from trainmark.data.splits import Form, Layout, find_layout, readable, refuse_unreadable
+from trainmark.errors import DataError
 from trainmark.spec import DataFacts
+from trainmark.train.checkpoints import stored_weights
 from trainmark.train.step_memory import (
     Prediction,
     Transformer,
@@ -22,11 +26,12 @@ from trainmark.train.step_memory import (
 from .generated import BEST_ACCURACY, generate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from trainmark.spec import RankMemory
 
-    from ..case import GlmRecipe
+    from ..case import GlmRecipe, GlmShape
     from .examples import Examples
 
 
@@ -129,7 +134,6 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
         DataError: the first fault found, with file, line or sample, rule and way out.
     """
     from .passages import digest_of, vocabulary_file
-    from .weights import check_weights
 
     layout = find_layout(folder, (JSONL, HDF5), rule=RULE, remedy=PREPARE)
     loaded = _load(layout, folder, recipe)
@@ -155,3 +159,97 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
     refuse_too_little(
         lambda other: predict(other, world_size, choices=choices, tokens=tokens), recipe, memory
     )
+
+
+LATEST = "latest_checkpointed_iteration.txt"
+ORIGINAL = "mp_rank_00_model_states.pt"
+CHECKPOINT_RULE = f"a checkpoint is a folder with {LATEST} and <iteration>/{ORIGINAL}"
+CHECKPOINT_REMEDY = (
+    "put GLM-large's checkpoint there, or add init=random, which is labelled performance-only"
+)
+FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
+WORDS = "word_embeddings.weight"
+POSITIONS = (
+    "transformer.position_embeddings.weight",
+    "transformer.block_position_embeddings.weight",
+)
+LAYERS = "transformer.layers."
+
+
+def find_checkpoint(folder: Path) -> Path:
+    """Return the file with the weights, in ``folder`` or in its only folder that has some.
+
+    Raises:
+        DataError: there is no checkpoint, several, or one split over several files.
+    """
+    found = [place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()]
+    if len(found) != 1:
+        what = f"{len(found) or 'no'} checkpoints"
+        raise DataError(what, where=str(folder), rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY)
+    with readable(found[0], rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY):
+        file = found[0].parent / found[0].read_text(errors="replace").strip() / ORIGINAL
+    others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
+    if others[1:]:
+        raise DataError(
+            f"the weights are cut over {', '.join(others)}", where=str(file.parent),
+            rule=f"they lie in {ORIGINAL} alone",
+            remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
+        )  # fmt: skip
+    refuse_unreadable(file, rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY)
+    return file
+
+
+def expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every parameter of a model of these sizes."""
+    hidden_size = shape.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {WORDS: (shape.vocab_size, hidden_size)}
+    shapes |= dict.fromkeys(POSITIONS, (shape.max_positions + 1, hidden_size))
+
+    def add(name: str, out: int, into: int | None = None) -> None:
+        shapes[f"{name}.weight"] = (out,) if into is None else (out, into)
+        shapes[f"{name}.bias"] = (out,)
+
+    for number in range(shape.num_layers):
+        layer = f"{LAYERS}{number}"
+        add(f"{layer}.input_layernorm", hidden_size)
+        add(f"{layer}.attention.query_key_value", 3 * hidden_size, hidden_size)
+        add(f"{layer}.attention.dense", hidden_size, hidden_size)
+        add(f"{layer}.post_attention_layernorm", hidden_size)
+        add(f"{layer}.mlp.dense_h_to_4h", 4 * hidden_size, hidden_size)
+        add(f"{layer}.mlp.dense_4h_to_h", hidden_size, 4 * hidden_size)
+    add("transformer.final_layernorm", hidden_size)
+    return shapes
+
+
+def match_weights(
+    found: Iterable[StoredTensor], shapes: dict[str, tuple[int, ...]], file: Path
+) -> dict[str, StoredTensor]:
+    """Return the stored tensor of every parameter, by the parameter's name.
+
+    A checkpoint may hold more, and position tables of another length, but no further layers.
+
+    Raises:
+        DataError: a weight is missing, there twice, of another shape or no floating-point
+            numbers, or there are more layers.
+    """
+    weights = ModelWeights(
+        model="a GLM of the recipe's sizes", shapes=shapes, remedy=FITTING,
+        wrappers=("module.", "model."), any_rows=POSITIONS,
+        unused=lambda name: not name.startswith(LAYERS),
+    )  # fmt: skip
+    return weights.match(found, where=file)
+
+
+def check_weights(folder: Path, shape: GlmShape) -> Path:
+    """Check names and shapes of a folder's checkpoint; return its file. No number is read.
+
+    Raises:
+        DataError: none is found, it is not readable, or it holds the weights of another model.
+    """
+    file = find_checkpoint(folder)
+    match_weights(
+        stored_weights(file, rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY),
+        expected_shapes(shape),
+        file,
+    )
+    return file
