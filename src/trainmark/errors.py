@@ -104,7 +104,7 @@ class RunError(Exception):
     """A run that started and failed.
 
     Args:
-        code: what happened; ``results.messages`` has its sentences.
+        code: what happened; ``record.messages`` has its sentences.
         args: the values in them.
     """
 

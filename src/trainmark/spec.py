@@ -38,7 +38,7 @@ class Text:
 class Message:
     """A reason, note, finding or cause as a code with arguments.
 
-    Records, events and plans contain messages; ``results.messages`` has the sentence of each
+    Records, events and plans contain messages; ``record.messages`` has the sentence of each
     code in both languages. The sentences of a case's own codes are in the ``messages.toml``
     beside its ``case.py``, or in ``Case.messages``.
     """

@@ -20,7 +20,7 @@ NAMED = 3  # parameters named in a message; the events have all
 
 
 class Digest(Protocol):
-    """See ``training.parameters.TensorDigest``."""
+    """See ``train.parameters.TensorDigest``."""
 
     def sample(self) -> bytes:
         """Return the bytes of a few elements."""
@@ -30,7 +30,7 @@ class Digest(Protocol):
 
 
 class Gradients(Protocol):
-    """See ``training.parameters.GradientWatch``."""
+    """See ``train.parameters.GradientWatch``."""
 
     @property
     def finished(self) -> bool:

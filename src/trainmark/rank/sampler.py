@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 IPMI_INTERVAL_S = 10.0  # a controller may take a second to answer
 HANGS_AFTER_S = 10.0
-PLAN_FILE = "plan.json"  # as in planning.plan, whose import takes longer than all else here
+PLAN_FILE = "plan.json"  # as in plan.plan, whose import takes longer than all else here
 _LAST_READING_S = 1.5  # less than the launcher's patience
 _LOWEST_PRIORITY = 19
 _LONGEST_NAME = 200

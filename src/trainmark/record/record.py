@@ -192,7 +192,7 @@ Grade = Literal["usable", "noisy", "do_not_quote"]
 
 
 class Trust(Frozen):
-    """How far the figures can be trusted, and why; ``results.trust`` has the rule."""
+    """How far the figures can be trusted, and why; ``record.trust`` has the rule."""
 
     grade: Grade
     reasons: list[Message]
@@ -264,9 +264,9 @@ class Record(Frozen):
     extra: dict[str, Any]
     labels: list[str]
     findings: list[Message] = Field(
-        description="what makes the figures doubtful, with its arithmetic; see results.messages"
+        description="what makes the figures doubtful, with its arithmetic; see record.messages"
     )
-    notes: list[Message] = Field(description="code and arguments; see results.messages")
+    notes: list[Message] = Field(description="code and arguments; see record.messages")
     evidence: list[Evidence]
     verification: Verification = Field(
         default="unverified", description="what a check of its evidence found; never in record.json"
