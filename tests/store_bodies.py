@@ -53,7 +53,7 @@ def add_records(where: str, folder: Path, name: str, count: int, written: Connec
     index = Index(where)
     for number in range(count):
         path = write(folder / f"{name}-{number}", document(f"{name}-{number}"))
-        index.take([str(path.relative_to(where) if index.folder else path)])
+        index.take([str(path.relative_to(where))])
         written.send(path.name)
 
 

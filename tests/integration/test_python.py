@@ -74,7 +74,7 @@ def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: 
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
         "import json, sys, trainmark\n"
-        "heavy = {'torch', 'pydantic', 'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'typer'}\n"
+        "heavy = {'torch', 'pydantic', 'numpy', 'pandas', 'pyarrow', 'sqlite3', 'typer'}\n"
         "print(json.dumps([sorted(heavy & sys.modules.keys()), dir(trainmark)]))\n"
         "trainmark.run\n"
         "print('torch' in sys.modules, hasattr(trainmark, 'no_such_name'))\n"

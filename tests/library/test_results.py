@@ -103,7 +103,10 @@ def test_a_store_without_runs_is_listed_as_that(cli, tmp_path):
 
 @pytest.mark.parametrize(
     ("package", "words", "extra"),
-    [("sqlalchemy", ["results"], "library"), ("starlette", ["serve", "--port", "0"], "server")],
+    [
+        ("markdown_it", ["import", "."], "library"),
+        ("starlette", ["serve", "--port", "0"], "server"),
+    ],
 )
 def test_a_verb_whose_extra_is_missing_names_it(package, words, extra, tmp_path):
     script = (

@@ -25,7 +25,7 @@ def many(tmp_path_factory):
             started=f"2026-11-01T0{number}:00:00+00:00", labels=["odd"] if number % 2 else [],
             steps__steady=(True, False, None, True)[number],
             environment__packages={"torch": f"2.{11 + number}.0+cpu"},
-            figures={"p_core": value, "own": value and -value},
+            figures={"p_core": value, "own": 1.0},
         )  # fmt: skip
         write(folder / f"r{number}", made)
     return opened(folder)
@@ -37,7 +37,7 @@ def many(tmp_path_factory):
         ("", "3210"), ("case=toy", "20"), ("case!=toy", "31"), ("case~PT_", "31"),
         ("case~%y", "31"), ("case~t%", ""), ("p_core>80.5", "30"), ("p_core>=8.05e1", "310"),
         ("p_core!=100", "31"),
-        ("own<-90", "30"), ("nproc=2", "1"), ("steady=true", "30"), ("steady!=true", "1"),
+        ("nproc=2", "1"), ("steady=true", "30"), ("steady!=true", "1"),
         ("labels=odd", "31"), ("torch~2.13", "2"), ("started_utc>=2026-11-01T01:00", "321"),
         ("started_utc<2026-11-01T01:00", "0"), ("case>a", "20"),
         ("case=toy p_core<1000", "0"),
@@ -51,14 +51,15 @@ def test_filters_find_the_runs_that_meet_all_of_them(many, words, runs):
 
 def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
     assert listing(many, columns=["run_id"], sort="p_core").rows == [["r1"], ["r0"], ["r3"], ["r2"]]
-    found = listing(many, columns=["own", "p_core"], sort="-own", limit=2)
-    assert (found.total, found.rows) == (4, [[-80.5, 80.5], [-100.0, 100.0]])
+    found = listing(many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
+    assert (found.total, found.rows) == (4, [["r3", 120.0], ["r0", 100.0]])
 
 
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
         ("cas=toy", "did you mean case?"),
+        ("own=1", "unknown key"),
         ("p_core>fast", "numbers have"),
         ("steady=perhaps", "true or false"),
         ("distilbert_sst2", "not a filter"),
@@ -68,17 +69,6 @@ def test_what_is_no_filter_is_refused_with_the_way_out(many, word, reason):
     with pytest.raises(UsageError) as refused:
         listing(many, [word])
     assert reason in str(refused.value)
-
-
-def test_an_export_has_the_figures_of_all_runs_and_no_column_twice(tmp_path):
-    made = document("a")
-    own = {"value": 0.5, "unit": "s", "reason": None, "note": None}
-    made["figures"] |= dict.fromkeys(("path", "source", "steps", "own"), own)
-    write(tmp_path / "a", made)
-    found = listing(opened(tmp_path))
-    assert sorted(found.columns) == sorted(set(found.columns))
-    assert found.documents()[0]["steps"] == made["counts"]["steps"]
-    assert (found.columns[-1], found.heads[-1], found.units[-1]) == ("own", "own_s", "s")
 
 
 def test_the_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_path):
@@ -161,12 +151,9 @@ def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypa
 def test_stores_that_cannot_be_opened_are_refused(tmp_path):
     with pytest.raises(EnvironmentFault, match="trainmark run"):
         Index(str(tmp_path / "none"))
-    with pytest.raises(UsageError) as refused:
-        Index("postgresql://me:hidden@host:port/db")
-    assert "hidden" not in str(refused.value)
     (tmp_path / ".index").mkdir()
     (tmp_path / INDEX_FILE).write_bytes(b"SQLite format 3\x00" + b"\xff" * 8192)
-    with pytest.raises(EnvironmentFault, match="made anew from the records"):
+    with pytest.raises(EnvironmentFault, match="remove it"):
         Index(str(tmp_path))
 
 
@@ -174,21 +161,19 @@ def test_hostile_text_is_data(tmp_path):
     drop = "'; drop table runs; --"
     made = document(
         "x", case_key='"; --\x00', plan__case=drop, labels=["a\x00b", "%_\\"],
-        environment__cpu="x" * 10_000, figures={drop: 1.0, "x\x1b[31m": 2.0},
+        environment__cpu="x" * 10_000,
     )  # fmt: skip
     write(tmp_path / drop, made)
     assert listed(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"
     assert listed(tmp_path, "case~' OR 1=1") == ""
-    (run,) = listing(Index(str(tmp_path))).documents()
-    assert (run[drop], run["x\\u001b[31m"]) == (1.0, 2.0)
 
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
     names = acknowledged(str(tmp_path), tmp_path)
     index = Index(str(tmp_path))
-    with index.reading() as connection:
-        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+    with index.opened() as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     found = listing(index, columns=["run_id"])
     assert {run_id for (run_id,) in found.rows} >= names
     assert len({run_id for (run_id,) in found.rows}) == found.total

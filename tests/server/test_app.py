@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from starlette.testclient import TestClient
 
 from store_bodies import document, write
-from trainmark.errors import UsageError
 from trainmark.pages.site import writing
 from trainmark.server import serving
 from trainmark.server.app import create_app
@@ -33,8 +31,6 @@ def test_the_site_is_served_and_follows_the_store(served, runs):
 def test_what_comes_before_the_first_pages_are_written_is_asked_to_wait(runs):
     answer = TestClient(create_app(Settings(store=str(runs)))).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    with pytest.raises(UsageError, match="two folders"):
-        create_app(Settings(store=str(runs), data=runs / "uploads"))
 
 
 def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):

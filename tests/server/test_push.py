@@ -146,14 +146,14 @@ def test_who_may_not_is_told_before_the_body_is_read(server):
 
 def test_tokens_are_made_listed_and_revoked_by_the_program(tmp_path, monkeypatch, capfd):
     token = ("serve", "token")
-    assert ends(monkeypatch, *token, "make", "a", "--data", tmp_path) == 0
+    assert ends(monkeypatch, *token, "make", "a", "--store", tmp_path) == 0
     secret = capfd.readouterr().out.strip()
-    words = ("make", "b", "--expires", "2999-01-01", "--data", tmp_path)
+    words = ("make", "b", "--expires", "2999-01-01", "--store", tmp_path)
     assert ends(monkeypatch, *token, *words) == 0
-    assert ends(monkeypatch, *token, "revoke", "a", "--data", tmp_path) == 0
+    assert ends(monkeypatch, *token, "revoke", "a", "--store", tmp_path) == 0
     capfd.readouterr()
-    assert ends(monkeypatch, *token, "list", "--data", tmp_path) == 0
+    assert ends(monkeypatch, *token, "list", "--store", tmp_path) == 0
     out = capfd.readouterr().out
     assert secret not in out
     assert out.split() == ["b", "expires", "2999-01-01"]
-    assert ends(monkeypatch, *token, "list", "--data", tmp_path / "nothing") == 2
+    assert ends(monkeypatch, *token, "list", "--store", tmp_path / "nothing") == 2

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from bundles import packed, recorded
 from trainmark.library import bundle
-from trainmark.server import uploads
+from trainmark.server import serving, uploads
 from trainmark.server.app import create_app
 from trainmark.server.serving import Settings, Tokens
 
@@ -68,17 +68,6 @@ def test_a_bundle_is_stored_once_under_the_digest_of_its_bytes(store, start, sen
     assert listed(client) == []
 
 
-def test_a_database_takes_uploads_into_a_folder_beside_it(tmp_path):
-    data, store = tmp_path / "data", f"sqlite:///{tmp_path}/index.sqlite"
-    data.mkdir()
-    client = TestClient(create_app(Settings(store=store, data=data)))
-    headers = ZIP | {"Authorization": f"Bearer {Tokens(data).make('lab')}"}
-    file = packed(tmp_path, "a-1")
-    answer = client.post("/api/runs", content=file.read_bytes(), headers=headers)
-    assert answer.status_code == 201
-    assert listed(client) == ["a-1"]
-
-
 def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
     client = start()
     assert send(client, packed(tmp_path, "a-1")).status_code == 201
@@ -123,13 +112,13 @@ def test_what_is_no_bundle_is_refused_without_a_trace_of_it(store, start, send, 
     assert left(store) == []
 
 
-def test_who_has_no_token_for_it_is_refused(store, start, tmp_path):
+def test_who_has_no_token_for_it_is_refused(store, start, tmp_path, monkeypatch):
     client, file = start(), packed(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
-    url = f"sqlite:///{tmp_path}/index.sqlite"  # a server without a folder
-    alone = TestClient(create_app(Settings(store=url)))
+    monkeypatch.setattr(serving, "state", lambda _: tmp_path / "none")  # it cannot be written
+    alone = TestClient(create_app(Settings(store=str(store))))
     assert alone.post("/api/runs").status_code == 403
 
 

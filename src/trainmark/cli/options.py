@@ -26,9 +26,7 @@ Assignments = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no remarks.")]
-Store = Annotated[
-    str | None, typer.Option(help="Folder of runs, or URL of a database; default: ./runs.")
-]
+Store = Annotated[str | None, typer.Option(help="Folder of runs; default: ./runs.")]
 
 
 def _not_stdout(output: Path | None) -> Path | None:

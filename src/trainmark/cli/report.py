@@ -34,7 +34,7 @@ EXAMPLES = {
   trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results torch~2.13 --columns path,p_core,MFU
-  trainmark results add /mnt/others/runs published.md --store postgresql://team@host/results
+  trainmark results add /mnt/others/runs published.md --store /srv/runs
   trainmark results rebuild                               the index anew from the records
 """,
 }
@@ -160,6 +160,6 @@ def results(
         if found.rows:
             typer.echo(display.listing_table(found))
         else:
-            say_remark(f"no run in {index.folder or index.name} meets the filters")
+            say_remark(f"no run in {index.folder} meets the filters")
         for line in display.listing_remarks(found, unread(index), lang):
             say(line, err=True)

@@ -18,24 +18,18 @@ EXAMPLES = {
     "serve": """\
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
-  trainmark serve --store postgresql://team@host/results --data /var/lib/trainmark
   trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
   trainmark serve token make ci --expires 2027-01-01
 """,
     "token": """\
-  trainmark serve token make team --data /var/lib/trainmark
+  trainmark serve token make team --store /srv/runs
   trainmark serve token list
   trainmark serve token revoke ci
 """,
     "site": """\
   trainmark site runs -o public                    pages for any web host
-  trainmark site postgresql://team@host/results -o public
 """,
 }
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Folder of tokens and uploads of a database; a folder of runs has its own."),
-]
 
 
 def serve(
@@ -43,7 +37,6 @@ def serve(
     store: Store = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
-    data: Data = None,
     quiet: Quiet = False,
 ) -> None:
     """Serve the results of a store: pages, JSON, uploads."""
@@ -53,7 +46,7 @@ def serve(
     from trainmark.server.serving import Settings, bound, run
 
     listening = bound(host, port)
-    app = create_app(Settings(store=store, data=data))
+    app = create_app(Settings(store=store))
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
         say_remark(
@@ -81,16 +74,16 @@ def token(
     expires: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day it is invalid (UTC).")
     ] = None,
-    data: Data = None,
+    store: Store = None,
 ) -> None:
     """Make a token and print it, this once; list tokens; revoke one."""
     from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.server.serving import Tokens
 
-    folder = data or Path(os.environ.get(VARIABLE) or RUNS_DIR)
+    folder = Path(store or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
-        remedy = "name what the server has as --data, or its folder of runs: --data FOLDER"
+        remedy = "name the server's folder of runs: --store FOLDER"
         raise EnvironmentFault("no such folder", where=str(folder), remedy=remedy)
     if (verb == "list") == bool(name):
         raise UsageError(f"token {verb} {name}", rule="make NAME, list, revoke NAME")
@@ -106,7 +99,7 @@ def token(
 
 
 def site(
-    store: Annotated[str, typer.Argument(help="Folder of runs, or URL of a database.")],
+    store: Annotated[str, typer.Argument(help="Folder of runs.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder to write; a site in it is replaced.")
     ],

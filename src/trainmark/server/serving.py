@@ -164,14 +164,12 @@ class Settings:
     """Settings of one server.
 
     Args:
-        store: folder of runs or URL of a database, as ``Index`` takes it.
-        data: folder of tokens and uploads of a database; a folder of runs is its own.
+        store: folder of runs, as ``Index`` takes it; it has the tokens and uploads too.
         max_upload_bytes: size of the largest bundle.
         refresh_s: seconds between two looks at the store's folder.
     """
 
     store: str | None = None
-    data: Path | None = None
     max_upload_bytes: int = 256 << 20
     refresh_s: float = 3.0
 
@@ -180,7 +178,6 @@ class Serving:
     """The shared state of one server; ``data`` is None where nothing can be uploaded.
 
     Raises:
-        UsageError: not a store.
         EnvironmentFault: the store cannot be reached.
     """
 
@@ -188,14 +185,8 @@ class Serving:
         self.settings = settings
         self.index = Index(settings.store)
         self.index.refresh()
-        top = self.index.folder
-        if top is not None and settings.data is not None:
-            rule = "--data goes with a database; a folder of runs takes its uploads itself"
-            raise UsageError("two folders", where=str(settings.data), rule=rule)
-        self.data = top or settings.data
+        self.data: Path | None = self.index.folder
         try:
-            if self.data is None:
-                raise PermissionError
             self.site = state(self.data) / "site"
             shutil.rmtree(self.site.parent / INCOMING, ignore_errors=True)  # of a killed server
             (self.site.parent / INCOMING).mkdir()

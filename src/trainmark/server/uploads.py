@@ -46,7 +46,9 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
             or the disk is full.
     """
     if serving.data is None or serving.tokens is None:
-        raise Refused(403, "this server takes no uploads", remedy="start it with --data FOLDER")
+        raise Refused(
+            403, "this server takes no uploads", remedy="let it write into its folder of runs"
+        )
     given = request.headers.get("authorization")
     token = await run_in_threadpool(serving.tokens.admitted, given)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:

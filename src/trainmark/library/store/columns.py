@@ -96,10 +96,10 @@ KINDS: dict[str, Any] = (
 
 # Of a result, besides the columns of records: ``path`` is relative to the store's folder, or
 # absolute; ``source`` is what it was added with, empty for the folder's own; ``kind`` is record,
-# row (figures that others printed) or unread.
+# row (figures that others printed) or unread, with the ``reason`` as JSON.
 _OTHERS: dict[str, type] = (
     dict.fromkeys(("source", "path", "kind", "configuration", "notes", "work", "comparable"), str)
-    | dict.fromkeys(("torch", "driver", "cpu"), str)
+    | dict.fromkeys(("torch", "driver", "cpu", "reason"), str)
     | dict.fromkeys(("line", "bytes", "mtime_ns", "world"), int)
 )
 INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
@@ -147,20 +147,16 @@ def of_row(row: Row) -> dict[str, Any]:
 def of_unread(reason: Message) -> dict[str, Any]:
     """Return what the index holds of a file, or a line of one, that cannot be read."""
     args = {key: _text(x) if isinstance(x, str) else x for key, x in reason.args.items()}
-    return {"kind": "unread", "more": {"reason": {"code": reason.code, "args": args}}}
+    told = to_json({"code": reason.code, "args": args}).decode()
+    return {"kind": "unread", "reason": told}
 
 
 def _stored(
     made: dict[str, Any], found: Mapping[str, FigureEntry] | Mapping[str, Reading]
 ) -> dict[str, Any]:
-    """Return a row with its figures, and with text that any database takes."""
+    """Return a row with its figures of all cases, and with text that any database takes."""
     made |= {name: figure.value for name, figure in found.items() if name in FIGURES}
-    made = {key: _text(value) if isinstance(value, str) else value for key, value in made.items()}
-    own = {
-        _text(name): [figure.value, _text(figure.unit)] for name, figure in found.items()
-        if name not in INDEXED and figure.value is not None
-    }  # fmt: skip
-    return made | {"more": {"figures": own}}
+    return {key: _text(value) if isinstance(value, str) else value for key, value in made.items()}
 
 
 def _digest(value: Any) -> str:

@@ -7,31 +7,26 @@ Values reach the database as parameters only.
 
 from __future__ import annotations
 
-import operator
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
 from trainmark.errors import UsageError, nearest
-from trainmark.library.store.columns import COLUMNS, column_name
-from trainmark.library.store.index import RUNS
+from trainmark.library.store.columns import COLUMNS, INDEXED, column_name
+from trainmark.library.store.index import TABLE
 from trainmark.record.figures import FIGURES
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trainmark.library.store.index import Index
 
-_WORD = re.compile(r'([^=!~<>\s"]+)(!=|>=|<=|=|~|>|<)(.+)', re.DOTALL)
+_WORD = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
 _LISTED = (*COLUMNS, "path", "kind", "configuration", "world", "work", *FIGURES)
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge, "<": operator.lt,
-    "<=": operator.le,
-}  # fmt: skip
+_KEYS = {"id": int, **INDEXED}
 
 
 @dataclass(slots=True)
@@ -67,70 +62,63 @@ def listing(
     """Return the runs that meet all filters.
 
     Args:
-        columns: keys; None: those of an export, with all figures that any of the runs has.
+        columns: keys; None: those of an export.
         sort: a key, after ``-`` from the greatest; runs without a value come last.
 
     Raises:
         UsageError: an unknown key, or not a filter.
     """
     keys = list(_LISTED if columns is None else columns)
-    with index.reading() as connection:
-        met = sa.and_(RUNS.c.kind != "unread", *(_condition(connection, word) for word in words))
-        by = _value(connection, sort.removeprefix("-"))
-        order = (by.desc() if sort.startswith("-") else by).nulls_last()
-        shown = [_value(connection, key).label(None) for key in keys]
-        # The figures of cases' own are text to be parsed, row by row.
-        more = RUNS.c.more if columns is None or {*keys} - {*RUNS.c.keys()} else sa.null()
-        asked = sa.select(*shown, more, RUNS.c.final_result_unit).where(met).order_by(
-            order, RUNS.c.started_utc.desc().nulls_last(), RUNS.c.path, RUNS.c.line
-        )  # fmt: skip
-        found = connection.execute(asked.limit(limit)).all()
-        total = len(found)
-        if limit is not None:
-            total = connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(met)) or 0
-    owns = [(more or {}).get("figures", {}) for *_, more, _ in found]
+    shown = ", ".join(map(_column, [*keys, "final_result_unit"]))
+    by = f"{_column(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
+    conditions, values = ["kind != 'unread'"], []
+    for word in words:
+        condition, value = _condition(word)
+        conditions.append(condition)
+        values.append(value)
+    met = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
+    order = f"{by} NULLS LAST, started_utc DESC NULLS LAST, path, line"
+    with index.opened() as connection:
+        asked = f"SELECT {shown} {met} ORDER BY {order} LIMIT ?"
+        found = connection.execute(asked, [*values, -1 if limit is None else limit]).fetchall()
+        total = connection.execute(f"SELECT count(*) {met}", values).fetchone()[0]
     units = {spec.name: spec.unit for spec in FIGURES.values()}
-    units |= {name: unit for figures in owns for name, (_, unit) in figures.items()}
     of_cases = {unit for *_, unit in found if unit}  # of the final result
     units["final_result"] = of_cases.pop() if len(of_cases) == 1 else ""
-    own = sorted({name for figures in owns for name in figures} if columns is None else ())
     rows = [
-        [*row, *(figures.get(name, [None])[0] for name in own)]
-        for (*row, _, _), figures in zip(found, owns, strict=True)
+        [
+            index.place(value) if key == "path" else value
+            for key, value in zip(keys, row, strict=False)
+        ]
+        for row in found
     ]
-    for at in (at for at, key in enumerate(keys) if key == "path"):
-        for row in rows:
-            row[at] = index.place(row[at])
-    keys += own
     heads = [column_name(key, units.get(key, ""), FIGURES.get(key)) for key in keys]
     return Listing(total, keys, heads, [units.get(key, "") for key in keys], rows)
 
 
 def unread(index: Index) -> list[tuple[str, int, Message]]:
     """Return what could not be read: path, line (0: the whole file), and the reason."""
-    asked = sa.select(RUNS.c.path, RUNS.c.line, RUNS.c.more).where(RUNS.c.kind == "unread")
-    with index.reading() as connection:
-        found = connection.execute(asked.order_by(RUNS.c.path, RUNS.c.line)).all()
-    return [(index.place(path), line, Message(**more["reason"])) for path, line, more in found]
+    asked = f"SELECT path, line, reason FROM {TABLE} WHERE kind = 'unread' ORDER BY path, line"
+    with index.opened() as connection:
+        found = connection.execute(asked).fetchall()
+    return [
+        (index.place(path), line, Message(**json.loads(reason))) for path, line, reason in found
+    ]
 
 
-def _value(connection: sa.Connection, key: str) -> Any:
-    """Return the column that a key is, or the figure of a case's own.
+def _column(key: str) -> str:
+    """Return the name of the column that a key is, in SQL.
 
     Raises:
         UsageError: it is none, naming the nearest one.
     """
-    if key in RUNS.c and key != "more":
-        return RUNS.c[key]
-    own = RUNS.c.more["figures", key, 0].as_float()
-    known = sa.select(RUNS.c.id).where(own.is_not(None)).limit(1)
-    if '"' in key or connection.scalar(known) is None:
-        raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, [*RUNS.c.keys()]))
-    return own
+    if key not in _KEYS:
+        raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, [*_KEYS]))
+    return f'"{key}"'
 
 
-def _condition(connection: sa.Connection, word: str) -> Any:
-    """Return the condition that a word is.
+def _condition(word: str) -> tuple[str, str | float | bool]:
+    """Return the condition that a word is, in SQL, and its parameter.
 
     Raises:
         UsageError: not a filter, an unknown key, or a value or operator not of the key's type.
@@ -140,19 +128,19 @@ def _condition(connection: sa.Connection, word: str) -> Any:
         what, remedy = f"not a filter: {word[:80]!r}", "name a folder with --store"
         raise UsageError(what, where="filter", rule=_RULE, remedy=remedy)
     key, sign, value = parts.groups()
-    column, given = _value(connection, key), None
-    kind = column.type.python_type
+    column, kind = _column(key), _KEYS[key]
+    given: str | float | bool | None = None
     if kind is str:
         if sign == "~":
-            return column.icontains(value, autoescape=True)
+            return f"instr(lower({column}), lower(?))", value
         given = value
     elif kind is bool:
         rule = "= or != true or false"
         given = {"true": True, "false": False}.get(value) if sign in ("=", "!=") else None
     else:
         rule = "numbers have = != > >= < <=, in the unit of the record"
-        if sign != "~" and re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", value):
-            given = sa.literal(float(value), sa.Double())
+        if sign != "~" and re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", value):
+            given = float(value)
     if given is None:
         raise UsageError(f"{word!r} is not a comparison", where=word, rule=rule)
-    return _COMPARE[sign](column, given)
+    return f"{column} {sign} ?", given
