@@ -45,9 +45,7 @@ class FakeCard:
     busy_percent: int = 97
     set_mhz: int = 1980
     limit_mw: int = 700_000
-    ecc: bool | None = True
-    errors: int = 0
-    persistent: bool = True
+    persistent: bool | None = True
     lost: bool = False
 
 
@@ -102,7 +100,7 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
     told.nvmlDeviceGetComputeRunningProcesses = listed("computing")
     told.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
     told.nvmlSystemGetProcessName = process_name
-    told.NVML_CLOCK_SM, told.NVML_CLOCK_MEM, told.NVML_TEMPERATURE_GPU = 1, 2, 0
+    told.NVML_CLOCK_SM, told.NVML_TEMPERATURE_GPU = 1, 0
 
     def by_uuid(uuid: str) -> FakeCard:
         for card in cards:
@@ -124,8 +122,8 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
         raise NVMLError("Not Supported")
 
     told.nvmlDeviceGetHandleByUUID = by_uuid
-    told.nvmlDeviceGetClockInfo = lambda card, kind: {1: 1755, 2: 2619}[kind]
-    told.nvmlDeviceGetMaxClockInfo = lambda card, kind: {1: 1980, 2: 2619}[kind]
+    told.nvmlDeviceGetClockInfo = lambda card, kind: 1755
+    told.nvmlDeviceGetMaxClockInfo = lambda card, kind: 1980
     told.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
     told.nvmlDeviceGetEnforcedPowerLimit = lambda card: card.limit_mw
     told.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
@@ -136,7 +134,6 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
 
 def _put_state(told: Any, *, old: bool) -> None:
     """Add what monitors and examinations ask besides."""
-    told.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, told.NVML_VOLATILE_ECC = 1, 0
 
     def supported(value: Any) -> Any:
         if value is None:
@@ -154,9 +151,7 @@ def _put_state(told: Any, *, old: bool) -> None:
     )
     told.nvmlDeviceGetApplicationsClock = lambda card, kind: card.set_mhz
     told.nvmlDeviceGetDefaultApplicationsClock = lambda card, kind: 1980
-    told.nvmlDeviceGetEccMode = lambda card: [int(supported(card.ecc))] * 2
-    told.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: card.errors
-    told.nvmlDeviceGetPersistenceMode = lambda card: int(card.persistent)
+    told.nvmlDeviceGetPersistenceMode = lambda card: int(supported(card.persistent))
 
 
 def put_cards(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,21 +130,6 @@ def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None
     # Ten of 10, 4, 5, 10 ... take 67 ns, the next ten from 4 on take 61 ns.
     assert found.swing == pytest.approx(1 - 61 / 67)
     assert len(ends) == 40
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
-@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_a_limit_on_the_process_is_each_rank_s_and_not_the_machine_s(kind: str) -> None:
-    script = (
-        "import resource; from trainmark.devices.vendors.cpu import Cpu\n"
-        "before = Cpu().rank_memory(1).machine_bytes\n"
-        f"resource.setrlimit(resource.{kind}, (256 << 20, resource.RLIM_INFINITY))\n"
-        "one, two = Cpu().rank_memory(1), Cpu().rank_memory(2)\n"
-        "assert one.machine_bytes == two.machine_bytes == before\n"
-        "print(one.rank_bytes, two.rank_bytes)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert [int(word) for word in done.stdout.split()] == [256 << 20] * 2
 
 
 ROOMS = ("cli", "data", "judge", "launch", "pages", "plan", "record", "server", "train")

@@ -151,7 +151,6 @@ def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
     put_cards(monkeypatch, FakeCard(uuid="GPU-1"), FakeCard(uuid="GPU-2"))
     known = {
         "sm_clock_mhz": 1755, "sm_clock_max_mhz": 1980,
-        "memory_clock_mhz": 2619, "memory_clock_max_mhz": 2619,
         "power_w": pytest.approx(123.456), "power_limit_w": 700, "temperature_c": 41,
     }  # fmt: skip
     assert nvml.clocks("GPU-2") == known

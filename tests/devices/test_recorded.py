@@ -22,7 +22,7 @@ from trainmark.devices.vendors.iluvatar import parse_ixsmi
 from trainmark.devices.vendors.intel import parse_discovery, parse_dump
 from trainmark.devices.vendors.kunlunxin import parse_xpu_smi
 from trainmark.devices.vendors.metax import parse_mx_smi
-from trainmark.devices.vendors.mthreads import parse_mthreads_gmi, parse_mthreads_gmi_q
+from trainmark.devices.vendors.mthreads import parse_mthreads_gmi
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ PARSERS: dict[str, Parse] = {
     "amd-smi": parse_metric, "rocm-smi": parse_rocm_smi, "hy-smi": parse_hy_smi,
     "xpu-smi-kunlunxin": parse_xpu_smi, "npu-smi": parse_npu_smi, "cnmon": parse_cnmon,
     "ixsmi": parse_ixsmi,
-    "-q.txt": parse_mthreads_gmi_q, "mthreads-gmi": parse_mthreads_gmi, "mx-smi": parse_mx_smi,
+    "mthreads-gmi": parse_mthreads_gmi, "mx-smi": parse_mx_smi,
     "powermetrics": apple.parse,
 }  # fmt: skip
 

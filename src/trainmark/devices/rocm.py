@@ -169,9 +169,6 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         size = tool.size_bytes(first(f"{what} (b)"))
         return size if size is not None else tool.size_bytes(first(f"{what} (mib)"), unit="m")
 
-    def clock(which: str) -> float | None:
-        return tool.megahertz(str(first(f"{which} clock speed") or "").strip("() "))
-
     energy_uj = tool.number(first("accumulated energy (uj)"), most=1e20)
     # Some begin with an id on the bus instead of a name: 0x74a1.
     names = [str(first(key) or "") for key in ("card series", "device name", "card model")]
@@ -191,8 +188,7 @@ def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         memory_used_bytes=memory("vram total used memory"),
         memory_total_bytes=memory("vram total memory"),
         utilization_percent=tool.percent(first("gpu use (%)", "dcu use (%)", "hcu use (%)")),
-        clock_mhz=clock("sclk"),
-        memory_clock_mhz=clock("mclk"),
+        clock_mhz=tool.megahertz(str(first("sclk clock speed") or "").strip("() ")),
         energy_j=energy_uj / 1e6 if energy_uj else None,  # 0: the device has no counter
     )
 

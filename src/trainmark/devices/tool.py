@@ -201,13 +201,11 @@ def device(
     index: int,
     name: str | None,
     *,
-    uuid: str | None = None,
     temperature: str | None,
     power: str | None = None,
     memory: str,
     utilization: str | None,
     clock: str | None = None,
-    memory_clock: str | None = None,
 ) -> DeviceSample:
     """Return a device from what a tool printed of it.
 
@@ -222,14 +220,12 @@ def device(
     return DeviceSample(
         index=index,
         name=name or None,
-        uuid=uuid or None,
         temperature_c=temperature_c(temperature),
         power_w=watts(power),
         memory_used_bytes=used_bytes,
         memory_total_bytes=total_bytes,
         utilization_percent=percent(utilization),
         clock_mhz=megahertz(clock),
-        memory_clock_mhz=megahertz(memory_clock),
     )
 
 

@@ -59,7 +59,6 @@ class DeviceSample:
     memory_total_bytes: Bytes | None = None
     utilization_percent: Percent | None = None
     clock_mhz: Measured | None = None
-    memory_clock_mhz: Measured | None = None
     throttle_reasons: tuple[Word, ...] | None = None
     energy_j: Measured | None = None
 

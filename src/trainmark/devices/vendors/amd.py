@@ -125,7 +125,6 @@ def _metric(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         memory_total_bytes=_bytes(_at(fields, "mem_usage", "total_vram")),
         utilization_percent=tool.percent(_at(fields, "usage", "gfx_activity")),
         clock_mhz=tool.megahertz(_at(fields, "clock", "gfx_0", "clk")),
-        memory_clock_mhz=tool.megahertz(_at(fields, "clock", "mem_0", "clk")),
         throttle_reasons=_violations(limits),
         energy_j=energy_j or None,  # 0: the device has no counter
     )

@@ -80,12 +80,6 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and all(bool(mallopt(*item)) for item in options.items())
 
 
-def process_limits_bytes() -> list[int]:
-    """Return the memory limits of each process, as ``ulimit`` sets them."""
-    found = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    return [most for most in found if most != resource.RLIM_INFINITY]
-
-
 class Cpu:
     """Planning's view of the CPU; see ``Vendor``."""
 
@@ -106,10 +100,9 @@ class Cpu:
         return [model_name()]
 
     def rank_memory(self, nproc: int) -> RankMemory:
-        """Return an equal share of the machine's memory, or a lower limit per process."""
+        """Return an equal share of the machine's memory."""
         total_bytes = total_memory_bytes()
-        rank_bytes = min([total_bytes // nproc, *process_limits_bytes()])
-        return RankMemory(rank_bytes, machine_bytes=total_bytes)
+        return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse TF32 and device graphs, which no CPU has, and fp16 where it would be emulated."""

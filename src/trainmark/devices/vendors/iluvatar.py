@@ -22,8 +22,7 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
     """
     return known(text, (
         device(index, after(upper[0]), temperature=word(lower[0], 1), power=word(lower[0], 3),
-               memory=lower[1], utilization=lower[2], clock=word(upper[2], 0),
-               memory_clock=word(upper[2], 1))
+               memory=lower[1], utilization=lower[2], clock=word(upper[2], 0))
         for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
     ))  # fmt: skip
 

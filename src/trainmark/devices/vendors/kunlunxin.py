@@ -23,7 +23,7 @@ _MOST_W = 2000.0
 def parse_xpu_smi(text: str) -> list[DeviceSample]:
     """Return the devices in what ``xpu-smi -m`` prints: a line of fields for each.
 
-    Fields by place: 0 address, 2 number, 3 serial number, 4 temperature, 8 power, 9 clock, 17 and
+    Fields by place: 0 address, 2 number, 4 temperature, 8 power, 9 clock, 17 and
     18 memory used and in all, 19 utilisation, 21 product name in quotes. Memory is in MiB.
 
     Raises:
@@ -40,7 +40,6 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         found[number] = DeviceSample(
             index=0,
             name=field[21] or None,
-            uuid=field[3] or None,
             temperature_c=tool.temperature_c(field[4]),
             power_w=tool.watts(power if power is None or power <= _MOST_W else power / 1000),
             memory_used_bytes=tool.size_bytes(field[17], unit="m"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, after, device, known, lists, rows
+from trainmark.devices.tool import Command, device, known, lists
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _USED, _TOTAL = ("FB Memory Usage", "Used"), ("FB Memory Usage", "Total")
 
 
-def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
+def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     """Return the cards in the list of ``mthreads-gmi -q``.
 
     Raises:
@@ -23,27 +23,14 @@ def parse_mthreads_gmi_q(text: str) -> list[DeviceSample]:
     """
     return known(text, (
         device(
-            index, fields.get(("", "Product Name")), uuid=fields.get(("", "GPU UUID")),
+            index, fields.get(("", "Product Name")),
             temperature=fields.get(("Temperature", "GPU Current Temp")),
             power=fields.get(("Power Readings", "Power Draw")),
             memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
             utilization=fields.get(("Utilization", "Gpu")),
             clock=fields.get(("Clocks", "Graphics")),
-            memory_clock=fields.get(("Clocks", "Memory")),
         )
         for index, fields in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
-    ))  # fmt: skip
-
-
-def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
-    """Return the cards in the table of ``mthreads-gmi``, which tells neither power nor clocks.
-
-    Raises:
-        MonitorFault: there is none.
-    """
-    return known(text, (
-        device(index, after(upper[0]), temperature=lower[2], memory=upper[2], utilization=upper[2])
-        for index, (upper, lower) in enumerate(rows(text, r"^[0-9]+x\("))
     ))  # fmt: skip
 
 
@@ -65,10 +52,7 @@ class MThreads(TorchVendor):
     package = "torch_musa"
     module = "mtgpu"
     pci_vendor = 0x1ED5
-    commands = (
-        Command(("mthreads-gmi", "-q"), parse_mthreads_gmi_q),
-        Command(("mthreads-gmi",), parse_mthreads_gmi),
-    )
+    commands = (Command(("mthreads-gmi", "-q"), parse_mthreads_gmi),)
     # https://docs.gpustack.ai/latest/tutorials/running-inference-with-moorethreads-gpus and
     # https://github.com/flagos-ai/FlagTree/wiki/User-manual-for-mthreads, 2026-11-22
     container_needs = ContainerNeeds(

@@ -121,18 +121,11 @@ class Nvidia(TorchVendor):
         ``NvidiaDevice`` refuses a card or a precision that torch cannot do.
         """
         del recipe
-        usable, variable = self._usable(), os.environ.get(VISIBLE_DEVICES)
-        if nproc > 1 and any(card.is_slice for card in usable):
+        if nproc > 1 and any(card.is_slice for card in self._usable()):
             return Refusal(
                 f"{nproc} ranks on MIG slices: a process sees one slice, and NCCL joins slices "
                 "only as an experiment",
                 "use --nproc 1, or whole cards",
-            )
-        if nproc > len(usable) > 0 and variable is not None:
-            return Refusal(
-                f"{nproc} ranks need {nproc} devices, and {VISIBLE_DEVICES}={variable!r} leaves "
-                f"{len(usable)}",
-                f"use --nproc {len(usable)}, or name more devices in {VISIBLE_DEVICES}",
             )
         return None
 

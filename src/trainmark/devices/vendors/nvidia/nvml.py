@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from trainmark.protocols.monitor import Severity
 
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
-# Less is what the driver itself leaves in use; a process that computes takes more for its context.
-_UNSEEN_BYTES = 256 << 20
 _NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
 # Numbers of a card: the library's function, further arguments, unit of its answer.
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
     "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
     "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
-    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",), 1),
-    "memory_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_MEM",), 1),
     "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
     "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
     "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
@@ -37,13 +33,8 @@ _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
     "power_limit_default_w": ("nvmlDeviceGetPowerManagementDefaultLimit", (), 1e-3),
     "sm_clock_set_mhz": ("nvmlDeviceGetApplicationsClock", ("NVML_CLOCK_SM",), 1),
     "sm_clock_set_default_mhz": ("nvmlDeviceGetDefaultApplicationsClock", ("NVML_CLOCK_SM",), 1),
-    "uncorrected_errors": (
-        "nvmlDeviceGetTotalEccErrors",
-        ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC"),
-        1,
-    ),
 }
-CLOCKS = tuple(_NUMBERS)[:7]
+CLOCKS = tuple(_NUMBERS)[:5]
 # 1 says idle, which lowers clocks too and costs nothing:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, 2026-11-22
 _IDLE = 0x1
@@ -107,16 +98,15 @@ def size(value: Any, most: int = _NO_SIZE) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= most else None
 
 
-def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None, bool]:
-    """Return a card's memory, the free and the used part, and if that is without the reserve."""
+def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None]:
+    """Return a card's memory, the free and the used part."""
     # The second version tells apart what the driver reserves; it came with driver 510.
     found = answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
-    without_reserve = found is not None
     found = found or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     total = found and size(found.total)
     if not total:
-        return None, None, None, False
-    return total, size(found.free, total), size(found.used, total), without_reserve
+        return None, None, None
+    return total, size(found.free, total), size(found.used, total)
 
 
 def _opened(uuid: str) -> tuple[Any, Any]:
@@ -135,7 +125,7 @@ def free_bytes(card: Card) -> int | None:
 
 
 def occupants(card: Card) -> list[Occupant]:
-    """Return the processes on a card, among them one that only its memory shows."""
+    """Return the processes on a card; a container shows none of others."""
     nvml, handle = _opened(card.uuid)
     if handle is None:
         return []
@@ -149,10 +139,6 @@ def occupants(card: Card) -> list[Occupant]:
             short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {one.pid})"
             # One that computes and draws is in both lists.
             found.setdefault(one.pid, Occupant(card.name, short, size(one.usedGpuMemory), computes))
-    _, _, used, without_reserve = memory(nvml, handle)
-    # A container shows no processes of others, but their memory.
-    if not found and without_reserve and (used or 0) >= _UNSEEN_BYTES:
-        return [Occupant(card.name, "a process that cannot be seen", used, True)]
     return list(found.values())
 
 
@@ -214,19 +200,17 @@ class NvmlMonitor:
 
 def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
     found = numbers(nvml, handle, _NUMBERS)
-    total, _, used, _ = memory(nvml, handle)
+    total, _, used = memory(nvml, handle)
     rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     return DeviceSample(
         index=index,
         name=answer(nvml, nvml.nvmlDeviceGetName, handle),
-        uuid=answer(nvml, nvml.nvmlDeviceGetUUID, handle),
         temperature_c=found["temperature_c"],
         power_w=found["power_w"],
         memory_used_bytes=used,
         memory_total_bytes=total,
         utilization_percent=None if rates is None else float(rates.gpu),
         clock_mhz=found["sm_clock_mhz"],
-        memory_clock_mhz=found["memory_clock_mhz"],
         throttle_reasons=reasons(nvml, handle),
         energy_j=found["energy_j"],
     )
@@ -266,10 +250,9 @@ def _of_card(nvml: Any, place: int) -> Iterator[tuple[str, Severity, dict[str, A
     found = numbers(nvml, handle, _NUMBERS)
     clock, usual = found["sm_clock_set_mhz"], found["sm_clock_set_default_mhz"]
     limit, default = found["power_limit_w"], found["power_limit_default_w"]
-    errors, words = found["uncorrected_errors"], reasons(nvml, handle)
+    words = reasons(nvml, handle)
     lowered = _below(clock, usual)
     throttled = sorted(set(words or ()) - SET_LIMITS)
-    ecc = answer(nvml, nvml.nvmlDeviceGetEccMode, handle)  # current and pending
     kept = answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle)
     mig = answer(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
     # None: the card does not tell, as one without the feature does not.
@@ -281,8 +264,6 @@ def _of_card(nvml: Any, place: int) -> Iterator[tuple[str, Severity, dict[str, A
         "throttling": (
             None if words is None else bool(throttled), {"reasons": ", ".join(throttled)}
         ),
-        "ecc": (ecc and not ecc[0], {}),
-        "uncorrected_errors": (_below(0, errors), {"errors": errors}),
         "persistence": (None if kept is None else not kept, {}),
         "mig": (bool(mig and mig[0]), {}),
     }  # fmt: skip
