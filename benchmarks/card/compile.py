@@ -89,14 +89,14 @@ def run_variant(case: str, device_name: str, changes: str, file: str, stay: str)
     from trainmark.train.parallel import compiler_facts as facts
 
     start = time.perf_counter()
-    built, device = build(case, device_name=device_name, **json.loads(changes))
+    built, _ = build(case, device_name=device_name, **json.loads(changes))
     job = Repeated(built)
     ready = time.perf_counter()
     first = [_seconds(job) for _ in range(FIRST_STEPS)]
     job.steps = max(1, round(TURN_S / first[-1]))
     told = {
         "build_s": ready - start, "first": first, "steps": job.steps,
-        "compiler": facts(device, built.context.recipe),
+        "compiler": facts(built.context.recipe),
     }  # fmt: skip
     Path(file).write_text(json.dumps(told), encoding="ascii")
     if stay == "stay":

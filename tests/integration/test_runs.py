@@ -106,7 +106,6 @@ def test_repeats_are_launches_of_their_own(tmp_path, cache):
     first, second = json.loads(done.stdout)
     assert first["run_id"] != second["run_id"]
     assert [first["plan"]["repeat_index"], second["plan"]["repeat_index"]] == [1, 2]
-    assert first["ranks"][0]["pid"] != second["ranks"][0]["pid"]
     together = json.loads((tmp_path / "runs" / "repeats.json").read_text())
     assert together["run_ids"] == [first["run_id"], second["run_id"]]
     assert together["descriptive"] is True

@@ -89,16 +89,6 @@ def test_a_monitor_that_failed_is_a_note(tmp_path: Path, kind: str) -> None:
     assert found.passed
 
 
-def test_a_sampler_that_ended_early_is_a_note(tmp_path: Path) -> None:
-    samples = [line for line in lines() if line["t_ns"] <= 8 * S and line["event"] != "end"]
-    found = built(tmp_path, samples)
-    notes = {note.code: note.args for note in found.notes}
-    assert notes["few_readings"] == {"readings": 3, "train_s": 3.625}
-    # A sampler that was killed with the run leaves no end, and nothing is missing.
-    late = sampled_run(tmp_path / "late", lines()[:-1])
-    assert codes(reduce.reduce(late)) == []
-
-
 def test_an_estimate_is_called_one_in_record_and_export(tmp_path: Path) -> None:
     samples = [start(0, 1), *readings(0, 1, times_s=OFTEN_S, energy_j=None), end()]
     found = built(tmp_path, samples)

@@ -83,23 +83,22 @@ def shown(made: Record) -> tuple[str, str]:
     return to_markdown(page.document([made])), page.markdown_page([made], "zh")
 
 
-def test_nodes_that_differ_and_clocks_that_are_off_are_found(run_dir: Path) -> None:
+def test_nodes_that_differ_are_found(run_dir: Path) -> None:
     node(run_dir, 0, SAME)
     other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
     node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
     node(run_dir, 2, SAME, skew_s=0.5)
     made = reduce.reduce(run_dir)
     assert made.environment["nodes"] == [
-        {"ranks": "0", "finished": True, "skew_s": 0.0, "differs": {}},
-        {"ranks": "1", "finished": True, "skew_s": -2.5,
+        {"ranks": "0", "finished": True, "differs": {}},
+        {"ranks": "1", "finished": True,
          "differs": {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}},
-        {"ranks": "2", "finished": True, "skew_s": 0.5, "differs": {}},
+        {"ranks": "2", "finished": True, "differs": {}},
     ]  # fmt: skip
     found = {item.code: item.args for item in made.findings}
     assert found["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
-    assert found["clock_skew"] == {"node": 1, "skew_s": -2.5, "nodes": "1"}
     terminal, chinese = shown(made)
-    line = "3; 1: driver 1.3, numpy 2.2, device Other CPU; clocks within 3.000 s"
+    line = "3; 1: driver 1.3, numpy 2.2, device Other CPU"
     assert line in terminal
     assert "节点：3；1: driver 1.3" in chinese
 
@@ -141,5 +140,5 @@ def test_a_node_that_left_nothing_gives_null_figures_with_their_reason(run_dir: 
         entry = made.figures[name]
         assert (entry.value, entry.reason.code) == (None, code)
     assert made.environment["nodes"][1] == {
-        "ranks": "1", "finished": False, "skew_s": None, "differs": {},
+        "ranks": "1", "finished": False, "differs": {},
     }  # fmt: skip

@@ -48,7 +48,6 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"cv": 10.1}, "noisy", ["trust_cv"]),
         ({"swing": 0.11}, "noisy", ["trust_swing"]),
         ({"swing": None}, "noisy", []),
-        ({"notes": [message("loss_did_not_fall", first=1.0, last=1.0)]}, "noisy", []),
         ({"labels": ["simulated-device"]}, "do_not_quote", ["trust_simulated_device"]),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
         ({"notes": [message("malformed_event_lines", rank=0, lines=2)], "passed": False},

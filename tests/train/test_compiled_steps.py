@@ -64,9 +64,6 @@ class GraphDevice(SyncDevice):
     def begin_step(self) -> None:
         self.calls.append("step begins")
 
-    def graphs_left_out(self) -> int:
-        return 0
-
 
 def context_of(device: SyncDevice, recipe: Recipe, tmp_path: Path) -> JobContext:
     return JobContext(recipe=recipe, data_dir=tmp_path, rank=0, world_size=1, device=device)

@@ -246,14 +246,6 @@ class CudaDevice(Accelerator):
         """Let the graphs' memory of the last step be overwritten."""
         self._torch.compiler.cudagraph_mark_step_begin()
 
-    def graphs_left_out(self) -> int | None:
-        """Return what torch counts as skipped; it has no public name for that."""
-        try:
-            from torch._dynamo.utils import counters
-        except ImportError:
-            return None
-        return int(counters["inductor"]["cudagraph_skips"])
-
     def describe(self) -> dict[str, Any]:
         """Return product name, memory, capability and library versions."""
         from trainmark.devices import peaks

@@ -109,9 +109,6 @@ class ReplaysGraphs(Protocol):
     def begin_step(self) -> None:
         """Say that a step begins: the graphs' outputs of the last one are no longer needed."""
 
-    def graphs_left_out(self) -> int | None:
-        """Return how many compiled graphs torch runs without a recording; None: unknown."""
-
 
 class Refusal(NamedTuple):
     """Why a device cannot run something, and the way out."""

@@ -226,7 +226,7 @@ def _report(  # noqa: PLR0917 - what the rank has
         rank.events.emit(
             "result",
             job=facts,
-            compiler=compiler_facts(device, context.recipe),
+            compiler=compiler_facts(context.recipe),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             rows=rank.rows,

@@ -91,7 +91,6 @@ class RankEntry(Frozen, RankSums):
     """One rank: its spans and sums, from which and the steps all figures are computed."""
 
     rank: Count
-    pid: Count | None
     finished: bool
     epochs: Count = Field(description="begun")
     wall_ns: Int64 | None = Field(description="to its end, else to the end that the launcher saw")
@@ -109,7 +108,6 @@ class RankEntry(Frozen, RankSums):
     used_bytes: Count | None
     allocator_peak_bytes: Count | None = None
     malformed_lines: Count
-    torn_last_line: bool
 
     @property
     def wait_ns(self) -> int | None:
@@ -214,27 +212,13 @@ class Environment(Machine, total=False):
     job: JobFacts | None
 
 
-Cache = Literal["cold", "warm", "mixed"]
-
-
 class Compilation(Frozen):
-    """What torch's compiler did on the first rank."""
+    """What torch's compiler did on the first rank; null where it was not counted."""
 
-    cache: Cache | None = Field(
-        description="whether inductor's cache on disk had none, all or some of the graphs"
-    )
-    reason: Message | None = Field(default=None, description="why cache is null")
     graphs: Count | None = Field(description="graphs compiled, recompilations counted")
     graph_breaks: Count | None
     cache_hits: Count | None = Field(description="forward and backward graphs count each")
     cache_misses: Count | None
-    cache_bypasses: Count | None
-    graphs_left_out: Count | None = Field(
-        description="graphs that torch does not replay on the device; null where none is to be"
-    )
-    graphs_while_measured: Count = Field(
-        description="compiled within windows after the warm-up, on the rank with most"
-    )
 
 
 class Record(Frozen):

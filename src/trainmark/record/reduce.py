@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.record.record import Cache
     from trainmark.record.run.telemetry import Telemetry
     from trainmark.record.shapes import JobFacts
     from trainmark.spec import Figure, Message, PageSpec
@@ -51,7 +50,6 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
     return [
         RankEntry(
             rank=rank.rank,
-            pid=rank.pid,
             finished=rank.end_ns is not None,
             epochs=rank.epochs,
             wall_ns=rank.wall_ns(timeline.launch_ns),
@@ -65,7 +63,6 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
             used_bytes=rank.used_bytes,
             allocator_peak_bytes=rank.result.allocator_peak_bytes,
             malformed_lines=rank.malformed_lines,
-            torn_last_line=rank.torn,
         )
         for rank in timeline.ranks
     ]
@@ -154,10 +151,11 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
 def _environment(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
+    ended = timeline.launcher.agent_exit
     told = [rank.facts if rank.reported_facts else None for rank in timeline.ranks]
     facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
-        "others_cpu_share": timeline.others_cpu_share,
+        "others_cpu_share": ended and ended.others_cpu_share,
         **({"nodes": node_facts(timeline.nodes, told)} if timeline.nodes else {}),
         "devices": [one and one.device for one in told],
         "placement": [one and one.placement for one in told],
@@ -173,17 +171,7 @@ def _compilation(plan: Plan, timeline: RunTimeline) -> Compilation | None:
     if not plan.recipe.get("compile"):
         return None
     counts = timeline.ranks[0].result.compiler or {}
-    hits = counts.get("cache_hits") or 0
-    made = (counts.get("cache_misses") or 0) + (counts.get("cache_bypasses") or 0)
-    cache: Cache | None = None
-    if hits or made:
-        cache = "cold" if not hits else "mixed" if made else "warm"
-    counted = {name: counts.get(name) for name in Compilation.model_fields}
-    return Compilation.model_validate(counted | {
-        "cache": cache,
-        "reason": None if cache else message("compiler_uncounted"),
-        "graphs_while_measured": max(x.phases["train"].graphs_compiled for x in timeline.ranks),
-    })  # fmt: skip
+    return Compilation(**{name: counts.get(name) for name in Compilation.model_fields})
 
 
 def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:

@@ -98,7 +98,6 @@ class NodeFacts(TypedDict):
 
     ranks: str
     finished: bool
-    skew_s: Number | None
     differs: dict[str, str]
 
 

@@ -18,14 +18,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmark.protocols import ReplaysGraphs
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from trainmark.protocols import Device, JobContext
+    from trainmark.protocols import JobContext
     from trainmark.recipe import Recipe
 
 
@@ -170,8 +168,8 @@ def graphs_compiled() -> int | None:
     return counters["stats"].get("unique_graphs")
 
 
-def compiler_facts(device: Device, recipe: Recipe) -> dict[str, Any] | None:
-    """Return the counts of the whole process, ``shapes.CompilerCounts``.
+def compiler_facts(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the counts of the whole process, named as in ``record.Compilation``.
 
     None where they are unknown and for a recipe that compiles nothing.
     """
@@ -186,8 +184,4 @@ def compiler_facts(device: Device, recipe: Recipe) -> dict[str, Any] | None:
         "graph_breaks": sum(counters["graph_break"].values()),
         "cache_hits": inductor.get("fxgraph_cache_hit", 0),
         "cache_misses": inductor.get("fxgraph_cache_miss", 0),
-        "cache_bypasses": inductor.get("fxgraph_cache_bypass", 0),
-        "graphs_left_out": device.graphs_left_out()
-        if recipe.replays_graphs and isinstance(device, ReplaysGraphs)
-        else None,
     }

@@ -150,16 +150,14 @@ def environment(record: Record) -> Section:
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Phrase:
-    """Return in what the nodes of a run differ from the first, and how far their clocks do."""
+    """Return in what the nodes of a run differ from the first."""
     differs = []
     for place, node in enumerate(nodes):
         said = [pairs(node["differs"])] if node["differs"] else []
         said += [] if node["finished"] else [t("env.node_lost")]
         if said:
             differs.append((f"{place}: ", join(said, "space")))
-    skews = [node["skew_s"] or 0.0 for node in nodes]
-    clocks = t("env.clocks", skew=f"{max(skews) - min(skews):.3f}")
-    return join([str(len(nodes)), *differs[:_MOST_NODES], clocks], "semicolon")
+    return join([str(len(nodes)), *differs[:_MOST_NODES]], "semicolon")
 
 
 def command(record: Record) -> str:

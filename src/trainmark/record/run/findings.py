@@ -6,9 +6,8 @@ itself finds one that was taken out; the others from events.
 
 from __future__ import annotations
 
-from itertools import groupby
 from math import sqrt
-from statistics import fmean, median_high, median_low, pstdev
+from statistics import median_high, median_low
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,23 +40,21 @@ _FEW_ROWS, _LEAST_DISTINCT = 8, 0.9  # real data hold some rows twice
 _FLOPS_TOLERANCE = 0.2
 _SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
-_MOST_OF_A_CODE = 8  # what a thousand ranks have in common is not said a thousand times
 _SLOW = 0.05  # of the ranks' median step; devices of one product differ by less
 _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decides
-_MOST_SKEW_S = 1.0  # of wall clocks, beyond which logs of nodes cannot be read beside each other
 _GIB = 2**30
 
 
 def find(record: Record, timeline: RunTimeline) -> list[Message]:
     """Return the findings: reasons to doubt the figures."""
-    return _few([*doubts(record), *_of_events(record, timeline)])
+    return _each_once([*doubts(record), *_of_events(record, timeline)])
 
 
 def notes(record: Record) -> list[Message]:
     """Return the notes that a careful reader needs beside the figures."""
     rules = (_on_steps, _on_quality, _on_conditions, _many_threads)
     found = [note for rule in rules for note in rule(record)]
-    return _few([*found, *usage.notes(record.telemetry)])
+    return _each_once([*found, *usage.notes(record.telemetry)])
 
 
 def doubts(record: Record) -> list[Message]:
@@ -70,15 +67,12 @@ def doubts(record: Record) -> list[Message]:
     return [*found, *usage.throttled(record.telemetry)]
 
 
-def _few(found: Iterable[Message]) -> list[Message]:
-    """Return the first messages of each code, and how many more there are."""
-    kept: list[Message] = []
-    for _, group in groupby(found, key=lambda one: one.code):
-        same = list(group)
-        kept += same[:_MOST_OF_A_CODE]
-        if len(same) > _MOST_OF_A_CODE:
-            kept.append(message("the_same_more_often", more=len(same) - _MOST_OF_A_CODE))
-    return kept
+def _each_once(found: Iterable[Message]) -> list[Message]:
+    """Return the first message of each code: a thousand ranks may have the same in common."""
+    first: dict[str, Message] = {}
+    for one in found:
+        first.setdefault(one.code, one)
+    return list(first.values())
 
 
 def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
@@ -200,17 +194,12 @@ def _slow_ranks(record: Record) -> Iterator[Message]:
 
 
 def _unlike_nodes(record: Record) -> Iterator[Message]:
-    """Yield nodes whose hardware or versions differ from the first, and clocks that are off."""
+    """Yield nodes whose hardware or versions differ from the first."""
     found = record.environment.get("nodes", [])
     names = dict.fromkeys(name for node in found for name in node["differs"])
     if names:
         unlike = compact(number for number, node in enumerate(found) if node["differs"])
         yield message("nodes_differ", nodes=unlike, names=", ".join(names))
-    skews = {number: node["skew_s"] or 0.0 for number, node in enumerate(found)}
-    off = [number for number, skew_s in skews.items() if abs(skew_s) > _MOST_SKEW_S]
-    if off:
-        node = max(off, key=lambda number: abs(skews[number]))
-        yield message("clock_skew", node=node, skew_s=skews[node], nodes=compact(off))
 
 
 def _on_steps(record: Record) -> Iterator[Message]:
@@ -219,31 +208,17 @@ def _on_steps(record: Record) -> Iterator[Message]:
         yield message("steadiness_unknown")
     elif not steps.steady:
         yield message("not_steady", drift=steps.drift)
-    known = [loss for loss in steps.loss if loss is not None]
-    tenth = len(known) // 10
-    if record.quality.history or tenth == 0:
-        return  # an evaluation is more informative than the training loss
-    first, last = known[:tenth], known[-tenth:]
-    noise = sqrt((pstdev(first) ** 2 + pstdev(last) ** 2) / tenth)
-    if fmean(first) - fmean(last) <= 2 * noise:
-        yield message("loss_did_not_fall", first=fmean(first), last=fmean(last))
 
 
 def _on_quality(record: Record) -> Iterator[Message]:
-    """Yield a target that was missed and need not be met, and a quality that none can have.
+    """Yield a quality that none can have.
 
     Above the best possible by three standard errors of an accuracy on these rows; for an error
     metric the variance over samples is not known here.
     """
     plan, quality = record.plan, record.quality
     metric, value, best = quality.metric, quality.value, quality.best_possible
-    if value is None:
-        return
-    if quality.reached is False and not (plan.target is None or plan.target.required):
-        yield message(
-            "target_missed_not_required", metric=metric, value=value, target=quality.target
-        )
-    if best and plan.about.higher_is_better:
+    if value is not None and best and plan.about.higher_is_better:
         noise = sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
         if value > best + 3 * noise:
             yield message("quality_above_best", metric=metric, value=value, best=best)

@@ -210,6 +210,6 @@ def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> l
         found.append({name: str(x) for name, x in facts.items() if x is not None})
     unlike = [{k: x for k, x in own.items() if x != found[0].get(k, x)} for own in found]
     return [
-        {"ranks": compact(x.ranks), "finished": x.finished, "skew_s": x.skew_s, "differs": differs}
+        {"ranks": compact(x.ranks), "finished": x.finished, "differs": differs}
         for x, differs in zip(nodes, unlike, strict=True)
     ]

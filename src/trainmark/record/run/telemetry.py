@@ -91,7 +91,6 @@ class Telemetry(Frozen):
     other_hosts: list[dict[IntervalName, Use]] = Field(default=[], description="in their order")
     faults: list[SourceFault]
     last_s: Number | None = Field(description="time of the last line; null if none could be read")
-    malformed_lines: Count
 
     @property
     def unmonitored(self) -> bool:
@@ -193,14 +192,12 @@ class Samples:
     host: Readings = field(default_factory=lambda: Readings(*_OF_HOST))
     faults: list[events.Fault] = field(default_factory=list)
     last_s: float | None = None
-    malformed_lines: int = 0
 
     def take(self, file: Path, start_ns: int) -> None:
         """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
         of_device = attrgetter(*_OF_DEVICES, "energy_j")
         of_host = attrgetter(*_OF_HOST, "package_energy_j")
-        lines = EventFile(file, read_sample)
-        for line in lines if file.is_file() else ():  # a note of the record tells
+        for line in EventFile(file, read_sample) if file.is_file() else ():
             self.last_s = (line.t_ns - start_ns) / NS_PER_S
             match line:
                 case events.SamplerStart():
@@ -214,7 +211,6 @@ class Samples:
                     self.host.add(self.last_s - line.took_ns / 2 / NS_PER_S, *of_host(line))
                 case events.Fault():
                     self.faults.append(line)
-        self.malformed_lines = lines.malformed_lines
 
     @property
     def ranks_of_devices(self) -> dict[int, list[int]]:
@@ -263,5 +259,4 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
             for (source, kind), number in times.items()
         ],
         last_s=min((one.last_s for one in samples if one.last_s is not None), default=None),
-        malformed_lines=sum(one.malformed_lines for one in samples),
     )

@@ -38,7 +38,6 @@ class RankTimeline(RankSums):
     start_ns: int | None = None
     end_ns: int | None = None
     last_ns: int | None = None
-    pid: int | None = None
     spans_ns: Counter[str] = field(default_factory=Counter)
     phases: dict[PhaseName, Phase] = field(
         default_factory=lambda: {name: Phase() for name in PHASES}
@@ -57,7 +56,6 @@ class RankTimeline(RankSums):
     error: Error | None = None
     used_bytes: int | None = None
     malformed_lines: int = 0
-    torn: bool = False
     unfinished_ns: int = 0  # from the last event to the end that only the launcher saw
 
     @property
@@ -155,17 +153,6 @@ class RunTimeline:
         return self.launch_ns + max(walls) if walls else None
 
     @property
-    def finished(self) -> bool:
-        """Tell whether every rank reported its end."""
-        return all(rank.end_ns is not None for rank in self.ranks)
-
-    @property
-    def others_cpu_share(self) -> float | None:
-        """Return the share of the machine's cores that other work used during the run."""
-        ended = self.launcher.agent_exit
-        return None if ended is None else ended.others_cpu_share
-
-    @property
     def counts(self) -> Counts:
         """Return the sum of the ranks' counts."""
         return sum((rank.counts for rank in self.ranks), Counts())
@@ -201,7 +188,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
             case events.Span():
                 timeline.spans_ns[event.name] += event.end_ns - event.start_ns
             case events.Start():
-                timeline.start_ns, timeline.pid = event.t_ns, event.pid
+                timeline.start_ns = event.t_ns
             case events.Synced():
                 timeline.synced = event
             case events.Facts():
@@ -222,7 +209,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
                 timeline.error = event
             case events.End():
                 timeline.end_ns = event.t_ns
-    timeline.malformed_lines, timeline.torn = file.malformed_lines, file.torn
+    timeline.malformed_lines = file.malformed_lines
     timeline.median_step_ns = steps.median_ns(timeline.phases["train"].steps)
     return timeline, steps
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trainmark.record.run.telemetry import IntervalName, Telemetry, Use
 
 _THROTTLED = 0.01  # of the measured time; less is one reading of many
-_FEW_READINGS = 5
 
 
 def compute(
@@ -44,18 +43,10 @@ def compute(
 
 
 def peak_memory_bytes(telemetry: Telemetry | None, ranks: int) -> float | None:
-    """Return the most memory that was used on a device in the run.
-
-    None unless every rank's device told it in the training.
-    """
+    """Return the most memory that was used on a device; None unless every rank's told it."""
     if telemetry is None:
         return None
-    spans: tuple[IntervalName, ...] = ("train", "run")
-    found = [
-        _figure(_uses(telemetry, name, ranks), "memory_used_bytes", peak=True).value
-        for name in spans
-    ]
-    return None if None in found else found[-1]
+    return _figure(_uses(telemetry, "run", ranks), "memory_used_bytes", peak=True).value
 
 
 def _uses(telemetry: Telemetry, interval: IntervalName, ranks: int) -> list[Use] | Message:
@@ -131,53 +122,28 @@ def _energies(
 
 
 def throttled(telemetry: Telemetry | None) -> Iterator[Message]:
-    """Yield a finding if devices were held below their limits while steps were measured."""
-    lowered = telemetry and _lowered(telemetry, at_limit=False)
-    if lowered:
-        yield message("throttled_while_measured", **lowered)
+    """Yield a finding if devices were held below their limits while steps were measured.
 
-
-def _lowered(telemetry: Telemetry, *, at_limit: bool) -> dict[str, Any]:
-    """Return the device that had lowered clocks for the largest share of the time, if any had.
-
-    Args:
-        at_limit: whether reasons in ``SET_LIMITS`` count, or all others.
+    It names the device with lowered clocks for the largest share of the time.
     """
     found = []
-    for device in telemetry.devices:
+    for device in telemetry.devices if telemetry else ():
         shares = device.over["measured"].throttled if "measured" in device.over else None
-        counted = {
-            name: share
-            for name, share in (shares or {}).items()
-            if (name in SET_LIMITS) is at_limit
-        }
+        counted = {x: share for x, share in (shares or {}).items() if x not in SET_LIMITS}
         if max(counted.values(), default=0.0) > _THROTTLED:
             found.append((max(counted.values()), device.ranks[0], counted))
-    if not found:
-        return {}
-    share, rank, reasons = max(found, key=lambda item: item[0])
-    listed = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
-    of = len(telemetry.devices)
-    return {"devices": len(found), "of": of, "rank": rank, "share": share, "reasons": listed}
+    if telemetry and found:
+        share, rank, reasons = max(found, key=lambda item: item[0])
+        listed = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
+        yield message("throttled_while_measured", devices=len(found), of=len(telemetry.devices),
+                      rank=rank, share=share, reasons=listed)  # fmt: skip
 
 
 def notes(telemetry: Telemetry | None) -> Iterator[Message]:
-    """Yield what is missing of the readings, and why."""
+    """Yield which sources gave no readings for a time, and why."""
     if telemetry is None:
         return
-    at_limit = _lowered(telemetry, at_limit=True)
-    if at_limit:
-        yield message("clocks_at_set_limit", **at_limit)
     for fault in telemetry.faults:
         source = (telemetry.monitor or fault.source) if fault.source == "monitor" else fault.source
         if fault.source in {"monitor", "host", *telemetry.host_sources}:  # what was there
             yield message(f"source_{fault.kind}", source=source, said=fault.said, times=fault.times)
-    if telemetry.last_s is None:
-        yield message("no_samples")
-    if telemetry.malformed_lines:
-        yield message("malformed_telemetry_lines", lines=telemetry.malformed_lines)
-    uses = [device.over["train"] for device in telemetry.devices if "train" in device.over]
-    readings = min((use.readings for use in uses), default=_FEW_READINGS)
-    if readings < _FEW_READINGS:
-        start_s, end_s = telemetry.intervals_s["train"]
-        yield message("few_readings", readings=readings, train_s=end_s - start_s)
