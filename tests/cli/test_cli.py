@@ -291,22 +291,3 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left
         code, out, err = cli("results", *words)
         assert (code, out, err.count("Traceback")) == (2, "", 0)
         assert "did you mean started_utc" in err
-
-
-def test_ctrl_c_that_python_loses_in_an_import_still_ends_the_program():
-    script = (
-        "import signal, sys, types, weakref\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from trainmark import __main__ as program\n"
-        "class Lock: pass\n"
-        "def lost(_): raise KeyboardInterrupt\n"
-        "def run():\n"
-        "    lock = Lock(); watch = weakref.ref(lock, lost); del lock\n"
-        "    while True: pass\n"
-        "sys.modules['trainmark.cli.app'] = types.SimpleNamespace(main=run)\n"
-        "program.main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (1, "trainmark: interrupted\n")

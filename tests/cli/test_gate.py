@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,10 +50,8 @@ def test_a_baseline_is_written_and_held_against_later_runs(gate: Call) -> None:
     )
     code, out, _ = gate("gate", "runs/same", "--baseline", "b.yaml")
     assert (code, out.count("passed")) == (0, 1)
-    code, out, _ = gate("gate", "runs/slow", "--baseline", "b.yaml", "--json")
-    found = json.loads(out)
-    assert (code, found["exit_code"]) == (1, 1)
-    assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
+    code, out, _ = gate("gate", "runs/slow", "--baseline", "b.yaml")
+    assert (code, out.count("regressed")) == (1, 1)
     code, _, _ = gate("gate", "runs/slow", "--write", "b.yaml")
     assert (code, gate("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
 
@@ -92,11 +89,11 @@ def test_runs_against_their_own_history(gate: Call) -> None:
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
         run(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
-    words = ("--history", "runs", "--figure", "p_train", "--json")
+    words = ("--history", "runs", "--figure", "p_train")
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
         found, out, _ = gate("gate", f"runs/n{night:02}", *words)
         assert (night, found) == (night, code)
-    assert json.loads(out)["judgements"][0]["message"]["args"]["since"] == "n20"
+    assert "n20" in out
 
 
 @pytest.mark.parametrize(
@@ -127,9 +124,9 @@ def test_a_record_that_its_evidence_contradicts_fails(
     bad = run("bad", 100.0)
     monkeypatch.setattr("trainmark.library.selection.checked", checked)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
-    code, out, _ = gate("gate", "runs/bad", "--baseline", "b.yaml", "--json")
+    code, out, _ = gate("gate", "runs/bad", "--baseline", "b.yaml")
     assert code == 1
-    assert [one["message"]["code"] for one in json.loads(out)["judgements"]] == ["gate_refuted"]
+    assert "does not agree" in out
     code, _, err = gate("gate", "runs/bad", "--write", "-")
     assert code == 2
     assert "bad" in err

@@ -70,7 +70,6 @@ def test_an_address_that_is_none_or_has_no_tls_is_refused(address):
     with pytest.raises(UsageError):
         Client(address, "secret")
     Client("http://[::1]:8722", "secret").close()
-    Client("http://lab.example", "secret", insecure_http=True).close()
 
 
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):

@@ -1,9 +1,11 @@
-"""The documentation names modules and files that exist."""
+"""The documentation names modules, files, verbs and options that exist."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from trainmark.cli.app import VERBS, command
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "trainmark"
@@ -21,3 +23,29 @@ def test_modules_that_a_page_names_exist(page):
     assert [
         name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
     ] == []
+
+
+def command_lines(text):
+    """Return the words after ``trainmark`` of each command in blocks and spans of code."""
+    code = re.findall(r"^ *```.*?^ *```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in code for line in block.strip("`").splitlines()]
+    found = [re.search(r"(?:^|[\s/;&|])trainmark ([a-z].*)", line) for line in lines]
+    return [re.split(r" [|>&#]|;", one[1])[0].split() for one in found if one]
+
+
+@pytest.mark.parametrize(
+    "page", [*(ROOT / "docs").glob("*.md"), *ROOT.glob("README*.md")], ids=lambda page: page.name
+)
+def test_command_lines_name_verbs_and_options_that_exist(page):
+    wrong = []
+    for verb, *words in command_lines(page.read_text(encoding="utf-8")):
+        if not any(verb in names for names in VERBS.values()):
+            wrong.append(verb)
+            continue
+        made = command(verb)
+        made = getattr(made, "commands", {}).get(words[0] if words else "", made)
+        known = {name for one in made.params for name in one.opts} | {"--help"}
+        options = {word.partition("=")[0] for word in words if re.match("--[a-z]|-[a-z]$", word)}
+        if verb != "analyze":  # it takes keys as --KEY
+            wrong += sorted(f"{verb} {name}" for name in options - known)
+    assert wrong == []

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
@@ -52,10 +52,6 @@ class Check:
     check: str
     faults: tuple[Message, ...] = ()
     skipped: Message | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the check for JSON."""
-        return asdict(self) | {"ok": not self.faults and self.skipped is None}
 
 
 class Checked(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from trainmark.cli.options import SETTINGS, TyperGroup, command_of, with_examples
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, MeasurementError, TrainmarkError
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
@@ -122,27 +122,24 @@ def main() -> None:
     """Run the program; every fault of ours ends in one message and its exit code."""
     try:
         app()
+        return
     except SystemExit as end:
         if end.code != _CTRL_C:
             raise
-        print("trainmark: interrupted", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+        fault: TrainmarkError = MeasurementError("interrupted")
     except TrainmarkError as error:
-        print(f"trainmark: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        fault = error
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
         remedy = f"pip install 'trainmark[{extra}]'"
         fault = EnvironmentFault(f"{error.name} is not installed", remedy=remedy)
-        print(f"trainmark: {fault}", file=sys.stderr)
-        sys.exit(fault.exit_code)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.ENOSPC):  # what is left cannot be printed either
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
         if isinstance(error, BrokenPipeError):  # the reader went away, as `head` does
             sys.exit(EXIT_FAILED)
         fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])
-        print(f"trainmark: {fault}", file=sys.stderr)
-        sys.exit(fault.exit_code)
+    print(f"trainmark: {fault}", file=sys.stderr)
+    sys.exit(fault.exit_code)

@@ -75,9 +75,6 @@ def bundle(
     token_file: Annotated[
         Path | None, typer.Option(help="With --push; default: TRAINMARK_TOKEN.")
     ] = None,
-    insecure_http: Annotated[
-        bool, typer.Option("--insecure-http", help="Send the token without TLS.")
-    ] = False,
 ) -> None:
     """Put runs with their evidence into one file, redacted, signed; or send them.
 
@@ -91,7 +88,7 @@ def bundle(
         raise UsageError("give -o FILE, or --push URL")
     words = runs or [newest_run()]
     if push is not None:
-        _push(words, push, token_file, sign, insecure_http=insecure_http)
+        _push(words, push, token_file, sign)
         return
     assert output is not None
     found = [launches for run in words for launches in find_runs(run)]
@@ -101,17 +98,14 @@ def bundle(
     say_remark(f"{len(made.files)} files, {size:,.1f} MB, {signed}")
 
 
-def _push(
-    words: Sequence[Path], url: str, token_file: Path | None, key: Path | None, *,
-    insecure_http: bool,
-) -> None:  # fmt: skip
+def _push(words: Sequence[Path], url: str, token_file: Path | None, key: Path | None) -> None:
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
     from trainmark.library.archive import ENDING
     from trainmark.library.bundle import BundleError, pack
     from trainmark.library.selection import find_runs
     from trainmark.server.client import Client, RefusedBundleError, token_of
 
-    failed, client = False, Client(url, token_of(token_file), insecure_http=insecure_http)
+    failed, client = False, Client(url, token_of(token_file))
     with closing(client), tempfile.TemporaryDirectory() as place:
         for word in words:
             bundle = word.name.endswith(ENDING)

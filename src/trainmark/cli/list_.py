@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from itertools import zip_longest
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -52,8 +51,8 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
     short = {full: alias for alias, full in reversed(FIELD_ALIASES.items())}
     if what == "cases":
         return [{
-            "name": case.name, "task": case.task.in_language(lang), "model": case.model,
-            "dataset": case.dataset, "quality": case.metric, "aliases": ", ".join(case.aliases),
+            "name": case.name, "aliases": ", ".join(case.aliases), "model": case.model,
+            "dataset": case.dataset, "quality": case.metric, "task": case.task.in_language(lang),
         }]  # fmt: skip
     if what == "recipes":
         return [
@@ -146,25 +145,15 @@ def _width(text: str) -> int:
 
 
 def _print_table(title: str, rows: Rows) -> None:
-    """Print rows in columns; the widest ones are folded until all fit the terminal."""
-    say(title.upper())
+    """Print rows in columns; the last one is folded to the width of the terminal."""
     heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
-    cells = [heads]
-    cells += [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    words = [max(map(_width, " ".join(column).split())) for column in zip(*cells, strict=True)]
-    spare = [width - word for width, word in zip(widths, words, strict=True)]
-    while any(spare) and sum(widths) + 2 * len(widths) > max(get_terminal_size().columns, 80) - 2:
-        widest = spare.index(max(spare))
-        widths[widest], spare[widest] = widths[widest] - 1, spare[widest] - 1
-    for row in cells:
-        folded = [
-            wrap(cell, width) if len(cell) > width else [cell]
-            for cell, width in zip(row, widths, strict=True)
-        ]
-        for line in zip_longest(*folded, fillvalue=""):
-            padded = (x + " " * (width - _width(x)) for x, width in zip(line, widths, strict=True))
-            say(f"  {'  '.join(padded)}".rstrip())
+    cells = [heads, *(["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows)]
+    widths = [max(map(_width, column)) + 2 for column in zip(*cells, strict=True)][:-1]
+    room = max(get_terminal_size().columns - sum(widths) - 2, 40)
+    say(title.upper())
+    for *row, last in cells:
+        start = "".join(x + " " * (width - _width(x)) for x, width in zip(row, widths, strict=True))
+        say(f"  {start}" + f"\n  {' ' * sum(widths)}".join(wrap(last, room)))
     say("")
 
 

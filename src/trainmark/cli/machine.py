@@ -33,7 +33,6 @@ EXAMPLES = {
     "check": """\
   trainmark check toy                     losses over worlds, FLOPs, waits
   trainmark check my_case bs=8 --steps 40
-  trainmark check my_case --json
 """,
 }
 _QUICK_S, _FULL_S = 3.0, 15.0  # of one measurement
@@ -126,7 +125,6 @@ def check(
     case: Annotated[str, typer.Argument(help="A case or an alias; your own too.")],
     overrides: Assignments = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
-    as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
@@ -141,9 +139,7 @@ def check(
     )
     with stop_signals_noted() as stop:
         found = check_case(request, steps=steps, stop=stop, say=say_remark)
-    if as_json:
-        say_json([one.as_dict() for one in found.checks])
-    for one in () if as_json else found.checks:
+    for one in found.checks:
         sign, said = ("FAULT", one.faults) if one.faults else ("-    ", filter(None, [one.skipped]))
         for reason in said:
             say(f"{sign} {one.check}: {render(reason, lang, found.messages)}")

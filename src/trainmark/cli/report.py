@@ -125,7 +125,7 @@ def results(
     sort: Annotated[
         str, typer.Option(help="Key to sort by; -KEY: greatest first.")
     ] = "-started_utc",
-    limit: Annotated[int | None, typer.Option(min=0, help="Runs; default: 50, 0: all.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Runs; 0: all.")] = 50,
     columns: Annotated[
         str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
     ] = None,
@@ -146,13 +146,12 @@ def results(
     if verb == "add":
         index.add(rest)
     usual = None if as_json else _COLUMNS.split(",")
-    most = 50 if limit is None else limit or None
     found = listing(
         index,
         rest if verb == "" else [],
         columns=columns.split(",") if columns else usual,
         sort=sort,
-        limit=most,
+        limit=limit or None,
     )
     if as_json:
         say_json(display.listing_json(found, unread(index)))

@@ -74,7 +74,7 @@ def run(
         return
     plan, cluster = api.planned(request, say=say_remark)
     if dry_run:
-        _print_dry_run(plan, cluster, as_json=as_json)
+        _print_dry_run(plan, cluster)
     elif detach:
         number = api.submitted(plan, cluster)
         folder = shlex.quote(str(from_here(Path(plan.run_dir))))
@@ -83,7 +83,7 @@ def run(
         _run_once(plan, cluster, lang, as_json=as_json, quiet=quiet)
 
 
-def _print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
+def _print_dry_run(plan: Plan, cluster: Cluster) -> None:
     """Print the plan, or the text that submits it; start nothing."""
     from trainmark.launch.local import rank_command
     from trainmark.launch.submission import command
@@ -96,12 +96,7 @@ def _print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     if plan.repeat_count > 1:
         say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)
         plan = launches(plan)[0]
-    submit = command(plan, cluster)
-    if as_json:
-        document = {"argv": submit.argv, "files": submit.files}
-        say_json({"plan": plan.model_dump(mode="json"), "command": document}, indent=2)
-        return
-    say(submit.script(Path(plan.run_dir)))
+    say(command(plan, cluster).script(Path(plan.run_dir)))
     say(f"then, to wait for it: trainmark run --attach {shlex.quote(plan.run_dir)}", err=True)
 
 
@@ -160,11 +155,7 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     ]
     code = exit_code(outcomes)
     if as_json:
-        document = series_json(outcomes, name=file.name, exit_code=code)
-        if dry_run:
-            plans = [plan.model_dump(mode="json") for _, plan in left]
-            document |= {"plans": plans}
-        say_json(document)
+        say_json(series_json(outcomes, name=file.name, exit_code=code))
     else:
         typer.echo(series_table(outcomes))
         if dry_run:

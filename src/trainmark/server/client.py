@@ -65,7 +65,6 @@ class Client:
 
     Args:
         address: of the server, ``https://HOST[:PORT][/PREFIX]``.
-        insecure_http: whether the token may go over the network without TLS.
 
     Raises:
         UsageError: not an address, or one without TLS.
@@ -76,7 +75,6 @@ class Client:
         address: str,
         token: str,
         *,
-        insecure_http: bool = False,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         import httpx2
@@ -88,8 +86,8 @@ class Client:
             url = httpx2.URL("")
         if url.scheme not in ("http", "https") or not url.host:
             raise UsageError("not the address of a server", where=address, rule="https://HOST:PORT")
-        if url.scheme == "http" and not (insecure_http or _loopback(url.host)):
-            remedy = "use https; --insecure-http if nobody else is on the way"
+        if url.scheme == "http" and not _loopback(url.host):
+            remedy = "use https, or a tunnel from this machine"
             raise UsageError("the token could be read on the way", where=address, remedy=remedy)
         self._http = httpx2.Client(
             headers={"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE},
