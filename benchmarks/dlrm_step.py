@@ -54,7 +54,6 @@ def run_ours(engine: str, precision: str, size: str) -> None:
     from trainmark import devices
     from trainmark.cases.dlrm_criteo.model import build_model
     from trainmark.protocols import Batch, Counts
-    from trainmark.train.parallel import Replicas
     from trainmark.train.stepper import Stepper
 
     device = devices.choose("cpu").open(0, 1)
@@ -68,7 +67,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
     stepper = Stepper(
-        Replicas(model), torch.optim.SGD(model.parameters(), lr=RATE, fused=True), loss_sum,
+        model, torch.optim.SGD(model.parameters(), lr=RATE, fused=True), loss_sum,
         precision=precision, torch_type="cpu", data_size=1,  # type: ignore[arg-type]
     )  # fmt: skip
     samples = int(size)

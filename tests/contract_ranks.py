@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from trainmark import devices
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
-from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.parallel import Ranks, micro_batch, parallelize
 
 
 def rank_main(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
@@ -57,10 +57,9 @@ def shard(device, rank, world):
     expected.backward()
     mesh = init_device_mesh(device.torch_type, (world, 1), mesh_dim_names=("data", "tensor"))
     replicas = parallelize(cut, Ranks(rank, world, mesh=mesh), shards=cut.blocks)
-    with replicas.micro_batch(last=True):
-        found = replicas.module(ids[:, :-1], ids[:, 1:])
+    with micro_batch(replicas, last=True):
+        found = replicas(ids[:, :-1], ids[:, 1:])
         found.backward()
-    replicas.finish()
     torch.testing.assert_close(found, expected)
     gradients = {name: item.grad for name, item in cut.named_parameters()}
     assert all(isinstance(item, DTensor) for item in gradients.values())

@@ -14,7 +14,6 @@ from fakes import FakeClock
 from trainmark.errors import NotTrainedError, UntimedWorkError
 from trainmark.protocols import Batch, Counts
 from trainmark.rank.parameters import ParameterCheck
-from trainmark.train.parallel import Replicas
 from trainmark.train.parameters import GradientWatch, TensorDigest
 from trainmark.train.stepper import Stepper
 
@@ -40,7 +39,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
         yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
 
     stepper = Stepper(
-        Replicas(model), optimizer, loss_sum, precision=precision, torch_type="cpu",
+        model, optimizer, loss_sum, precision=precision, torch_type="cpu",
         data_size=1, schedule_lr=lambda steps: factors[steps],
     )  # fmt: skip
     updates = []

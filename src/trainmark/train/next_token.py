@@ -62,8 +62,8 @@ class NextTokenJob:
             context, num_rows=len(data.train), rank=ranks.data_rank, world_size=ranks.data_size
         )
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper.over(
-            context, ranks, replicas, optimizer(model), self._loss_sum,
+        self.stepper = Stepper.of(
+            context, replicas, optimizer(model), self._loss_sum, ranks=ranks,
             schedule_lr=schedule_lr, max_grad_norm=recipe.max_grad_norm, **more,
         )  # fmt: skip
         self.step, self.check = self.stepper.step, self.stepper.check

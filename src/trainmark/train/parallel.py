@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -63,58 +61,16 @@ class Ranks:
         return self.tensor_rank == 0
 
 
-class Replicas:
-    """Average gradients over the replicas of a model; this base class has one replica.
+def micro_batch(module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
+    """Return the context of a forward and backward pass of what ``parallelize`` returned.
 
-    Args:
-        module: what to call for a forward pass.
+    Gradients are averaged over replicas during the ``last`` backward pass of a step.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return the context of one forward and backward pass of a step."""
-        del last
-        return nullcontext()
-
-    def finish(self) -> None:
-        """Complete the step's averaged gradients in the parameters' ``grad``."""
-
-
-class _Overlapped(Replicas):
-    """DDP: averages during the backward pass."""
-
-    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        module = cast("DistributedDataParallel", self.module)
+    if isinstance(module, DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
-
-
-class _Sharded(Replicas):
-    """FSDP2: every rank holds a shard of the parameters; averages during the backward pass."""
-
-    def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        self.module.set_requires_gradient_sync(last)  # type: ignore[operator]
-        return nullcontext()
-
-
-class _AtTheEnd(Replicas):
-    """Averages after the step's last backward pass, because DDP does not support DTensors."""
-
-    def __init__(self, module: nn.Module, ranks: Ranks) -> None:
-        super().__init__(module)
-        assert ranks.mesh is not None
-        self._group = ranks.mesh["data"].get_group()
-        self._size = ranks.data_size
-
-    def finish(self) -> None:
-        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-        local = [g.to_local() if isinstance(g, DTensor) else g for g in grads]
-        work = [dist.all_reduce(x, group=self._group, async_op=True) for x in local]
-        for handle in work:
-            assert handle is not None
-            handle.wait()
-        torch._foreach_div_(local, self._size)
+    if synchronise := getattr(module, "set_requires_gradient_sync", None):  # FSDP2
+        synchronise(last)
+    return nullcontext()
 
 
 def _compiled(model: nn.Module, compiled: bool | str) -> nn.Module:
@@ -129,8 +85,8 @@ def parallelize(
     *,
     compiled: bool | str = False,
     shards: Iterable[nn.Module] | None = None,
-) -> Replicas:
-    """Parallelize ``model`` over the replicas of ``ranks``.
+) -> nn.Module:
+    """Return what to call for a forward pass of ``model`` over the replicas of ``ranks``.
 
     Args:
         model: already sharded over the tensor parallel ranks.
@@ -146,13 +102,12 @@ def parallelize(
         for module in shards:
             fully_shard(module, mesh=ranks.mesh["data"])
         fully_shard(model, mesh=ranks.mesh["data"])
-        return _Sharded(_compiled(model, compiled))
+        return _compiled(model, compiled)
     called = _compiled(model, compiled)
     if ranks.data_size == 1:
-        return Replicas(called)
-    if ranks.tensor_size > 1:
-        return _AtTheEnd(called, ranks)
-    return _Overlapped(DistributedDataParallel(called, gradient_as_bucket_view=True))
+        return called
+    assert ranks.tensor_size == 1, "checked when planning: DDP does not support DTensors"
+    return DistributedDataParallel(called, gradient_as_bucket_view=True)
 
 
 def counting(recipe: Recipe) -> Callable[[], int | None]:

@@ -16,7 +16,7 @@ from trainmark.errors import DivergedError
 from trainmark.protocols import ReplaysGraphs
 from trainmark.recipe import AUTOCAST
 from trainmark.train.optimizer import LossScaler
-from trainmark.train.parallel import Ranks, parallelize
+from trainmark.train.parallel import Ranks, micro_batch, parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, JobContext
     from trainmark.recipe import Precision
-    from trainmark.train.parallel import Replicas
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 AUTOCAST_DTYPES = {precision: _DTYPES[name] for precision, name in AUTOCAST.items()}
@@ -68,7 +67,7 @@ class Stepper:
     """Take optimizer steps.
 
     Args:
-        replicas: the model over the ranks; see ``parallel.parallelize``.
+        model: over the ranks; see ``parallel.parallelize``.
         loss_sum: called with a batch under autocast; returns the SUM of the losses of the
             batch's samples, a scalar tensor.
         schedule_lr: called with the number of finished steps before each step; returns
@@ -82,7 +81,7 @@ class Stepper:
 
     def __init__(
         self,
-        replicas: Replicas,
+        model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss_sum: Callable[[Any], Tensor],
         *,
@@ -96,8 +95,7 @@ class Stepper:
         loss_scale_hysteresis: int = 1,
         loss_scale_start: float = 2.0**16,
     ) -> None:
-        self.model = replicas.module
-        self._replicas = replicas
+        self.model = model
         self.optimizer = optimizer
         self.steps = 0
         self._loss_sum = loss_sum
@@ -123,33 +121,26 @@ class Stepper:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss_sum: Callable[[Any], Tensor],
+        *,
+        ranks: Ranks | None = None,
         **more: Any,
     ) -> Stepper:
-        """Return a stepper for a whole replica on each rank of ``context``."""
-        recipe = context.recipe
-        ranks = Ranks.of(context)
-        replicas = parallelize(model, ranks, compiled=recipe.compile)
-        return cls.over(context, ranks, replicas, optimizer, loss_sum, **more)
-
-    @classmethod
-    def over(
-        cls,
-        context: JobContext,
-        ranks: Ranks,
-        replicas: Replicas,
-        optimizer: torch.optim.Optimizer,
-        loss_sum: Callable[[Any], Tensor],
-        **more: Any,
-    ) -> Stepper:
-        """Return a stepper for a model that the job has parallelized itself.
+        """Return a stepper for the recipe of ``context``.
 
         Seeds torch: replicas have the same initial weights but different dropout masks, and
         ranks that share one replica must have the same masks.
+
+        Args:
+            ranks: those over which the job has parallelized ``model`` itself; none: each rank
+                gets a whole replica.
         """
         recipe, device = context.recipe, context.device
+        if ranks is None:
+            ranks = Ranks.of(context)
+            model = parallelize(model, ranks, compiled=recipe.compile)
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
         return cls(
-            replicas,
+            model,
             optimizer,
             loss_sum,
             precision=recipe.precision,
@@ -219,13 +210,12 @@ class Stepper:
                 break
         if total is None:
             return None
-        self._replicas.finish()
         self._update()
         return total / max(samples, 1)
 
     def _backward(self, batch: Batch) -> Tensor:
         samples = batch.samples_trained
-        with self._replicas.micro_batch(last=batch.closes_step):
+        with micro_batch(self.model, last=batch.closes_step):
             with self.autocast():
                 loss_sum = self._loss_sum(batch)
             # Gradients are averaged over replicas: undo that, then divide by the step's samples.

@@ -12,6 +12,7 @@ import tiny_gpt
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import lr_factor
 from trainmark.cases.gpt_megatron.model import Gpt, build_model
+from trainmark.errors import UsageError
 from trainmark.protocols import Counts
 from trainmark.train.kernels import LIBRARY
 
@@ -156,9 +157,15 @@ SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
         {"tensor_parallel": 2, "micro_batch_size": 4, "fsdp": True, "kernels": "library"},
     ),
     "fsdp": (2, {"fsdp": True, "micro_batch_size": 2, "grad_accum_steps": 2}),
-    "data-tensor": (4, {"tensor_parallel": 2, "micro_batch_size": 4}),
     "fsdp-tensor": (4, {"tensor_parallel": 2, "micro_batch_size": 4, "fsdp": True}),
 }
+
+
+def test_replicas_cut_over_ranks_need_fsdp() -> None:
+    GptRecipe(tensor_parallel=2).check(2)
+    GptRecipe(tensor_parallel=2, fsdp=True).check(4)
+    with pytest.raises(UsageError, match="2 replicas cut over tensor_parallel=2 ranks"):
+        GptRecipe(tensor_parallel=2).check(4)
 
 
 @pytest.mark.parametrize("name", SPREADS)

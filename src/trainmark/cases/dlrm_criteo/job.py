@@ -11,7 +11,6 @@ from torch import distributed as dist
 
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts, Evaluation
-from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.step_memory import memory_of_rank
@@ -112,12 +111,10 @@ class DlrmJob:
         )  # fmt: skip
         context.device.place(self.model)
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
-        ranks = Ranks.of(context)
-        replicas = parallelize(self.model, ranks)
         # Fused, it drops an overflowed fp16 step on the device; otherwise torch asks the host.
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)
-        self.stepper = Stepper.over(
-            context, ranks, replicas, optimizer, self._loss_sum,
+        self.stepper = Stepper.of(
+            context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
         )  # fmt: skip

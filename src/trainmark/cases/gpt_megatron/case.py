@@ -93,6 +93,13 @@ class GptRecipe(Recipe):
                     "every replica the same ranks",
                     remedy=f"use one of {fitting}",
                 )
+        if 1 < degree < world_size and not self.fsdp:
+            raise UsageError(
+                f"{world_size // degree} replicas cut over tensor_parallel={degree} ranks",
+                where="recipe field fsdp",
+                rule="the gradients of such replicas are averaged by FSDP2 only",
+                remedy="add fsdp=true",
+            )
         if self.min_learning_rate > self.learning_rate:
             raise UsageError(
                 f"min_learning_rate={self.min_learning_rate:g} is above "

@@ -77,8 +77,8 @@ class LlamaJob:
         )  # fmt: skip
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper.over(
-            context, ranks, replicas, optimizer, self._loss_sum,
+        self.stepper = Stepper.of(
+            context, replicas, optimizer, self._loss_sum, ranks=ranks,
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
         )  # fmt: skip

@@ -114,11 +114,12 @@ class Llama31Recipe(Recipe):
                     rule="every rank of a replica holds the same heads, columns and classes",
                     remedy=f"use a divisor of {whole}",
                 )
-        if self.sequence_parallel and not self.fsdp:
+        cut_replicas = 1 < self.tensor_parallel < world_size
+        if not self.fsdp and (self.sequence_parallel or cut_replicas):
             raise UsageError(
-                "sequence_parallel=true with fsdp=false",
-                where="recipe field sequence_parallel",
-                rule="with torch 2.11 losses of such replicas are 7e-5 off after twelve steps",
+                "fsdp=false with sequence_parallel=true, or several replicas cut over ranks",
+                where="recipe field fsdp",
+                rule="the gradients of such replicas are averaged by FSDP2 only",
                 remedy="leave out fsdp=false",
             )
         if self.precision == "fp8":
