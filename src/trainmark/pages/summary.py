@@ -64,26 +64,20 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class RepeatSummary:
-    """Each figure over the launches that passed, with its unit; ``failed`` is run id and status."""
+    """Each figure over the launches that passed, with its unit; ``failed`` is run id and status.
 
-    case_key: str
+    ``descriptive``: a figure has too few launches for an interval, and a range in its place.
+    """
+
     launches: int
     failed: tuple[tuple[str, str], ...]
+    passed: int
+    descriptive: bool
     figures: dict[str, Launches]
     units: dict[str, str]
     quality: Launches | None
     metric: str
     trust: Trust
-
-    @property
-    def passed(self) -> int:
-        """Return the number of launches that the figures are over."""
-        return self.launches - len(self.failed)
-
-    @property
-    def descriptive(self) -> bool:
-        """Tell whether a figure has too few launches for an interval, and a range in its place."""
-        return any(found.is_range for found in self.figures.values())
 
 
 def summary(records: Sequence[Record]) -> RepeatSummary:
@@ -112,9 +106,10 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
             units[name] = having[0].figures[name].unit
     qualities = [record.quality.value for record in passed if record.quality.value is not None]
     return RepeatSummary(
-        case_key=records[0].case_key,
         launches=len(records),
         failed=tuple((item.run_id, item.status) for item in records if not item.passed),
+        passed=len(passed),
+        descriptive=any(found.is_range for found in figures.values()),
         figures=figures,
         units=units,
         quality=over_launches(qualities) if qualities else None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from trainmark.errors import escaped
 from trainmark.pages import cells
 from trainmark.pages.document import (
     Bars,
@@ -43,7 +41,6 @@ _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
     "heading": "bold",
 }  # fmt: skip
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # rich's; what records hold was escaped before
 _ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
 
 
@@ -78,10 +75,7 @@ class Screen:
         """Return what was printed, without trailing blanks and last newline."""
         assert isinstance(console.file, io.StringIO)
         lines = console.file.getvalue().rstrip().split("\n")
-        printed = "".join(
-            part if _COLOUR.fullmatch(part) and self.colour else escaped(part)
-            for part in _COLOUR.split("\n".join(line.rstrip() for line in lines))
-        )
+        printed = "\n".join(line.rstrip() for line in lines)
         if self.unicode:
             return printed
         return printed.translate(_ASCII).encode("ascii", "replace").decode("ascii")

@@ -38,8 +38,6 @@ def repeats_json(records: Sequence[Record]) -> str:
     found = summary(records)
     document = {
         "run_ids": [record.run_id for record in records],
-        "passed": found.passed,
-        "descriptive": found.descriptive,
         **asdict(found),
         "trust": to_jsonable_python(found.trust),
         "verification": verification_of(records),

@@ -128,24 +128,21 @@ def telemetry(record: Record) -> list[Block]:
         over=t(f"telemetry.{over}"), seconds=f"{end_s - start_s:.1f}", interval=every,
     )  # fmt: skip
     sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
-    names = ("rank", *(name for name, *_ in _USE), "throttled", "energy", "readings")
+    names = ("rank", *(name for name, *_ in _USE), "throttled")
     shown = table(heads(*(f"use.{name}" for name in names)), rows, short=True)
     return [shown, Paragraph(join((said, sources), "semicolon"), "muted")]
 
 
 def _row(name: Phrase, use: Use) -> list[Phrase]:
-    """Return mean and peak, or mean and lowest, of each quantity; throttling, energy, readings."""
+    """Return mean and peak, or mean and lowest, of each quantity, and throttling."""
     row: list[Phrase] = [name]
     for _, names, unit, end in _USE:
         found = next((use.quantities[x] for x in names if x in use.quantities), None)
         values = [] if found is None else [found.mean / unit, getattr(found, end) / unit]
         row.append("/".join(f"{x:.0f}" if x >= 100 else f"{x:.1f}" for x in values) or None)
-    throttled = None
-    if use.throttled is not None:
-        throttled = ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"
-    (energy,), joule = cells.scaled([use.energy.joules], "J")
-    joules = energy if use.energy.joules is None else f"{energy} {joule}"
-    return [*row, throttled, joules, use.readings]
+    if use.throttled is None:
+        return [*row, None]
+    return [*row, ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"]
 
 
 def doubts(records: Sequence[Record]) -> Section:

@@ -116,10 +116,7 @@ def _reasons(record: Record) -> list[Phrase]:
 def glossary(record: Record) -> Section:
     """Return what the columns of the table mean."""
     names = columns(record.plan.about.references)
-    items = (
-        (_head(name, record), join(_column(name, record), "colon"))
-        for name in dict.fromkeys(("precision", *names))
-    )
+    items = ((_head(name, record), join(_column(name, record), "colon")) for name in names)
     return folded("glossary", Facts(tuple(items)), in_terminal=False)
 
 

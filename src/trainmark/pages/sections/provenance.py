@@ -1,4 +1,4 @@
-"""What was run, on which hardware and software, how to run it again, and from which files."""
+"""What was run, on which hardware and software, and how to run it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, folded, table
-from trainmark.pages.phrases import hang_table, has_cards, heads, label_text, num_parameters
+from trainmark.pages.phrases import hang_table, has_cards, label_text, num_parameters
 from trainmark.pages.sections.performance import precision_label, precision_note
 from trainmark.pages.texts import Phrase, join, known, pairs, t, worded
 from trainmark.plan.overrides import fix_hp_text
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _TRACEBACK_LINES = 16
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
-_MOST_NODES = 24  # that differ
 _DATA = "DATA"  # in place of the folder, which records do not name
 
 
@@ -52,7 +51,7 @@ def cause(record: Record) -> Section | None:
 def run(record: Record) -> Section:
     """Return what was trained by which rules, and what the case declares besides."""
     plan, job = record.plan, record.environment.get("job") or {}
-    data, about, predicted = plan.data, plan.about, job.get("predicted_peak_bytes")
+    data, about = plan.data, plan.about
     parameters, trained = num_parameters(record), job.get("trainable_parameters")
     counted = known(parameters and cells.count(parameters))
     if trained not in (None, parameters):
@@ -74,9 +73,7 @@ def run(record: Record) -> Section:
         "fact.recipe": plan.recipe_name,
         "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(plan.recipe))),
         "fact.parameters": counted,
-        "fact.predicted_memory": predicted and f"{predicted / cells.GIB:.3g} GiB",
         "fact.kernels": pairs(job["kernels"]) if job.get("kernels") else None,
-        "fact.repeat": f"{plan.repeat_index}/{plan.repeat_count}",
         "fact.started": record.started,
         "fact.flags": pairs(record.environment.get("precision_flags")),
     }
@@ -115,49 +112,29 @@ def _value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
 
 
 def environment(record: Record) -> Section:
-    """Return hardware and software."""
-    env, total, compiled = record.environment, record.environment.get("memory_total_bytes"), None
-    devices = [one for one in env.get("devices") or [] if one]
-    names = [str(one.get("name")) for one in devices]
+    """Return hardware and software; of several nodes, those of the first."""
+    env, total = record.environment, record.environment.get("memory_total_bytes")
+    names = [str(one.get("name")) for one in env.get("devices") or [] if one]
     cards = join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
-    detail = {name: value for name, value in (devices or [{}])[0].items()
-              if name not in ("name", "vendor", "memory_total_bytes")}  # fmt: skip
-    if (found := record.compilation) is not None and found.graphs is not None:
-        compiled = t("env.compiled_told", graphs=found.graphs, breaks=found.graph_breaks)
-    container = [*filter(None, (env.get(f"container{x}") for x in
-                                ("", "_version", "_image", "_digest")))]  # fmt: skip
+    container = [env.get(f"container{x}") for x in ("", "_version", "_image", "_digest")]
     cpu = (
         known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"),
         t("env.numa", n=env.get("numa_nodes") or "?"),
     )  # fmt: skip
     facts = {
         "env.machine": env.get("machine"),
-        "env.nodes": _nodes(env["nodes"]) if env.get("nodes") else None,
         "env.card": cards if names and has_cards(record) else short_device(record),
-        "env.card_detail": pairs(detail) if detail else None,
         "env.cpu": join(cpu),
         "env.host_memory": known(total and f"{total / cells.GIB:.1f} GiB"),
         "env.network": env.get("network"),
         "env.os": join(map(known, (env.get("os"), env.get("kernel")))),
         "env.driver": env.get("driver"),
-        "env.container": join(container) if container else None,
+        "env.container": join(filter(None, container)) if any(container) else None,
         "env.packages": pairs({"Python": env.get("python")} | (env.get("packages") or {})),
         "env.collective": env.get("collective"),
         "env.variables": pairs(env.get("variables")),
-        "env.compiled": compiled,
     }
     return folded("environment", _facts(facts), in_terminal=False)
-
-
-def _nodes(nodes: Sequence[Mapping[str, Any]]) -> Phrase:
-    """Return in what the nodes of a run differ from the first."""
-    differs = []
-    for place, node in enumerate(nodes):
-        said = [pairs(node["differs"])] if node["differs"] else []
-        said += [] if node["finished"] else [t("env.node_lost")]
-        if said:
-            differs.append((f"{place}: ", join(said, "space")))
-    return join([str(len(nodes)), *differs[:_MOST_NODES]], "semicolon")
 
 
 def command(record: Record) -> str:
@@ -187,22 +164,16 @@ def command(record: Record) -> str:
 
 
 def provenance(records: Sequence[Record]) -> Section:
-    """Return the command that repeats the run, the version, the runs, and the evidence files."""
+    """Return the command that repeats the run, the version and the runs."""
     record = records[0]
     real = record.plan.data.origin == "real"
-    # As a module, the program's name is that of a file.
-    typed = ["trainmark", *record.argv[1:]] if record.argv[:1] == ["__main__.py"] else record.argv
     made_by = _facts({
-        "repeat.started": shlex.join(typed),
         "foot.suite": f"{record.suite.name} {record.suite.version}",
         "foot.commit": known(record.environment.get("commit")),
         "foot.run": join(one.run_id for one in records),
         "foot.key": record.case_key,
     })  # fmt: skip
-    rows = ((x.name, cells.count(x.bytes), x.sha256) for one in records for x in one.evidence)
     return folded(
         "provenance", Code(command(record), copied=True),
-        Paragraph(t("repeat.data"), "muted") if real else None, made_by,
-        Paragraph(t("foot.content"), "muted"),
-        table([*heads("file", "bytes"), "SHA-256"], rows, short=True), in_terminal=False,
+        Paragraph(t("repeat.data"), "muted") if real else None, made_by, in_terminal=False,
     )  # fmt: skip

@@ -132,32 +132,26 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
 def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """Return the page of a case: its speed on each machine, machines as bars, speed over time.
 
-    Where no run may be quoted, it is about all that passed, and says so.
+    Where no run may be quoted, it is about all that passed.
     """
     launches = [x for run in runs for x in run if x["case"] == case and x["kind"] == "record"]
-    shown, quotable, passed = _shown(launches)
-    counts = {"good": cells.count(quotable), "total": cells.count(len(launches))}
-    blocks: list[Block] = [Paragraph(t("site.best_of", **counts), "muted")]
-    if not quotable:
-        none = t("site.none_quotable") if passed else t("site.none_good")
-        blocks.append(Paragraph(none, "warn"))
-    works = _works(shown)
-    sections = []
-    if works:
-        blocks.append(_speeds(works, links))
-        if bars := _bars(works):
-            sections.append(Section(t("site.devices"), "devices", bars))
-        history = _history(works, t("site.speed_unit", unit=_unit(shown[0])), links)
-        sections.append(Section(t("site.over_time"), "over-time", (history,)))
-    sections.insert(0, Section(t("site.best"), "best", tuple(blocks)))
+    works = _works(_shown(launches))
+    if not works:
+        return page(links, case, lead=[Paragraph(t("site.none_good"), "warn")])
+    sections = [Section(t("site.best"), "best", (_speeds(works, links),))]
+    if bars := _bars(works):
+        sections.append(Section(t("site.devices"), "devices", bars))
+    history = _history(
+        works, t("site.speed_unit", unit=_unit(next(iter(works.values()))[0])), links
+    )
+    sections.append(Section(t("site.over_time"), "over-time", (history,)))
     return page(links, case, sections)
 
 
-def _shown(launches: Run) -> tuple[Run, int, int]:
-    """Return launches that may be quoted, or else all that passed; how many of both there are."""
+def _shown(launches: Run) -> Run:
+    """Return launches that may be quoted, or else all that passed."""
     passed = [x for x in launches if x["status"] == "passed" and x[_speed_key(x)]]
-    quotable = [x for x in passed if x["trust"] != "do_not_quote"]
-    return quotable or passed, len(quotable), len(passed)
+    return [x for x in passed if x["trust"] != "do_not_quote"] or passed
 
 
 def _works(launches: Run) -> dict[str, Run]:
@@ -219,7 +213,7 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
 
     A cell has the time to the target, where it was reached, and the speed, of the fastest work.
     """
-    works = _works(_shown([x for run in runs for x in run if x["kind"] == "record"])[0])
+    works = _works(_shown([x for run in runs for x in run if x["kind"] == "record"]))
     names = sorted({of[0]["case"] for of in works.values()})
     found: dict[tuple[str, str], dict[str, Phrase]] = {}
     for of in works.values():  # the fastest first

@@ -154,7 +154,7 @@ def _read(path: Path) -> Record:
 
 
 def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
-    """Return the launches of each run; of launches of one run that are told apart, each alone.
+    """Return the launches of each run.
 
     Raises:
         RecordError: there is no such run, or it cannot be read.
@@ -163,10 +163,7 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     for run_id in run_ids:
         if run_id not in beside:
             raise RecordError("no such run", where=run_id[:200], remedy="the list has all runs")
-    chosen = [beside[run_id] for run_id in run_ids]
-    if len({run[0]["id"] for run in chosen}) < len(chosen):
-        chosen = [[x for x in beside[one] if x["run_id"] == one] for one in run_ids]
-    return [[opened(one["path"]) for one in run] for run in chosen]
+    return [[opened(one["path"]) for one in beside[run_id]] for run_id in run_ids]
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:
