@@ -39,9 +39,9 @@ def host(t_s: float, **told: Any) -> dict[str, Any]:
     return event("host", round(t_s * S), took_ns=0, **told)
 
 
-def end(t_s: float = 12.0, **faults: int) -> dict[str, Any]:
+def end(t_s: float = 12.0) -> dict[str, Any]:
     """Return the last line."""
-    return event("end", round(t_s * S), faults=faults)
+    return event("end", round(t_s * S))
 
 
 def busy(t_s: float, index: int, **told: Any) -> dict[str, Any]:

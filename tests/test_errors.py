@@ -9,32 +9,12 @@ import pytest
 import torch
 
 from trainmark import errors
-from trainmark.protocols import MemoryUse
 from trainmark.rank.events import EventFile, rank_file
 from trainmark.rank.failure import error_kind, error_report
 from trainmark.rank.worker import Rank
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from fakes import SyncDevice
-
-
-def test_memory_that_ran_out_is_reported_with_its_peak(sync_device: SyncDevice) -> None:
-    def broken() -> MemoryUse:
-        raise RuntimeError("the device is lost")
-
-    use = MemoryUse(3 << 30, 5 << 30, 8 << 30, "device")
-    sync_device.memory = lambda: use  # type: ignore[method-assign]
-    report = error_report(MemoryError("no room"), "train", sync_device)
-    assert report["kind"] == "oom"
-    assert report["message"] == {
-        "code": "out_of_memory", "args": {"text": "no room", "peak_gib": 3.0, "total_gib": 8.0}
-    }  # fmt: skip
-    assert error_report(ValueError("x"), "train", sync_device)["message"]["code"] == "exception"
-    sync_device.memory = broken  # type: ignore[method-assign]
-    report = error_report(MemoryError("no room"), "train", sync_device)
-    assert report["message"] == {"code": "exception", "args": {"text": "no room"}}
 
 
 def test_a_message_says_what_where_by_which_rule_and_the_way_out() -> None:

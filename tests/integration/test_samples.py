@@ -127,7 +127,6 @@ def test_a_tool_that(fault, tooled, tmp_path):
     told = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
     assert told == [("monitor", kind)]
     assert last["event"] == "end"
-    assert last["faults"]["monitor"] >= 1
     works = [event["devices"] for event in events if event["event"] == "devices"]
     one = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
     assert works == ([one] if "rm" in script or FIRST_WORKS in script else [])

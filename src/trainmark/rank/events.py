@@ -305,9 +305,7 @@ class Fault(Event, tag="fault"):
 
 
 class SamplerEnd(Event, tag="end"):
-    """The sampler ends; failed readings by source."""
-
-    faults: dict[Source, Count]
+    """The sampler ends."""
 
 
 RunEvent = (

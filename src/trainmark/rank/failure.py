@@ -1,7 +1,6 @@
 """Describe the failure of a rank for the record: kind, message, place, traceback.
 
-Must work when little else does: on a full disk, with an exception that cannot be printed, on a
-device that is lost.
+Must work when little else does: on a full disk, with an exception that cannot be printed.
 """
 
 from __future__ import annotations
@@ -9,11 +8,7 @@ from __future__ import annotations
 import errno
 import time
 import traceback
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from trainmark.protocols import Device
+from typing import Any
 
 # Exit code of a rank whose disk is full: its event file cannot hold the report.
 DISK_FULL_EXIT = errno.ENOSPC
@@ -61,32 +56,14 @@ def _message_of(error: BaseException) -> dict[str, Any]:
     return message("exception", text=_text(error).strip()[:4000]).as_dict()
 
 
-def _with_memory(described: dict[str, Any], device: Device) -> dict[str, Any]:
-    """Return the message of an exhausted memory with the most that was in use until then."""
-    from trainmark.spec import message
-
-    use = device.memory()
-    peak = use.used_bytes if use.allocator_peak_bytes is None else use.allocator_peak_bytes
-    if peak is None or use.total_bytes is None or described["code"] != "exception":
-        return described
-    text = described["args"]["text"]
-    gib = {"peak_gib": peak / 2**30, "total_gib": use.total_bytes / 2**30}
-    return message("out_of_memory", text=text, **gib).as_dict()
-
-
-def error_report(error: BaseException, place: str, device: Device | None = None) -> dict[str, Any]:
-    """Describe a failure for the record; ``device`` tells the memory that was in use."""
+def error_report(error: BaseException, place: str) -> dict[str, Any]:
+    """Describe a failure for the record."""
     from trainmark.errors import escaped
 
-    kind, described = error_kind(error), _message_of(error)
-    if kind == "oom" and device is not None:
-        # A device that fails once more leaves the message as it is.
-        with suppress(Exception):
-            described = _with_memory(described, device)
     return {
-        "kind": kind,
+        "kind": error_kind(error),
         "type": type(error).__name__,
-        "message": described,
+        "message": _message_of(error),
         "place": place,
         "time_s": time.time(),
         "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],

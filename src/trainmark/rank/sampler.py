@@ -3,7 +3,8 @@
 Started as ``python -m trainmark.rank.sampler RUN_DIR FILE`` by the launcher, before
 the first rank; ends when its standard input is closed. Writes FILE there. A vendor's monitor and
 slow tools are read in threads, so that one that hangs delays nothing else. Nothing that fails here
-fails the run: it leaves a ``fault`` event. Imports neither torch nor pydantic.
+fails the run: it leaves a ``fault`` event, and a full disk ends the samples. Imports neither torch
+nor pydantic.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import psutil
 
 from trainmark.protocols import MonitorFault
-from trainmark.protocols.monitor import fits
+from trainmark.protocols.monitor import FaultKind, fits
 from trainmark.rank.events import SAMPLES, EventWriter
 from trainmark.rank.host import Host
-from trainmark.rank.sample_log import SampleLog, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +40,7 @@ PLAN_FILE = "plan.json"  # as in plan.plan, whose import takes longer than all e
 _LAST_READING_S = 1.5  # less than the launcher's patience
 _LOWEST_PRIORITY = 19
 _LONGEST_NAME = 200
+_LONGEST_TEXT = 500
 
 
 def ticks(
@@ -57,6 +58,50 @@ def ticks(
         number = now_ns // interval_ns + 1
         if stopped((number * interval_ns - now_ns) / 1e9):
             return
+
+
+@dataclass
+class SampleLog:
+    """The file of samples, written by several threads; knows each source's current fault."""
+
+    writer: EventWriter
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _now: dict[str, str] = field(default_factory=dict, init=False)  # kind of each source's fault
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write one event."""
+        with self._lock:
+            self.writer.emit(event, **fields)
+
+    def fault(self, source: str, fault: MonitorFault) -> None:
+        """Write a fault when it begins or becomes another one."""
+        found = _fault_fields(fault)
+        with self._lock:
+            known, self._now[source] = self._now.get(source), found["kind"]
+        if known != found["kind"]:
+            self.write("fault", source=source, **found)
+
+    @contextmanager
+    def reading(self, source: str) -> Iterator[None]:
+        """Make a fault of whatever is raised: what is read is a foreign vendor's."""
+        try:
+            yield
+        except MonitorFault as fault:
+            self.fault(source, fault)
+        except BaseException as error:  # noqa: BLE001 - see above
+            self.fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
+        else:
+            self._now.pop(source, None)
+
+
+def line_of(text: object, longest: int = _LONGEST_TEXT) -> str:
+    """Return a foreign text as one that a line of the file can hold."""
+    return str(text).encode("utf-8", "replace").decode()[:longest]
+
+
+def _fault_fields(fault: MonitorFault) -> dict[str, str]:
+    kind = fault.kind if fault.kind in get_args(FaultKind) else "failed"
+    return {"kind": kind, "said": line_of(fault.said)}
 
 
 @dataclass
@@ -201,7 +246,7 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     monitor.wait(_LAST_READING_S / 2)
     for source in (monitor, controller):
         source.tell_hung(_LAST_READING_S)
-    log.write("end", faults=log.faults)
+    log.write("end")
 
 
 def _give_way() -> None:

@@ -23,7 +23,7 @@ from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trainmark.protocols import Device, Job, JobContext
+    from trainmark.protocols import Job, JobContext
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.watch import StepWatch
 
@@ -55,7 +55,6 @@ class Rank:
         self.events = EventWriter(run_dir / rank_file(rank), clock)
         self.place = "start"
         self.placement: dict[str, Any] | None = None
-        self.device: Device | None = None
         self.precision: dict[str, Any] = {}  # flags of torch that were set
         self.rows: list[int] = []  # digests of rows of the first epoch
 
@@ -129,7 +128,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
         vendor = devices.choose(plan.device.vendor)
-        rank.device = device = vendor.open(local_rank, plan.nproc)
+        device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
         barrier = _connect(vendor.collective_backend, recipe.timeout_s) if distributed else _alone
         flags = device.set_precision(recipe.precision)
@@ -279,7 +278,7 @@ def main(run_dir: Path) -> int:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - report any failure of the rank
-            report = error_report(error, rank.place, rank.device)
+            report = error_report(error, rank.place)
             _leave_error(rank, report)
             return DISK_FULL_EXIT if report["kind"] == "disk_full" else 1
         finally:
