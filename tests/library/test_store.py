@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 import pytest
 
@@ -11,7 +10,7 @@ from fakes import GOLDEN, launch_event, rank_events, write_run
 from store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.library.store.index import INDEX_FILE, Index
-from trainmark.library.store.query import listing, unread
+from trainmark.library.store.query import listing
 
 
 @pytest.fixture(scope="module")
@@ -106,39 +105,13 @@ def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     assert (tmp_path / "a" / "record.json").exists()
 
 
-def test_what_was_added_is_read_again_when_the_index_is_made_anew_or_its_disk_is_back(tmp_path):
+def test_an_index_that_is_made_anew_says_the_same(tmp_path):
     write(tmp_path / "runs" / "a", document("a"))
-    write(tmp_path / "far/disk/b", document("b"))
-    index = opened(tmp_path / "runs")
-    index.add([str(tmp_path / "far/disk")])
-    before = everything(index)
+    write(tmp_path / "far/b", document("b"))
+    (tmp_path / "runs/others").symlink_to(tmp_path / "far")
+    before = everything(opened(tmp_path / "runs"))
     assert [run["run_id"] for run in before] == ["a", "b"]
     assert everything(opened(tmp_path / "runs", empty=True)) == before
-    (tmp_path / "far").rename(tmp_path / "unmounted")
-    index = Index(str(tmp_path / "runs"), empty=True)
-    assert (index.refresh(), listed(tmp_path / "runs")) == ([str(tmp_path / "far/disk")], "a")
-    (tmp_path / "unmounted").rename(tmp_path / "far")
-    assert everything(opened(tmp_path / "runs")) == before
-    shutil.rmtree(tmp_path / "far/disk/b")
-    write(tmp_path / "far/disk/c", document("c"))
-    index.add([str(tmp_path / "far/disk")])
-    assert listed(tmp_path / "runs", "run_id!=a") == "c"
-    shutil.rmtree(tmp_path / "far/disk")  # its disk is there: it is gone for good
-    index = Index(str(tmp_path / "runs"), empty=True)
-    assert (index.refresh(), index.refresh(), listed(tmp_path / "runs")) == ([], [], "a")
-
-
-def test_of_what_was_added_a_record_that_cannot_be_read_is_told(tmp_path):
-    (tmp_path / "runs").mkdir()
-    write(tmp_path / "others/b", document("b"))
-    (tmp_path / "others/c").mkdir()
-    (tmp_path / "others/c/record.json").write_text('{"suite": ')
-    index = opened(tmp_path / "runs")
-    index.add([str(tmp_path / "others")])
-    assert listed(tmp_path / "runs") == "b"
-    ((path, line, reason),) = unread(index)
-    assert (line, reason.code) == (0, "record_unreadable")
-    assert path.startswith(str(tmp_path / "others/c"))
 
 
 def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):

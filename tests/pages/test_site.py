@@ -105,20 +105,15 @@ def test_the_list_has_a_row_a_run_the_newest_first(runs, tmp_path):
     assert served.of("form", "action") == ["compare"]
 
 
-def test_launches_are_one_row_with_mean_and_range_and_imported_rows_are_marked(tmp_path):
+def test_launches_are_one_row_with_mean_and_range(tmp_path):
     made = [
         (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"p_train": rate}))
         for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
     ]
     database = store(tmp_path / "runs", *made)
-    (tmp_path / "others.csv").write_text("case,device,p_train\ntoy,Other GPU,77\n")
-    database.add([str(tmp_path / "others.csv")])
     writing.write_site(database, tmp_path / "site")
     page = read(tmp_path / "site" / "index.html")
     assert {"113 samples/s ", "100 – 130, 3 launches"} <= set(page.texts)
-    assert {"Other GPU", "77.0 samples/s", "imported", "unverified", "others.csv:2"} <= set(
-        page.texts
-    )
     assert not any(str(tmp_path) in text for text in page.texts)
 
 

@@ -34,11 +34,10 @@ EXAMPLES = {
   trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results torch~2.13 --columns path,p_core,MFU
-  trainmark results add /mnt/others/runs published.md --store /srv/runs
+  trainmark results rebuild                              read all records again
   trainmark results rebuild                               the index anew from the records
 """,
 }
-_VERBS = ("add", "rebuild")
 _COLUMNS = "path,case,device,world,precision,status,trust,verification,p_core"
 
 
@@ -119,7 +118,7 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
 def results(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Filters KEY OPERATOR VALUE; or add PATH…, rebuild."),
+        typer.Argument(help="Filters KEY OPERATOR VALUE; or rebuild."),
     ] = None,
     store: Store = None,
     sort: Annotated[
@@ -137,18 +136,13 @@ def results(
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display
 
-    verb, rest = (words[0], words[1:]) if words and words[0] in _VERBS else ("", words or [])
-    if (verb == "rebuild" and rest) or (verb == "add" and not rest):
-        raise UsageError(f"results {' '.join([verb, *rest])}", rule="add PATH…, rebuild")
-    index = Index(store, empty=verb == "rebuild")
-    for source in index.refresh():
-        say_remark(f"{source}: not here; `trainmark results` reads it when it is")
-    if verb == "add":
-        index.add(rest)
+    rebuild = words == ["rebuild"]
+    index = Index(store, empty=rebuild)
+    index.refresh()
     usual = None if as_json else _COLUMNS.split(",")
     found = listing(
         index,
-        rest if verb == "" else [],
+        [] if rebuild else words or [],
         columns=columns.split(",") if columns else usual,
         sort=sort,
         limit=limit or None,

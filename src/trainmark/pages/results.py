@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from trainmark.record.work import Outcome
     from trainmark.spec import Message
 
-    UnreadFiles = Sequence[tuple[str, int, Message]]
+    UnreadFiles = Sequence[tuple[str, Message]]
 
 
 def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
-    unread = [{"file": path, "line": line, "reason": asdict(x)} for path, line, x in failed]
+    unread = [{"file": path, "reason": asdict(reason)} for path, reason in failed]
     return {"total": found.total, "runs": found.documents(), "unread": unread}
 
 
@@ -62,8 +62,8 @@ def listing_remarks(found: Listing, failed: UnreadFiles, lang: str = "en") -> It
     """Yield what a reader of the table must know besides: runs left out, files not read."""
     if len(found.rows) < found.total:
         yield f"{len(found.rows)} of {cells.count(found.total)} runs; --limit 0 shows all"
-    for path, line, reason in failed:
-        yield f"{path}{f':{line}' if line else ''}: {render(reason, lang)}"
+    for path, reason in failed:
+        yield f"{path}: {render(reason, lang)}"
 
 
 def imported_table(rows: Sequence[Row]) -> Table:

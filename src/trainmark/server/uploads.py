@@ -97,7 +97,6 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
             place.chmod(0o755)
             place.rename(target)
             place.mkdir()  # for whoever removes it
-        serving.index.add([str(target)])
     serving.refresh()
     return Stored.model_validate_json((target / RECEIPT).read_bytes()), new
 

@@ -1,7 +1,7 @@
 """The columns of a record: what lists, exports and the index of results call its parts.
 
 A function a column, with the type of its values; None where the record has null. Owns what the
-index holds of a record, of a row that others printed, and of what cannot be read.
+index holds of a record, and of one that cannot be read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from trainmark.record.figures import FIGURES
 from trainmark.record.work import work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from trainmark.record.record import FigureEntry, Record
-    from trainmark.record.rows import Reading, Row
-    from trainmark.spec import FigureSpec, Message
+    from trainmark.record.record import Record
+    from trainmark.spec import FigureSpec
 
     Value = str | int | float | bool | None
 
@@ -94,13 +93,12 @@ KINDS: dict[str, Any] = (
 )
 
 
-# Of a result, besides the columns of records: ``path`` is relative to the store's folder, or
-# absolute; ``source`` is what it was added with, empty for the folder's own; ``kind`` is record,
-# row (figures that others printed) or unread, with the ``reason`` as JSON.
+# Of a result, besides the columns of records: ``path`` is relative to the store's folder;
+# ``unreadable`` is why a record cannot be read, which then has no more than its path.
 _OTHERS: dict[str, type] = (
-    dict.fromkeys(("source", "path", "kind", "configuration", "notes", "work", "comparable"), str)
-    | dict.fromkeys(("torch", "driver", "cpu", "reason"), str)
-    | dict.fromkeys(("line", "bytes", "mtime_ns", "world"), int)
+    dict.fromkeys(("path", "unreadable", "notes", "work", "comparable"), str)
+    | dict.fromkeys(("torch", "driver", "cpu"), str)
+    | dict.fromkeys(("bytes", "mtime_ns", "world"), int)
 )
 INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
 
@@ -118,7 +116,6 @@ def of_record(found: Record) -> dict[str, Any]:
     """Return what the index holds of a record."""
     environment, done = found.environment, work(found)
     made = {
-        "kind": "record",
         "world": found.plan.world_size,
         "work": _digest(done),
         "comparable": _digest(done | {"device_products": None}),  # on whatever device
@@ -128,35 +125,13 @@ def of_record(found: Record) -> dict[str, Any]:
         "notes": " ".join(sorted({x.code for x in (*found.notes, *found.findings)})),
     }
     made |= {name: column(found) for name, column in COLUMNS.items()}
-    return _stored(made, found.figures)
-
-
-def of_row(row: Row) -> dict[str, Any]:
-    """Return what the index holds of a row that others printed."""
-    same = ("case", "vendor", "device", "nnodes", "nproc", "precision", "configuration")
-    made = {name: getattr(row, name) for name in same} | {
-        "kind": "row",
-        "world": row.world_size,
-        "quality_metric": row.metric,
-        "quality_value": row.figure(row.metric) if row.metric else None,
-        "notes": " ".join(sorted({x.code for x in row.notes})),
-    }
-    return _stored(made, row.figures)
-
-
-def of_unread(reason: Message) -> dict[str, Any]:
-    """Return what the index holds of a file, or a line of one, that cannot be read."""
-    args = {key: _text(x) if isinstance(x, str) else x for key, x in reason.args.items()}
-    told = to_json({"code": reason.code, "args": args}).decode()
-    return {"kind": "unread", "reason": told}
-
-
-def _stored(
-    made: dict[str, Any], found: Mapping[str, FigureEntry] | Mapping[str, Reading]
-) -> dict[str, Any]:
-    """Return a row with its figures of all cases, and with text that any database takes."""
-    made |= {name: figure.value for name, figure in found.items() if name in FIGURES}
+    made |= {name: figure.value for name, figure in found.figures.items() if name in FIGURES}
     return {key: _text(value) if isinstance(value, str) else value for key, value in made.items()}
+
+
+def of_unread(why: str) -> dict[str, Any]:
+    """Return what the index holds of a record that cannot be read."""
+    return {"unreadable": _text(why)}
 
 
 def _digest(value: Any) -> str:

@@ -17,19 +17,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.library.selection import select, stamp, walk
-from trainmark.library.store.columns import INDEXED, of_record, of_row, of_unread
+from trainmark.library.selection import stamp, walk
+from trainmark.library.store.columns import INDEXED, of_record, of_unread
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
-from trainmark.record.rows import Row
 from trainmark.record.verify import MOST_BYTES, checked
-from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.library.selection import Stamp
-    from trainmark.record.rows import Unread
 
 VARIABLE = "TRAINMARK_STORE"
 # In a folder of its own: SQLite makes and removes files beside it, which would change a folder of
@@ -56,19 +52,16 @@ _SCHEMA = (
         f'CREATE INDEX IF NOT EXISTS {TABLE}_{key} ON {TABLE} ("{key}")'
         for key in ("path", "run_id", "started_utc", "case")
     ),
-    # What was added from elsewhere, of all versions of the program.
-    "CREATE TABLE IF NOT EXISTS sources (path TEXT PRIMARY KEY)",
 )
 _INSERT = f"INSERT INTO {TABLE} VALUES (NULL{', ?' * len(INDEXED)})"
-_EMPTY = dict.fromkeys(INDEXED) | {"line": 0}
 
 
 class Index:
-    """The records and rows of a store, found by their files.
+    """The records of a store, found by their files.
 
     Args:
         where: folder of runs; None: the variable ``TRAINMARK_STORE``, else ``./runs``.
-        empty: whether to forget all but the names of sources: ``refresh`` reads them again.
+        empty: whether to forget all: ``refresh`` reads it again.
 
     Raises:
         EnvironmentFault: no such folder, or an index that cannot be used.
@@ -118,91 +111,40 @@ class Index:
             remedy = "see that it can be written, or remove it: it is made anew from the records"
             raise EnvironmentFault(what, where=where, remedy=remedy) from error
 
-    def refresh(self) -> list[str]:
-        """Follow the store's own folder, and read sources that this table does not have.
-
-        Returns:
-            The sources that are not here, as when their disk is away.
-        """
-        top, known = str(self.folder), self._known()
+    def refresh(self) -> None:
+        """Follow the files of the store's folder."""
+        top = str(self.folder)
+        with self.opened() as connection:
+            found = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
+            known = {path: (size, mtime_ns) for path, size, mtime_ns in found}
         there = {path[len(top) + 1 :]: found for path, found in walk(top)}
         self.take([path for path, found in there.items() if known.get(path) != found])
-        self._put([], "", known.keys() - there.keys())
-        unreached = []
-        asked = f"SELECT path FROM sources WHERE path NOT IN (SELECT source FROM {TABLE})"
-        with self.opened() as connection:
-            unread = [source for (source,) in connection.execute(f"{asked} ORDER BY path")]
-        for source in unread:
-            try:
-                self.add([source])
-            except RecordError:
-                if Path(source).parent.is_dir() and not Path(source).exists():
-                    self._put([], source)  # its disk is there: it is gone for good
-                else:
-                    unreached.append(source)
-        return unreached
-
-    def add(self, words: Sequence[str]) -> None:
-        """Take in what ``words`` name, and drop what the index held of them and is gone.
-
-        Raises:
-            RecordError: a word names nothing that can be read.
-        """
-        for word in words:
-            source = str(Path(word).resolve())
-            if Path(source).is_relative_to(self.folder.resolve()):
-                continue  # it follows its own folder by itself
-            named = select([source])
-            both = zip(named.records, named.places, strict=True)
-            found = [of_record(one) | {"path": place} for one, place in both]
-            for fault in named.skipped:
-                why = message("record_unreadable", error=fault.what)
-                found.append(of_unread(why) | {"path": fault.where or source})
-            entries: list[Row | Unread] = [*named.rows, *named.unread]
-            for entry in entries:
-                made = of_row(entry) if isinstance(entry, Row) else of_unread(entry.reason)
-                place = str(Path(source) / entry.file)
-                found.append(made | {"path": place, "line": entry.line})
-            self._put(found, source, self._known(source))
+        self._put([], known.keys() - there.keys())
 
     def take(self, paths: Sequence[str]) -> None:
-        """Read run directories and record files, as paths below its folder, into the index."""
+        """Read run directories, as paths below its folder, into the index."""
         # While this one is open, SQLite does not write back after each transaction.
         with self.opened():
             for start in range(0, len(paths), _BATCH):
-                self._put([self._read(x) for x in paths[start : start + _BATCH]], "")
+                self._put([self._read(x) for x in paths[start : start + _BATCH]])
 
     def _read(self, path: str) -> dict[str, Any]:
-        """Return what the index holds of a run directory or record file."""
-        full = self.folder / path
-        file = full / record.RECORD_FILE if full.is_dir() else full
+        """Return what the index holds of a run directory."""
+        file = self.folder / path / record.RECORD_FILE
         size, mtime_ns = stamp(str(file)) or (None, None)  # before it is read: a change shows
         try:
             made = of_record(checked(record.read(file), file.parent, most_bytes=MOST_BYTES))
         except RecordError as error:
-            made = of_unread(message("record_unreadable", error=error.what))
+            made = of_unread(error.what)
         return made | {"path": path, "bytes": size, "mtime_ns": mtime_ns}
 
-    def _put(
-        self, found: Sequence[dict[str, Any]], source: str, gone: Collection[str] = ()
-    ) -> None:
+    def _put(self, found: Sequence[dict[str, Any]], gone: Iterable[str] = ()) -> None:
         """Put rows in place of what the index held of the same files; drop ``gone``."""
         paths = sorted({made["path"] for made in found} | set(gone))
-        rows = [_EMPTY | made | {"source": source} for made in found]
+        rows = [[made.get(key) for key in INDEXED] for made in found]
         with self.opened(writes=True) as connection:
             connection.executemany(f"DELETE FROM {TABLE} WHERE path = ?", [(x,) for x in paths])
-            connection.executemany(_INSERT, [[row[key] for key in INDEXED] for row in rows])
-            if source:
-                connection.execute("DELETE FROM sources WHERE path = ?", (source,))
-            if source and found:
-                connection.execute("INSERT INTO sources VALUES (?)", (source,))
-
-    def _known(self, source: str = "") -> dict[str, Stamp]:
-        """Return the files of a source, with the stamps they had."""
-        asked = f"SELECT path, bytes, mtime_ns FROM {TABLE} WHERE source = ?"
-        with self.opened() as connection:
-            found = connection.execute(asked, (source,))
-            return {path: (size, mtime_ns) for path, size, mtime_ns in found}
+            connection.executemany(_INSERT, rows)
 
     def version(self) -> tuple[int, int]:
         """Return how many results there are, and what changes with every change of them."""

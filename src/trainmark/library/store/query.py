@@ -7,7 +7,6 @@ Values reach the database as parameters only.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from trainmark.errors import UsageError, nearest
 from trainmark.library.store.columns import COLUMNS, INDEXED, column_name
 from trainmark.library.store.index import TABLE
 from trainmark.record.figures import FIGURES
-from trainmark.spec import Message
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
-_LISTED = (*COLUMNS, "path", "kind", "configuration", "world", "work", *FIGURES)
+_LISTED = (*COLUMNS, "path", "world", "work", *FIGURES)
 _KEYS = {"id": int, **INDEXED}
 
 
@@ -71,13 +70,13 @@ def listing(
     keys = list(_LISTED if columns is None else columns)
     shown = ", ".join(map(_column, [*keys, "final_result_unit"]))
     by = f"{_column(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
-    conditions, values = ["kind != 'unread'"], []
+    conditions, values = ["unreadable IS NULL"], []
     for word in words:
         condition, value = _condition(word)
         conditions.append(condition)
         values.append(value)
     met = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
-    order = f"{by} NULLS LAST, started_utc DESC NULLS LAST, path, line"
+    order = f"{by} NULLS LAST, started_utc DESC NULLS LAST, path"
     with index.opened() as connection:
         asked = f"SELECT {shown} {met} ORDER BY {order} LIMIT ?"
         found = connection.execute(asked, [*values, -1 if limit is None else limit]).fetchall()
@@ -96,14 +95,12 @@ def listing(
     return Listing(total, keys, heads, [units.get(key, "") for key in keys], rows)
 
 
-def unread(index: Index) -> list[tuple[str, int, Message]]:
-    """Return what could not be read: path, line (0: the whole file), and the reason."""
-    asked = f"SELECT path, line, reason FROM {TABLE} WHERE kind = 'unread' ORDER BY path, line"
+def unread(index: Index) -> list[tuple[str, Message]]:
+    """Return the records that cannot be read: the path, and the reason."""
+    asked = f"SELECT path, unreadable FROM {TABLE} WHERE unreadable IS NOT NULL ORDER BY path"
     with index.opened() as connection:
         found = connection.execute(asked).fetchall()
-    return [
-        (index.place(path), line, Message(**json.loads(reason))) for path, line, reason in found
-    ]
+    return [(index.place(path), message("record_unreadable", error=why)) for path, why in found]
 
 
 def _column(key: str) -> str:

@@ -38,8 +38,8 @@ _NUMBERS = ("world", "speed", "MFU", "quality")
 _REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
 _LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
 KEYS = (
-    "line", "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "configuration",
-    "world", "precision", "status", "trust", "verification", "suite_commit", "work", "comparable",
+    "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
+    "status", "trust", "verification", "suite_commit", "work", "comparable",
     "final_result_unit", "quality_value", "quality_metric", "quality_reached", "e2e_time",
     "power", "MFU", *_SPEEDS,
 )  # fmt: skip
@@ -51,9 +51,7 @@ def _mean(run: Run, key: str) -> float | None:
 
 
 def _speed_key(one: Launch) -> str:
-    """Return the figure that is a launch's speed; of a printed row the first that it tells."""
-    if one["kind"] == "row":
-        return next((key for key in _SPEEDS if one[key]), _SPEEDS[0])
+    """Return the figure that is a launch's speed."""
     return "token/p/s" if one["final_result_unit"] == "tokens/s" else "p_train"
 
 
@@ -74,8 +72,6 @@ def _when(one: Launch) -> str:
 def _badge(run: Run) -> tuple[str, Phrase, str]:
     """Return what became of a run: a word, a text, a tone."""
     first = next((one for one in run if one["status"] != "passed"), run[0])
-    if first["kind"] == "row":
-        return "imported", t("site.imported"), "muted"
     if first["status"] != "passed":
         return first["status"], t(f"status.{first['status']}"), status_tone(first["status"])
     if any(one["trust"] == "do_not_quote" for one in run):
@@ -86,7 +82,6 @@ def _badge(run: Run) -> tuple[str, Phrase, str]:
 def _row(run: Run, links: Links) -> dict[str, Any]:
     """Return what a row of the list shows: each cell's text, and the value that it sorts by."""
     one, (word, badge, tone) = run[0], _badge(run)
-    imported = one["kind"] == "row"
     speed, mfu, quality = _speed(run), _mean(run, "MFU"), _mean(run, "quality_value")
     key = _speed_key(one)
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
@@ -94,9 +89,8 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     if len(values) > 1:
         low, high = cells.rounded(min(values)), cells.rounded(max(values))
         many = t("site.of_launches", low=low, high=high, n=len(values))
-    ident = f"{one['path'].rpartition('/')[2]}:{one['line']}" if imported else one["run_id"]
     texts: dict[str, Phrase] = {
-        "started_utc": _when(one), "device": one["device"] or one["configuration"],
+        "started_utc": _when(one),
         "speed": (cells.rounded(speed), " ", _unit(one)) if speed else None,
         "MFU": cells.percent(mfu),
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
@@ -104,11 +98,11 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality}
     return {
         "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
-        "word": word, "badge": badge, "tone": tone, "many": many, "id": ident,
+        "word": word, "badge": badge, "tone": tone, "many": many, "id": one["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
-        "short": ident if imported else _REPEAT.sub("", ident).rpartition("-")[2],
-        "address": None if imported else links.run(one["run_id"]),
-        "case_address": None if imported else links.case(one["case"]),
+        "short": _REPEAT.sub("", one["run_id"]).rpartition("-")[2],
+        "address": links.run(one["run_id"]),
+        "case_address": links.case(one["case"]),
     }  # fmt: skip
 
 
@@ -124,7 +118,7 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
     return rendered(
         "site/list.html.j2", links.lang, links=links, rows=[_row(run, links) for run in part],
         choices=choices, columns=_COLUMNS, numbers=_NUMBERS, counted=counted, total=total,
-        cases=sorted({run[0]["case"] for run in runs if run[0]["kind"] == "record"}),
+        cases=sorted({run[0]["case"] for run in runs}),
         most=MOST_COMPARED, charts=False, live=True, ident="",
     )  # fmt: skip
 
@@ -134,7 +128,7 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
 
     Where no run may be quoted, it is about all that passed.
     """
-    launches = [x for run in runs for x in run if x["case"] == case and x["kind"] == "record"]
+    launches = [x for run in runs for x in run if x["case"] == case]
     works = _works(_shown(launches))
     if not works:
         return page(links, case, lead=[Paragraph(t("site.none_good"), "warn")])
@@ -213,7 +207,7 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
 
     A cell has the time to the target, where it was reached, and the speed, of the fastest work.
     """
-    works = _works(_shown([x for run in runs for x in run if x["kind"] == "record"]))
+    works = _works(_shown([x for run in runs for x in run]))
     names = sorted({of[0]["case"] for of in works.values()})
     found: dict[tuple[str, str], dict[str, Phrase]] = {}
     for of in works.values():  # the fastest first

@@ -13,7 +13,6 @@ from trainmark import cases
 from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import compare
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.library.archive import ENDING, unpacked
 from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
@@ -26,7 +25,7 @@ from trainmark.pages.sections.performance import reference_table, sources
 from trainmark.pages.site import Links
 from trainmark.pages.texts import Link, Phrase, t
 from trainmark.plan.reference import of_case
-from trainmark.record.record import RECORD_FILE, read
+from trainmark.record.record import read
 from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.verify import MOST_BYTES, checked
 from trainmark.record.work import differing, work
@@ -115,16 +114,16 @@ def compare_page(
 
 
 def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
-    """Return all runs and imported rows, the newest first: what the index has of each launch.
+    """Return all runs, the newest first: what the index has of each launch.
 
     Args:
         more: columns beside those that tell which launches are of one run.
     """
     found: dict[Any, list[dict[str, Any]]] = {}
     seen = set()
-    columns = ("id", "kind", "run_id", "path", "repeat_index", *more)
+    columns = ("id", "run_id", "path", "repeat_index", *more)
     for one in listing(database, columns=columns).documents():
-        if one["kind"] == "record" and one["run_id"] in seen:  # in a bundle too
+        if one["run_id"] in seen:  # a copy
             continue
         seen.add(one["run_id"])
         repeat = _REPEAT.fullmatch(one["path"])
@@ -132,25 +131,16 @@ def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]
     return [sorted(run, key=lambda one: one["repeat_index"] or 0) for run in found.values()]
 
 
-def opened(path: str) -> Record:
+def opened(path: Path) -> Record:
     """Return the record of a run, redacted, and held against its evidence where that is small.
 
     Args:
-        path: as the index has it, placed: a run directory, a record, or one within a bundle.
+        path: a run directory.
 
     Raises:
         RecordError: the record is gone or cannot be read.
     """
-    bundle, inside, place = path.partition(f"{ENDING}/")
-    if inside:
-        with unpacked(Path(bundle + ENDING)) as files:
-            return _read(files.folder / place)
-    return _read(Path(path))
-
-
-def _read(path: Path) -> Record:
-    file = path / RECORD_FILE if path.is_dir() else path
-    return redacted_record(checked(read(file), file.parent, most_bytes=MOST_BYTES))
+    return redacted_record(checked(read(path), path, most_bytes=MOST_BYTES))
 
 
 def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
@@ -163,7 +153,7 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     for run_id in run_ids:
         if run_id not in beside:
             raise RecordError("no such run", where=run_id[:200], remedy="the list has all runs")
-    return [[opened(one["path"]) for one in beside[run_id]] for run_id in run_ids]
+    return [[opened(Path(one["path"])) for one in beside[run_id]] for run_id in run_ids]
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:

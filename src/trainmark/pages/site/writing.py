@@ -66,7 +66,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     paths = set[str]()
     for run in runs:
         ids = [one["run_id"] for one in run]
-        for one in run if run[0]["kind"] == "record" else ():
+        for one in run:
             run_id, stamp = one["run_id"], [one["id"], one["bytes"], one["mtime_ns"], ids]
             if known.get(run_id) != stamp:
                 anew += 1
@@ -98,7 +98,7 @@ def _of_run(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | 
     """Return a launch's pages and record; of a record that cannot be read, what is wrong."""
     files: dict[str, str | bytes] = {}
     try:
-        record = opened(path)
+        record = opened(Path(path))
         shown: Callable[[Links], str] = partial(run_page, record, launches)
         files[run_file(run_id).removesuffix("html") + "json"] = content(record)
     except RecordError:
@@ -115,7 +115,7 @@ def _lists(
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
         files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text
-    found = listing(database, ["kind=record"])
+    found = listing(database)
     at = found.columns.index("path")  # on this machine
     for row in (found.columns, *found.rows):
         del row[at]
@@ -125,7 +125,7 @@ def _lists(
         "machines.html": partial(machines_page, runs),
         "references.html": references_page,
     }
-    for case in {run[0]["case"] for run in runs if run[0]["kind"] == "record"}:
+    for case in {run[0]["case"] for run in runs}:
         pages[f"cases/{name(case)}.html"] = partial(case_page, runs, case)
     for path, page in pages.items():
         for links in (Links(path, lang, served=served) for lang in LANGUAGES):
