@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -143,8 +144,8 @@ def verify(
     found, codes = [], {EXIT_PASSED}
     for path in paths:
         try:
-            for launches in find_runs(path):
-                found.append(verified(launches, allowed=allowed_signers, signer=signer))
+            for launch in chain(*find_runs(path)):
+                found.append(verified(launch, allowed=allowed_signers, signer=signer))
                 codes.add(found[-1].exit_code)
         except TrainmarkError as error:
             say_faults([error])

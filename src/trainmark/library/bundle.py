@@ -1,12 +1,11 @@
 """Bundles: runs in one file that others can verify without a network.
 
 Owns what goes into a bundle, redacted copies and the records that they give; and the checks of
-bundles and runs: bytes, signature, records recomputed, rules.
+bundles and runs: bytes, signature, records recomputed, audit.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from dataclasses import asdict, dataclass
@@ -22,7 +21,6 @@ from trainmark.errors import (
     EnvironmentFault,
     UsageError,
 )
-from trainmark.judge import compliance
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.library import archive, redaction
@@ -95,7 +93,7 @@ class Check:
     """One check and what it found.
 
     Args:
-        name: ``archive``, ``signature``, ``record``, ``audit`` or ``rules``.
+        name: ``archive``, ``signature``, ``record`` or ``audit``.
         place: folder of the launch in a bundle; empty: the whole.
         state: ``held``; ``noted``: nothing was asked for; ``unverifiable``: nothing contradicts,
             but something that the check needs is missing; ``broken``: contradicted.
@@ -126,12 +124,11 @@ class Verification:
 
 
 def verify(
-    path: Path | str | Sequence[Path], *, allowed: Path | None = None, signer: str | None = None
+    path: Path | str, *, allowed: Path | None = None, signer: str | None = None
 ) -> Verification:
     """Verify a bundle, a run directory or the ``record.json`` in one.
 
     Args:
-        path: or the run directories of all launches of a run, which are judged together.
         allowed: file of allowed signers; with it, a bundle must be signed by one of them.
         signer: by whom of them.
 
@@ -143,15 +140,13 @@ def verify(
     if signer is not None and allowed is None:
         what, remedy = "nothing says which key is whose", "add --allowed-signers FILE"
         raise UsageError(what, where=f"signer {signer}", remedy=remedy)
-    launches = [Path(path)] if isinstance(path, Path | str) else path
-    path = launches[0]
+    path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
-        folder, found = path if path.is_dir() else path.parent, {"": record.read(path)}
-        if len(launches) > 1:
-            path = folder = folder.parent
-            found = {launch.name: record.read(launch) for launch in launches}
+        folder, found = path if path.is_dir() else path.parent, record.read(path)
         asked = [] if allowed is None else [_signature(None, allowed, signer)]
-        return Verification(str(path), (*asked, *_of_run(found, folder), *_audited(found)))
+        return Verification(
+            str(path), (*asked, _recomputed(found, folder, ""), *_audited({"": found}))
+        )
     try:
         with unpacked(path) as bundle:
             return Verification(str(path), tuple(checks(bundle, allowed, signer)))
@@ -169,11 +164,8 @@ def checks(
     yield Check("archive", "held", (message("bundle_whole", files=len(files), bytes=size),))
     yield _signature(bundle, allowed, signer)
     records = {place: record.read(bundle.folder / place) for place in bundle.launches}
-    runs: dict[str, dict[str, Record]] = {}
     for place, one in records.items():
-        runs.setdefault(place.partition("/")[0], {})[place] = one
-    for run in runs.values():
-        yield from _of_run(run, bundle.folder)
+        yield _recomputed(one, bundle.folder / place, place)
     yield from _audited(records)
 
 
@@ -186,20 +178,14 @@ def _signature(bundle: Unpacked | None, allowed: Path | None, signer: str | None
     return Check("signature", state, (said,))
 
 
-def _of_run(launches: dict[str, Record], folder: Path) -> Iterator[Check]:
-    """Compare records with their evidence and what is computed from it; hold them against rules."""
-    proven = []
-    for place, found in launches.items():
-        findings = verify_record(found, folder / place)
-        proven.append(trust.with_findings(found, findings))
-        figures, steps = len(found.figures), len(found.steps.time_ns)
-        agreed = message("bundle_recomputed", figures=figures, steps=steps)
-        state: State = "broken" if trust.refuted(proven[-1].trust) else "unverifiable"
-        yield _judged("record", place, findings, state, agreed)
-    rules = compliance.check(proven)
-    unkept = [rule.found for rule in rules.rules if not rule.kept]
-    kept = message("bundle_rules_kept", division=rules.division)
-    yield _judged("rules", os.path.commonpath(launches), unkept, "noted", kept)
+def _recomputed(found: Record, folder: Path, place: str) -> Check:
+    """Compare a record with its evidence and what is computed from it."""
+    if findings := verify_record(found, folder):
+        refuted = trust.refuted(trust.with_findings(found, findings).trust)
+        return Check("record", "broken" if refuted else "unverifiable", tuple(findings), place)
+    figures, steps = len(found.figures), len(found.steps.time_ns)
+    agreed = message("bundle_recomputed", figures=figures, steps=steps)
+    return Check("record", "held", (agreed,), place)
 
 
 def _audited(records: dict[str, Record]) -> Iterator[Check]:
@@ -211,7 +197,3 @@ def _audited(records: dict[str, Record]) -> Iterator[Check]:
         yield Check("audit", state, tuple(hit.message for hit in here), place)
     if not hits:
         yield Check("audit", "held", (message("bundle_audited"),))
-
-
-def _judged(name: str, place: str, faults: list[Message], state: State, fine: Message) -> Check:
-    return Check(name, state if faults else "held", tuple(faults) or (fine,), place)
