@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
 
-EPOCH = {
-    "announced_steps": 64, "announced_samples": None, "steps": 64, "samples": 4096,
+LOOKED = {
     "draws": None, "overwritten": False, "model_flops": 600.0, "counted": 600, "waits": None,
 }  # fmt: skip
 
@@ -55,7 +54,7 @@ def faults(found: list[Check]) -> dict[str, list[str]]:
 
 
 def test_a_sound_case_has_no_fault() -> None:
-    found = judge(Inputs(runs(), EPOCH))
+    found = judge(Inputs(runs(), LOOKED))
     assert [check.check for check in found] == list(CHECKS)
     assert faults(found) == {}
     assert [check.check for check in found if check.skipped] == []
@@ -72,9 +71,6 @@ def test_a_sound_case_has_no_fault() -> None:
          {"loss_falls": ["check_loss_not_falling"], "equal_losses": []}),
         (runs(losses=[2.0 - 0.01 * step for step in range(40)]), {},
          {"equal_losses": ["check_losses_differ"]}),
-        (runs(), {"announced_steps": 32}, {"steps_per_epoch": ["steps_of_epoch"]}),
-        (runs(), {"samples": 2048}, {"steps_per_epoch": ["samples_of_epoch"]}),
-        (runs(), {"announced_samples": 4000}, {"steps_per_epoch": ["samples_of_epoch"]}),
         (runs(), {"draws": "torch"}, {"batches": ["check_batches_draw"]}),
         (runs(), {"overwritten": True}, {"batches": ["check_batches_overwritten"]}),
         (runs(), {"model_flops": 1200.0}, {"flops": ["check_flops"]}),
@@ -85,23 +81,21 @@ def test_a_sound_case_has_no_fault() -> None:
 def test_a_broken_rule_is_named(
     given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(judge(Inputs(given, EPOCH | looked))) == {k: v for k, v in expected.items() if v}
+    assert faults(judge(Inputs(given, LOOKED | looked))) == {k: v for k, v in expected.items() if v}
 
 
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
-    no_formula = EPOCH | {"model_flops": None, "steps": None}
+    no_formula = LOOKED | {"model_flops": None}
     found = {c.check: c for c in judge(Inputs({1: record()}, no_formula, gone))}
     assert found["equal_losses"].skipped == gone
     assert found["flops"].skipped == message("no_flop_formula")
-    few = judge(Inputs({1: record([1.0, 0.5])}, EPOCH, gone))
+    few = judge(Inputs({1: record([1.0, 0.5])}, LOOKED, gone))
     skipped = {check.check: check.skipped.code for check in few if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
     lost = judge(Inputs(runs(), message("exception", text="boom")))
     assert faults(lost) == {"runs": ["exception"]}
-    assert {c.check for c in lost if c.skipped} == {
-        "steps_per_epoch", "batches", "flops", "no_waits"
-    }  # fmt: skip
+    assert {c.check for c in lost if c.skipped} == {"batches", "flops", "no_waits"}
 
 
 @pytest.fixture
@@ -115,12 +109,6 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
         return probe.look(tmp_path)
 
     return call
-
-
-class WrongSteps(toy.ToyJob):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.steps_per_epoch *= 2
 
 
 class DoubleFlops(toy.ToyJob):
@@ -154,7 +142,6 @@ class ReadsItsLoss(toy.ToyJob):
     ("job_type", "expected"),
     [
         (toy.ToyJob, {}),
-        (WrongSteps, {"steps_per_epoch": ["steps_of_epoch"]}),
         (DoubleFlops, {"flops": ["check_flops"]}),
         (DrawsFromTheGlobalState, {"batches": ["check_batches_draw"]}),
         (ReusesItsBuffer, {"batches": ["check_batches_overwritten"]}),

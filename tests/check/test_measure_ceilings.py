@@ -22,7 +22,7 @@ from trainmark.launch.processes import StopRequest
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
     changes: dict[str, Any], kind: type[TrainmarkError], where: str
 ) -> None:
-    options = {"device": "cpu", "nproc": 1, "budget_s": 0.1, "full": False}
+    options = {"device": "cpu", "nproc": 1, "budget_s": 0.1}
     with pytest.raises(kind) as refused:
         measure_ceilings(StopRequest(), **(options | changes), timeout_s=1.0)
     assert refused.value.where == where

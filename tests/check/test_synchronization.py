@@ -25,7 +25,6 @@ WAITING = {
     "non-finite norm is an error": lambda: torch.nn.utils.clip_grad_norm_(
         _with_gradient(), 1.0, error_if_nonfinite=True
     ),
-    "copy to another device": lambda: VALUES.to("meta"),
 }
 QUEUED = {
     "read by places": lambda: VALUES[PLACES],
@@ -35,7 +34,6 @@ QUEUED = {
     "repeats of known sum": lambda: VALUES[:2].repeat_interleave(PLACES, output_size=4),
     "clipped norm": lambda: torch.nn.utils.clip_grad_norm_(_with_gradient(), 1.0),
     "another type": lambda: VALUES.to(torch.bfloat16),
-    "copy to another device, queued": lambda: VALUES.to("meta", non_blocking=True),
 }
 
 

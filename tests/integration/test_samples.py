@@ -117,7 +117,7 @@ def test_a_tool_that(fault, tooled, tmp_path):
         env=os.environ | variables | {RUN_VARIABLE: str(tmp_path)},
         cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    events = wait_until(tmp_path, lambda event: event["event"] == "fault")
+    events = wait_until(tmp_path, lambda event: event.get("kind") == kind)
     before = sum(event["event"] == "host" for event in events)
     wait_until(tmp_path, lambda _: [e["event"] for e in events_of(tmp_path)].count("host") > before)
     _, errors = process.communicate(timeout=60)
@@ -125,7 +125,10 @@ def test_a_tool_that(fault, tooled, tmp_path):
     assert of_run(str(tmp_path)) == []
     *_, last = events = events_of(tmp_path)
     told = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
-    assert told == [("monitor", kind)]
+    # On a loaded machine a tool that works may take too long first: the sampler has no priority.
+    assert [one for one in told if one != ("monitor", "hung") or kind == "hung"] == [
+        ("monitor", kind)
+    ]
     assert last["event"] == "end"
     works = [event["devices"] for event in events if event["event"] == "devices"]
     one = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]

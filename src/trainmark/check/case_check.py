@@ -109,7 +109,7 @@ def check_case(
             runs[ranks] = launch(planned, stop)
             if stop.signal_name is not None:
                 return Checked([], one.about.messages)
-        say(f"{one.case}: an epoch's batches, FLOPs of a step")
+        say(f"{one.case}: batches, FLOPs of a step")
         inputs = Inputs(runs, _probe(one, Path(folder)), missing, description_faults(one.case))
         return Checked(judge(inputs), one.about.messages)
 
@@ -188,21 +188,6 @@ def _runs(inputs: Inputs) -> Iterator[Message]:
         yield inputs.probe
 
 
-def _epoch(inputs: Inputs) -> Iterator[Message]:
-    """Compare a whole epoch's batches with what the job and its data declare."""
-    probe = inputs.found()
-    steps, samples, planned = probe["steps"], probe["samples"], probe["announced_steps"]
-    expected = probe["announced_samples"]
-    if expected is None:
-        expected = inputs.runs[1].plan.data.train_samples
-    if steps is None:
-        return  # too long to read
-    if steps != planned:
-        yield message("steps_of_epoch", epoch=1, steps=steps, planned=planned)
-    if samples != expected:
-        yield message("samples_of_epoch", epoch=1, samples=samples, expected=expected)
-
-
 def _batches(inputs: Inputs) -> Iterator[Message]:
     if draws := inputs.found()["draws"]:
         yield message("check_batches_draw", module=draws)
@@ -259,7 +244,6 @@ def _waits(inputs: Inputs) -> Iterator[Message]:
 _RULES: dict[str, Callable[[Inputs], Iterable[Message]]] = {
     "description": lambda inputs: inputs.described,
     "runs": _runs,
-    "steps_per_epoch": _epoch,
     "batches": _batches,
     "loss_falls": _loss_falls,
     "equal_losses": _equal_losses,

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "trainmark-ceilings-1"
 _MIB, _GIB = 1 << 20, 1 << 30
-_SQUARES, _FULL_SQUARES = (256, 512, 1024, 2048, 4096, 8192), (16384,)
-_ARRAYS, _FULL_ARRAYS = (256 * _MIB, _GIB), (4 * _GIB,)  # far beyond most caches
-_TRANSFERS, _FULL_TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB), (_GIB,)
-_MESSAGES, _FULL_MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB), (256 * _MIB, _GIB)
+_SQUARES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+_ARRAYS = (256 * _MIB, _GIB, 4 * _GIB)  # far beyond most caches
+_TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
+_MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB
 
 
@@ -108,39 +108,37 @@ def _of_bytes(
     return [Candidate(Point((n,), "", factor * n), 4.0 * n, partial(work, n)) for n in sizes]
 
 
-def shapes(*, full: bool) -> dict[tuple[int, int, int], str]:
+def shapes() -> dict[tuple[int, int, int], str]:
     """Return the matmuls to measure: squares, and cases' layers with their names."""
-    found = {(n, n, n): "" for n in _SQUARES + full * _FULL_SQUARES}
+    found = {(n, n, n): "" for n in _SQUARES}
     for case in cases.load_all()[0]:
         for layer, shape in case.layers.items():
             found[shape] = ", ".join(filter(None, (found.get(shape), f"{case.name} {layer}")))
     return found
 
 
-def kinds(
-    vendor: Vendor, device: Device, ranks: Ranks, *, full: bool
-) -> Iterator[tuple[Kind, list[Candidate]]]:
+def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, list[Candidate]]]:
     """Yield what is measured, in order; the device is in a kind's precision until the next."""
     product = device.describe()["name"]
     for precision in get_args(Precision):
         why, peak = refusal(vendor, device, precision), dense_peak(product, precision)
-        matmuls = [] if why else matmul_candidates(device, precision, shapes(full=full))
+        matmuls = [] if why else matmul_candidates(device, precision, shapes())
         yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=peak), matmuls
-    copied = _of_bytes(partial(rates.copy, device), _ARRAYS + full * _FULL_ARRAYS, 2)
+    copied = _of_bytes(partial(rates.copy, device), _ARRAYS, 2)
     yield Kind(name="memory_copy", counts="largest", peak=memory_peak(product)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         for memory, pinned in (("pageable", False), ("pinned", True)):
             copy = partial(rates.transfer, device, to_device=up, pinned=pinned)
             why = "the device computes in the host's memory" if copy(4) is None else None
-            sizes = () if why else _TRANSFERS + full * _FULL_TRANSFERS
-            yield Kind(name=f"{name}_{memory}", reason=why), _of_bytes(copy, sizes)
+            copies = [] if why else _of_bytes(copy, _TRANSFERS)
+            yield Kind(name=f"{name}_{memory}", reason=why), copies
     for name, collective in COLLECTIVES.items():
         if ranks.count == 1:
             yield Kind(name=name, reason="one process exchanges nothing; give --nproc"), []
             continue
-        factor, sizes = rates.bus_factor(name, ranks.count), _MESSAGES + full * _FULL_MESSAGES
+        factor = rates.bus_factor(name, ranks.count)
         exchange = partial(collective, device, ranks)
-        yield Kind(name=name, bus_factor=factor), _of_bytes(exchange, sizes, factor)
+        yield Kind(name=name, bus_factor=factor), _of_bytes(exchange, _MESSAGES, factor)
 
 
 def measure_ceilings(
@@ -149,7 +147,6 @@ def measure_ceilings(
     device: str | None,
     nproc: int,
     budget_s: float,
-    full: bool,
     timeout_s: float,
 ) -> dict[str, Any]:
     """Measure, and return the document that docs/machine.md describes.
@@ -168,7 +165,7 @@ def measure_ceilings(
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
     setup = set_up(vendor, nproc, run_id)
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
-        asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s, "full": full}
+        asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
             "started": datetime.now(UTC).isoformat(timespec="seconds"), **asked,
@@ -211,12 +208,11 @@ def _wait(
         raise MeasurementError(f"exit codes of the ranks: {codes}", remedy=remedy)
 
 
-def run_rank(rank: int, *, device: str, nproc: int, budget_s: float, full: bool) -> dict[str, Any]:
+def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str, Any]:
     """Return everything that one rank measures; all ranks begin each size together.
 
     Args:
         budget_s: time of one kind, for example the matmuls of one precision.
-        full: larger sizes too.
     """
     vendor = devices.choose(device)
     opened = vendor.open(rank, nproc)
@@ -227,7 +223,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float, full: bool)
         # What ranks do together goes by what all agree on. Half of the memory, because what was
         # measured before may not be free again yet.
         memory_bytes = -ranks.most(-total) / 2
-        for kind, candidates in kinds(vendor, opened, ranks, full=full):
+        for kind, candidates in kinds(vendor, opened, ranks):
             if ranks.most(kind.reason is not None):
                 kind.reason = kind.reason or "does not apply on another rank"
             if rank == 0:

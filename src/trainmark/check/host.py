@@ -117,26 +117,12 @@ def load(subject: Subject) -> Conditions:
 
 
 def other_runs(_: Subject) -> Conditions:
-    """Find living processes of other runs; only those that lost their launcher are to be ended."""
+    """Find living processes of other runs."""
     found = alive_runs()
     for run_id, processes in sorted(found.items()):
-        key = "orphans" if _orphaned(processes) else "other_run"
-        yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
+        yield judged("other_run", run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
     if not found:
         yield judged("no_other_run")
-
-
-def _orphaned(pids: list[int]) -> bool:
-    """Tell whether nothing that could have started these processes lives any more."""
-    try:
-        parents = [psutil.Process(pid).parent() for pid in pids]
-        adopting = [one for one in parents if one is not None and one.pid not in pids]
-        return all(
-            (one.pid == 1 or one.name() == "systemd") and "trainmark" not in " ".join(one.cmdline())
-            for one in adopting  # in a container the launcher may be the first process
-        )
-    except psutil.Error:  # ended meanwhile, or hidden
-        return False
 
 
 def cores(subject: Subject) -> Conditions:

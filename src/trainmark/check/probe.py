@@ -1,4 +1,4 @@
-"""Inspect a job on one rank without measuring it: an epoch's batches, FLOPs, waits for the device.
+"""Inspect a job on one rank without measuring it: batches, FLOPs, waits for the device.
 
 Inside a window the host only hands out work. Where it reads a result back, it waits until the
 device has finished everything before; the device then idles while the host prepares the next work.
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,22 +35,21 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device, Job
 
-MOST_STEPS_COUNTED = 5_000  # of an epoch; an epoch of real data is not read to its end
-BATCHES_OF_A_LONG_EPOCH = 100  # that are read
+BATCHES_READ = 100
 _TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
-
+# Optimizers count steps in tensors that stay on the host, and read them there.
+_OPTIMIZER = re.compile(r"[/\\]torch[/\\]optim[/\\]")
 _aten = torch.ops.aten
 # The value or the shape of these results is needed by the host before it goes on.
 _READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 # Tagged too, though only a mask among the indices gives a shape that depends on values.
 _INDEXING = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_}
-_COPYING = {_aten._to_copy, _aten.copy_}
 # On a CPU no operation is dispatched where a tensor is read in place.
 _METHODS = {Tensor.cpu, Tensor.numpy, Tensor.tolist, Tensor.__array__}
 
 
 def look(plan_dir: Path) -> dict[str, Any]:
-    """Return what the job of the plan in ``plan_dir`` does in an epoch and in a step.
+    """Return what the job of the plan in ``plan_dir`` does in its batches and in a step.
 
     It computes with the libraries' kernels, as on an accelerator: our own ones for a CPU read
     tensors on the host.
@@ -70,20 +68,15 @@ def look(plan_dir: Path) -> dict[str, Any]:
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )
     job = module.build(context, module.load_data(context))
-    return _epoch(job) | _flops(job, device) | {"waits": _waits(job, device)}
+    return _batches(job) | _flops(job, device) | {"waits": _waits(job, device)}
 
 
-def _epoch(job: Job) -> dict[str, Any]:
-    """Count steps and samples of the first epoch; null if it is too long to read to its end.
+def _batches(job: Job) -> dict[str, Any]:
+    """Read batches of the first epoch.
 
-    ``draws`` names a global random state that its batches use, ``overwritten`` says whether one
-    writes to the tensors of the one before: neither may happen in a thread of its own.
+    ``draws`` names a global random state that they use, ``overwritten`` says whether one writes to
+    the tensors of the one before: neither may happen in a thread of its own.
     """
-    announced = job.steps_per_epoch
-    own = getattr(job, "samples_per_epoch", None)
-    found: dict[str, Any] = {"announced_steps": announced, "announced_samples": own}
-    whole = announced <= MOST_STEPS_COUNTED
-    steps = samples = 0
     overwritten = False
     earlier: list[tuple[Tensor, Tensor]] = []  # of the batch before, with copies
 
@@ -92,16 +85,13 @@ def _epoch(job: Job) -> dict[str, Any]:
         return tensor
 
     states = _random_states()
-    for batch in islice(job.batches(0), None if whole else BATCHES_OF_A_LONG_EPOCH):
+    for batch in islice(job.batches(0), BATCHES_READ):
         overwritten = overwritten or not all(now.equal(then) for now, then in earlier)
         earlier.clear()
         map_tensors(batch, note)
-        steps += batch.closes_step
-        samples += batch.samples_trained
     after = _random_states()
-    found["draws"] = next((name for name in states if states[name] != after[name]), None)
-    found["overwritten"] = overwritten
-    return found | {"steps": steps if whole else None, "samples": samples if whole else None}
+    draws = next((name for name in states if states[name] != after[name]), None)
+    return {"draws": draws, "overwritten": overwritten}
 
 
 def _random_states() -> dict[str, bytes]:
@@ -162,50 +152,34 @@ class SynchronizedError(RuntimeError):
     """The host would have waited for the device."""
 
 
-class _Dispatched(TorchDispatchMode):
-    """Raise for each operation on tensors of ``torch_type`` whose result the host waits for.
+def _is_waited_for(operation: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Tell whether the host waits for the result of an operation on a device's tensors."""
+    packet = operation.overloadpacket
+    if packet in _INDEXING:
+        return any(item.dtype in (torch.bool, torch.uint8) for item in tree_leaves(args[1]))
+    if packet is _aten.repeat_interleave and kwargs.get("output_size") is not None:
+        return False
+    if packet is _aten._local_scalar_dense:
+        calls = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
+        return not any(map(_OPTIMIZER.search, calls))
+    return not _READING.isdisjoint(operation.tags)
 
-    Optimizers count steps in tensors that stay on the host and read them there: on a CPU they look
-    like the device's.
-    """
+
+class _Dispatched(TorchDispatchMode):
+    """Raise for each operation on tensors of ``torch_type`` whose result the host waits for."""
 
     def __init__(self, torch_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._torch_type = torch_type
-        self._counters: set[int] = set()
-
-    def note_counters(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Let ``optimizer``, whose step begins, read its counters on the host."""
-        for state in optimizer.state.values():
-            counter = state.get("step")
-            if isinstance(counter, Tensor) and counter.device.type == "cpu":
-                self._counters.add(id(counter))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         kwargs = kwargs or {}
-        if self._waits(func, args, kwargs):
+        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
+        here = self._torch_type in {item.device.type for item in tensors}
+        if here and _is_waited_for(func, args, kwargs):
             raise SynchronizedError(str(func))
         return func(*args, **kwargs)
-
-    def _waits(self, operation: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
-        places = {item.device.type for item in tensors}
-        packet = operation.overloadpacket
-        if packet is _aten._local_scalar_dense and id(args[0]) in self._counters:
-            return False
-        if packet in _COPYING:
-            if kwargs.get("device") is not None:
-                places.add(torch.device(kwargs["device"]).type)
-            at_once = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-            return len(places) > 1 and self._torch_type in places and at_once
-        if self._torch_type not in places:
-            return False
-        if packet in _INDEXING:
-            return any(item.dtype in (torch.bool, torch.uint8) for item in tree_leaves(args[1]))
-        if packet is _aten.repeat_interleave and kwargs.get("output_size") is not None:
-            return False
-        return not _READING.isdisjoint(operation.tags)
 
 
 class _Called(TorchFunctionMode):
@@ -228,18 +202,14 @@ def no_synchronization(device: Device) -> Iterator[None]:
 
     Operations are judged by their names and arguments, on a CPU too, so that a job can be
     checked without an accelerator. There it must use the kernels of an accelerator,
-    ``kernels=library``. A device that can tell for itself does so as well.
+    ``kernels=library``. A device that can tell for itself, copies among the rest, does so as well.
 
     Raises:
         SynchronizedError: it names the operation.
     """
     own = getattr(device, "forbid_synchronization", nullcontext)()
-    with own, _Dispatched(device.torch_type) as mode, _Called(device.torch_type):
-        hook = register_optimizer_step_pre_hook(mode.note_counters)
-        try:
-            yield
-        finally:
-            hook.remove()
+    with own, _Dispatched(device.torch_type), _Called(device.torch_type):
+        yield
 
 
 if __name__ == "__main__":

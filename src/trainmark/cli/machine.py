@@ -26,8 +26,7 @@ EXAMPLES = {
 """,
     "ceilings": """\
   trainmark ceilings                          the first device here, half a minute
-  trainmark ceilings --full --nproc 8         all eight, larger sizes, a few minutes
-  trainmark ceilings --budget-s 1             faster, and less exact
+  trainmark ceilings --nproc 8 --budget-s 15  all eight, larger sizes, a few minutes
   trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """,
     "check": """\
@@ -35,7 +34,6 @@ EXAMPLES = {
   trainmark check my_case bs=8 --steps 40
 """,
 }
-_QUICK_S, _FULL_S = 3.0, 15.0  # of one measurement
 _STARTING_S = 120.0  # of ranks that import torch on a busy machine
 _MOST_KINDS = 12
 
@@ -88,11 +86,10 @@ def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
 
 @takes(RunRequest, "device", "nproc")
 def ceilings(
-    full: Annotated[bool, typer.Option("--full", help="Larger sizes, more time for each.")] = False,
     budget_s: Annotated[
-        float | None,
-        typer.Option(min=0.01, max=3600, help="Seconds of one measurement; default: 3, full 15."),
-    ] = None,
+        float,
+        typer.Option(min=0.01, max=3600, help="Seconds of one row; more: larger sizes."),
+    ] = 3.0,
     as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
@@ -105,11 +102,10 @@ def ceilings(
     from trainmark.pages.terminal import show
 
     request = RunRequest.of(case="-", **fields)
-    budget = budget_s or (_FULL_S if full else _QUICK_S)
     with stop_signals_noted() as stop, others_to_stderr():
         found = measure_ceilings(
-            stop, device=request.device, nproc=request.nproc or 1, budget_s=budget, full=full,
-            timeout_s=_STARTING_S + 3 * _MOST_KINDS * budget,
+            stop, device=request.device, nproc=request.nproc or 1, budget_s=budget_s,
+            timeout_s=_STARTING_S + 3 * _MOST_KINDS * budget_s,
         )  # fmt: skip
     if as_json:
         say_json(Redactor().document(found))  # it is passed on
