@@ -14,7 +14,7 @@ import pytest
 from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
 from trainmark.library.selection import find_runs
-from trainmark.record import evidence, record, reduce
+from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,7 @@ def test_a_run_without_its_evidence_is_not_bundled(
     run_dir: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    for entry in evidence.evidence(run_dir):
+    for entry in reduce.evidence(run_dir):
         (run_dir / entry.name).unlink()
     with pytest.raises(bundle.BundleError, match="evidence is not there"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")

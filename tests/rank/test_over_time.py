@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.record.run.over_time import Energy, Quantity, energy, quantity
+from trainmark.record.series import Energy, Quantity, energy, quantity
 from trainmark.spec import message
 
 if TYPE_CHECKING:

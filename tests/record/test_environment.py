@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark import devices
-from trainmark.record import environment
 from trainmark.record.environment import container
 
 PODMAN = (
@@ -41,11 +39,3 @@ def test_a_container_is_told_by_its_traces_and_by_variables(tmp_path, files, var
     names = ("container", "container_version", "container_image")
     told = dict(zip(names, found, strict=True))
     assert container(variables, tmp_path) == told | {"container_digest": None}
-
-
-def test_the_package_index_is_recorded_without_its_password(monkeypatch):
-    monkeypatch.setattr(environment, "suite_commit", lambda: None)
-    cpu = devices.all_vendors()["cpu"]
-    told = environment.collect({"PIP_INDEX_URL": "https://me:secret@pypi.example/simple"}, cpu)
-    assert told["pip_index"] == "https://<credentials>@pypi.example/simple"
-    assert environment.collect({}, cpu)["pip_index"] is None

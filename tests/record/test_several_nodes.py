@@ -97,10 +97,6 @@ def test_nodes_that_differ_are_found(run_dir: Path) -> None:
     ]  # fmt: skip
     found = {item.code: item.args for item in made.findings}
     assert found["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
-    terminal, chinese = shown(made)
-    line = "3; 1: driver 1.3, numpy 2.2, device Other CPU"
-    assert line in terminal
-    assert "节点：3；1: driver 1.3" in chinese
 
 
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:
@@ -121,7 +117,6 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     record.write(made, run_dir)
     assert verify(made, run_dir) == []
     terminal, chinese = shown(made)
-    assert "1: did not report its end" in terminal
     assert "partial (the run ended early" in terminal
     assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese
 

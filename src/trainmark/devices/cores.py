@@ -96,17 +96,6 @@ def _words(file: Path) -> list[str]:
         return []
 
 
-def cores_of_rank(own: int, *, total: int, ranks: int, shared: bool) -> int:
-    """Return how many threads a rank can run at a time.
-
-    Args:
-        own: cores that it may use, perhaps with other ranks.
-        total: cores that all ranks of this machine may keep busy.
-        shared: whether ranks compute on cores, and not on devices.
-    """
-    return min(own, max(1, total // ranks)) if shared else own
-
-
 def parse_cores(text: str) -> list[int]:
     """Return the cores in a list of the kernel, ``0-3,8-11``.
 

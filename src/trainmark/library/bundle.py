@@ -26,7 +26,7 @@ from trainmark.judge.audit.subject import of_record
 from trainmark.library import archive, redaction
 from trainmark.library.archive import AlteredError, BundleError, signer_of, unpacked
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.record import evidence, record, reduce, trust
+from trainmark.record import record, reduce, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify as verify_record
 from trainmark.spec import Message, message
@@ -71,7 +71,7 @@ def pack(runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = Non
 
 def _add(folder: Path, place: Path, number: int, below: str) -> None:
     """Write the redacted copies of a launch's files, and the record that they give."""
-    if not (folder / PLAN_FILE).exists() or len(evidence.evidence(folder)) < 2:
+    if not (folder / PLAN_FILE).exists() or len(reduce.evidence(folder)) < 2:
         what, remedy = "its evidence is not there", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), remedy=remedy)
     plan = Plan.read(folder)
@@ -82,7 +82,7 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     target = place / name / below
     target.mkdir(parents=True)
     redactor = redaction.of_run(plan, folder)
-    for path in evidence.outputs(folder):
+    for path in reduce.outputs(folder):
         with (target / path.name).open("wb") as out:
             out.writelines(redaction.redacted_file(path, redactor))
     record.write(reduce.reduce(target), target)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,7 +62,6 @@ IMAGE_VARIABLE = "TRAINMARK_CONTAINER_IMAGE"
 DIGEST_VARIABLE = "TRAINMARK_CONTAINER_DIGEST"
 VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
 NETWORK_VARIABLE = "TRAINMARK_NETWORK"
-PIP_VARIABLE = "PIP_INDEX_URL"  # what pip and the build of an image read
 
 
 def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | None]:
@@ -121,7 +119,6 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         vendor: vendor of the devices on which they run.
     """
     recorded = (*VARIABLES, *vendor.recorded_variables)
-    index = variables.get(PIP_VARIABLE)
     return {
         "commit": suite_commit(),
         "packages": package_versions(),
@@ -137,6 +134,5 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         "driver": vendor.driver_version(),
         **container(variables),
         "network": variables.get(NETWORK_VARIABLE),
-        "pip_index": re.sub("//[^/@]*@", "//<credentials>@", index) if index else None,
         "variables": {name: variables[name] for name in recorded if name in variables},
     }

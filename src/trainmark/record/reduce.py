@@ -6,6 +6,8 @@ and the events.
 
 from __future__ import annotations
 
+import re
+from hashlib import file_digest
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,10 +16,12 @@ from trainmark.errors import RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.protocols import Counts
 from trainmark.record import figures as figures_of
-from trainmark.record.evidence import evidence
 from trainmark.record.record import (
+    EVIDENCE_NAME,
+    RECORD_FILE,
     Compilation,
     Environment,
+    Evidence,
     FigureEntry,
     Quality,
     QualityPoint,
@@ -44,6 +48,11 @@ if TYPE_CHECKING:
     from trainmark.record.run.telemetry import Telemetry
     from trainmark.record.shapes import JobFacts
     from trainmark.spec import Figure, Message, PageSpec
+
+_OUTPUTS = (
+    "events.*.jsonl", "telemetry*.jsonl", "log.*.txt", "stacks.*.txt",
+    "*.json", "*.sh", "*.sbatch", "*.yaml",  # the plan, the cluster's file and what was submitted
+)  # fmt: skip
 
 
 def _ranks(timeline: RunTimeline) -> list[RankEntry]:
@@ -259,3 +268,20 @@ def reduce(run_dir: Path) -> Record:
         "extra": plan.extra,
         "evidence": evidence(run_dir),
     })  # fmt: skip
+
+
+def evidence(run_dir: Path) -> list[Evidence]:
+    """Return the files from which a record is computed, with size and digest, by name."""
+    found = []
+    for path in sorted(run_dir.iterdir()):
+        if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file():  # a pipe would block
+            with path.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            found.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
+    return found
+
+
+def outputs(run_dir: Path) -> list[Path]:
+    """Return plan, scripts, events, samples and all output of a run, without its record."""
+    found = {path for name in _OUTPUTS for path in run_dir.glob(name) if path.is_file()}
+    return sorted(path for path in found if path.name != RECORD_FILE)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from pydantic import ConfigDict, with_config
 
 # pydantic refuses the standard library's before Python 3.12.
@@ -21,7 +21,6 @@ Count = Annotated[int, Ge(0), Le(2**63 - 1)]
 Int64 = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
 Number = Annotated[float, Ge(-1e150), Le(1e150)]
 Amount = Annotated[float, Ge(0), Le(1e150)]
-Rate = Annotated[float, Gt(0), Le(1e150)]
 _FACTS = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
@@ -53,7 +52,6 @@ class RankPlacement(TypedDict):
 
     cores: str
     threads: Count
-    usable_cores: NotRequired[Count]
 
 
 @with_config(_FACTS)
@@ -87,7 +85,6 @@ class Machine(TypedDict, total=False):
     container_image: str | None
     container_digest: str | None
     network: str | None
-    pip_index: str | None
     variables: dict[str, str]
     device_users: list[DeviceUser]
 

@@ -23,8 +23,7 @@ MOST_SWING = 0.1
 _NOISY = {
     "not_steady", "steadiness_unknown", "machine_busy", "evaluation_far_longer",
     "compiled_while_measured", "read_before_measured", "slow_device", "slow_rank", "slow_data",
-    "throttled_while_measured", "more_threads_than_cores",
-    "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
+    "throttled_while_measured", "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
 }  # fmt: skip
 _GRAVE = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",

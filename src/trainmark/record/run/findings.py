@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.devices.cores import compact, cores_of_rank
+from trainmark.devices.cores import compact
 from trainmark.record.run import usage
 from trainmark.spec import Message, message
 
@@ -52,7 +52,7 @@ def find(record: Record, timeline: RunTimeline) -> list[Message]:
 
 def notes(record: Record) -> list[Message]:
     """Return the notes that a careful reader needs beside the figures."""
-    rules = (_on_steps, _on_quality, _on_conditions, _many_threads)
+    rules = (_on_steps, _on_quality, _on_conditions)
     found = [note for rule in rules for note in rule(record)]
     return _each_once([*found, *usage.notes(record.telemetry)])
 
@@ -247,17 +247,3 @@ def _on_conditions(record: Record) -> Iterator[Message]:
     for rank in record.ranks:
         if rank.malformed_lines:
             yield message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)
-
-
-def _many_threads(record: Record) -> Iterator[Message]:
-    """Yield a note for the first rank with more threads than cores that can run them."""
-    plan, total = record.plan, record.environment.get("cpu_cores")
-    shared = plan.device.torch_type == "cpu"
-    for number, placed in enumerate(record.environment["placement"]):
-        if placed is None or not (own := placed.get("usable_cores")):
-            continue
-        cores = cores_of_rank(own, total=total or own, ranks=plan.nproc, shared=shared)
-        if placed["threads"] > cores:
-            yield message("more_threads_than_cores", rank=number, threads=placed["threads"],
-                          cores=cores)  # fmt: skip
-            return

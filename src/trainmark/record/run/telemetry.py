@@ -22,7 +22,8 @@ from trainmark.data.documents import Frozen
 from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, SamplerStart, Source, read_sample, telemetry_file
-from trainmark.record.run.over_time import (
+from trainmark.record.run.timeline import PHASES
+from trainmark.record.series import (
     Energy,
     Interval,
     Quantity,
@@ -30,7 +31,6 @@ from trainmark.record.run.over_time import (
     nearest_s,
     quantity,
 )
-from trainmark.record.run.timeline import PHASES
 from trainmark.record.shapes import Amount, Count, Number  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.record.run.over_time import Array
     from trainmark.record.run.timeline import RunTimeline
+    from trainmark.record.series import Array
     from trainmark.record.shapes import PhaseName
 
 IntervalName = Literal["run", "train", "measured", "to_target"]

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import SET_LIMITS
-from trainmark.record.run.over_time import MOST_UNSEEN
+from trainmark.record.series import MOST_UNSEEN
 from trainmark.spec import Figure, Message, message
 
 if TYPE_CHECKING:
