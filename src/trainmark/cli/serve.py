@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,7 @@ EXAMPLES = {
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
   trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
-  trainmark serve token make ci --expires 2027-01-01
+  trainmark serve token make ci
 """,
     "token": """\
   trainmark serve token make team --store /srv/runs
@@ -71,9 +70,6 @@ def build(name: str) -> Any:
 def token(
     verb: Annotated[Literal["make", "list", "revoke"], typer.Argument()],
     name: Annotated[str, typer.Argument(help="Of a token.")] = "",
-    expires: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day it is invalid (UTC).")
-    ] = None,
     store: Store = None,
 ) -> None:
     """Make a token and print it, this once; list tokens; revoke one."""
@@ -90,12 +86,12 @@ def token(
     tokens = Tokens(folder)
     with writing(folder):
         if verb == "make":
-            say(tokens.make(name, expires))
+            say(tokens.make(name))
             say_remark("nothing shows it again; a server that runs admits it from now on")
         elif verb == "revoke":
             tokens.revoke(name)
     for one in tokens.listed() if verb == "list" else ():
-        say(f"{one.name:24} expires {one.expires}")
+        say(one)
 
 
 def site(

@@ -96,11 +96,12 @@ def _answer(request: Request, error: Any) -> Response:
 
     Where files lie on the server is for its log alone.
     """
-    status, headers, checks = 400, {}, []
+    status = 400
+    # A body that was not read would be taken for the next request.
+    headers = {"Connection": "close"} if request.method == "POST" else {}
     if isinstance(error, Refused):
-        status, headers, checks = error.status, error.headers, error.checks
-        if request.method == "POST":  # or what is left of its body would be read
-            headers = headers | {"Connection": "close"}
+        status = error.status
+        headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     elif not isinstance(error, UsageError):
         LOG.warning("%s", error)
         status, what = (503, "the server cannot read its store now")
@@ -111,8 +112,8 @@ def _answer(request: Request, error: Any) -> Response:
         links = Links("compare", _lang(request), served=True)
         return HTMLResponse(error_page(error, links), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "remedy")}
-    problem: dict[str, Any] = {"error": {k: v and escaped(v) for k, v in parts.items()}}
-    return JSONResponse(problem | ({"checks": checks} if checks else {}), status, headers)
+    problem = {"error": {name: told and escaped(told) for name, told in parts.items()}}
+    return JSONResponse(problem, status, headers)
 
 
 def _lang(request: Request) -> str:

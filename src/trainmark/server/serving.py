@@ -1,7 +1,7 @@
 """A server: its settings and tokens, the site that follows its store, its socket and its end.
 
-One file has a line for each token that admits uploads: its hash, without salt (nobody can guess 256
-random bits), its name and its last day.
+One file has a line for each token that admits uploads: its name and its hash, without salt (nobody
+can guess 256 random bits).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import finalize
 
 from trainmark.data.documents import written_whole
@@ -28,8 +27,6 @@ from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from starlette.applications import Starlette
 
 LOG = logging.getLogger("trainmark.server")
@@ -38,37 +35,14 @@ _GRACE_S = 30  # that requests have to end after SIGTERM
 STATE = ".serve"  # in the data folder; the index looks into no folder that begins with a point
 _PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-_NEVER = "never"
 
 
 class Refused(TrainmarkError):
-    """A request that is answered with ``status``.
+    """A request that is answered with ``status``; ``told``: where, rule and remedy."""
 
-    Args:
-        headers: of the answer.
-        checks: of a bundle, those that do not hold, as ``trainmark verify --json`` prints them.
-        told: where, rule and remedy.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        what: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        checks: Sequence[dict[str, Any]] = (),
-        **told: str | None,
-    ) -> None:
+    def __init__(self, status: int, what: str, **told: str | None) -> None:
         super().__init__(what, **told)
-        self.status, self.headers, self.checks = status, dict(headers or {}), list(checks)
-
-
-class Token(NamedTuple):
-    """What is known of a token; ``expires``: the first day on which it does not admit (UTC)."""
-
-    sha256: str
-    name: str
-    expires: str
+        self.status = status
 
 
 def state(folder: Path) -> Path:
@@ -84,21 +58,19 @@ class Tokens:
     def __init__(self, folder: Path) -> None:
         self._folder, self._file = folder, folder / STATE / "tokens"
 
-    def make(self, name: str, expires: datetime | None = None) -> str:
+    def make(self, name: str) -> str:
         """Return the secret of a new token, which nothing shows again.
 
         Raises:
-            UsageError: a name that there is or that cannot be one, a date past.
+            UsageError: a name that there is or that cannot be one.
         """
-        known, day = self.listed(), f"{expires:%Y-%m-%d}" if expires else _NEVER
+        known = self.listed()
         if not _NAME.fullmatch(name):
             raise UsageError("not a name", where=name, rule="letters, digits and ._@-, at most 64")
-        if name in {token.name for token in known}:
+        if name in known:
             raise UsageError("there is a token of this name", where=name, remedy="choose another")
-        if day <= _today():
-            raise UsageError("the date is past", where=day)
         secret = _PREFIX + secrets.token_urlsafe(32)
-        self._write([*known, Token(_hashed(secret), name, day)])
+        self._write(known | {name: _hashed(secret)})
         return secret
 
     def revoke(self, name: str) -> None:
@@ -108,26 +80,26 @@ class Tokens:
             UsageError: there is none of this name.
         """
         known = self.listed()
-        if name not in (names := [token.name for token in known]):
-            raise UsageError("no such token", where=name, remedy=nearest(name, names))
-        self._write([token for token in known if token.name != name])
+        if known.pop(name, None) is None:
+            raise UsageError("no such token", where=name, remedy=nearest(name, list(known)))
+        self._write(known)
 
-    def listed(self) -> list[Token]:
-        """Return all tokens, the oldest first.
+    def listed(self) -> dict[str, str]:
+        """Return the hash of each token by its name, the oldest first.
 
         Raises:
             EnvironmentFault: their file is damaged.
         """
         if not self._file.exists():
-            return []
+            return {}
         try:
-            return [Token(*line.split()) for line in self._file.read_text().splitlines()]
-        except (TypeError, ValueError):
+            return dict(line.split() for line in self._file.read_text().splitlines())
+        except ValueError:
             what, remedy = "not a list of tokens", "remove it, which revokes all, and make new ones"
             raise EnvironmentFault(what, where=str(self._file), remedy=remedy) from None
 
-    def admitted(self, authorization: str | None) -> Token:
-        """Return the token of a request.
+    def admitted(self, authorization: str | None) -> str:
+        """Return the name of the token of a request.
 
         Args:
             authorization: the header of this name, ``Bearer SECRET``.
@@ -137,22 +109,17 @@ class Tokens:
         """
         kind, _, text = (authorization or "").partition(" ")
         hashed = _hashed(text.strip())
-        for token in self.listed() if kind.lower() == "bearer" else ():
-            # "never" is after all dates.
-            if secrets.compare_digest(token.sha256, hashed) and _today() < token.expires:
-                return token
+        for name, known in self.listed().items() if kind.lower() == "bearer" else ():
+            if secrets.compare_digest(known, hashed):
+                return name
         what = "no valid token" if authorization else "a token is needed"
         remedy = "send `Authorization: Bearer TOKEN`; `trainmark serve token make` makes one"
-        raise Refused(401, what, headers={"WWW-Authenticate": "Bearer"}, remedy=remedy)
+        raise Refused(401, what, remedy=remedy)
 
-    def _write(self, tokens: Sequence[Token]) -> None:
+    def _write(self, tokens: dict[str, str]) -> None:
         state(self._folder)
         with written_whole(self._file) as file:
-            file.write("".join(f"{' '.join(token)}\n" for token in tokens).encode())
-
-
-def _today() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d}"
+            file.write("".join(f"{name} {known}\n" for name, known in tokens.items()).encode())
 
 
 def _hashed(secret: str) -> str:

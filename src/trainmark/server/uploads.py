@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import tempfile
 import threading
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
@@ -62,7 +61,7 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
         LOG.warning("%s", error)
         what = "the server cannot store it, as when its disk is full"
         raise Refused(507, what, remedy="tell whoever runs it") from None
-    LOG.warning("upload %s with token %s: %s", digest, token.name, "new" if stored[1] else "known")
+    LOG.warning("upload %s with token %s: %s", digest, token, "new" if stored[1] else "known")
     return stored
 
 
@@ -122,13 +121,12 @@ def _verified(place: Path) -> list[str]:
         raise Refused(507, error.what) from None
     except TrainmarkError as error:
         where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
-        broken: dict[str, Any] = {"name": "archive", "state": "broken", "said": [], "place": ""}
-        raise Refused(422, error.what, where=where, rule=error.rule, checks=[broken]) from None
+        raise Refused(422, error.what, where=where, rule=error.rule) from None
     if found:
         what = f"it does not verify: {render(found[0].said[0], 'en')}"
         where = f"{found[0].name} {found[0].place}".strip()
         remedy = "`trainmark verify` shows all; pack with the server's version of the program"
-        raise Refused(422, what, where=where, remedy=remedy, checks=[asdict(x) for x in found])
+        raise Refused(422, what, where=where, remedy=remedy)
     for run_id in run_ids:
         if not _RUN_ID.fullmatch(run_id) or run_ids.count(run_id) > 1:
             rule = "letters, digits and ._-, and each launch its own"

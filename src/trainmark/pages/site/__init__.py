@@ -69,11 +69,6 @@ class Links:
         """Return the address of a file of the site's folder."""
         return "../" * self.file.count("/") + path
 
-    @property
-    def runs(self) -> str:
-        """Return the address of the list."""
-        return self.to("index.html")
-
     def case(self, case: str) -> str:
         """Return the address of a case's page."""
         return self.to(f"cases/{name(case)}.html")
@@ -85,16 +80,6 @@ class Links:
     def record(self, run_id: str) -> str:
         """Return the address of a run's record."""
         return self.root(run_file(run_id).removesuffix("html") + "json")
-
-    @property
-    def machines(self) -> str:
-        """Return the address of the page of all machines and cases."""
-        return self.to("machines.html")
-
-    @property
-    def references(self) -> str:
-        """Return the address of the published figures."""
-        return self.to("references.html")
 
     def compare(self, run_ids: Sequence[str], allow: Sequence[str] = ()) -> str:
         """Return the address of the side-by-side page, which only a server has."""

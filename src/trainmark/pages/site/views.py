@@ -47,7 +47,7 @@ def page(
 ) -> str:  # fmt: skip
     """Return a page of sections, or with the body of a report in it."""
     charts = body is not None or any(x.kind == "chart" for one in sections for x in one.blocks)
-    first = Link(t("site.runs"), links.runs)
+    first = Link(t("site.runs"), links.to("index.html"))
     return rendered(
         "site/page.html.j2", links.lang, links=links, title=title, sections=sections, lead=lead,
         trail=[first, *trail], actions=actions, body=body and Markup(body), charts=charts,
