@@ -116,37 +116,32 @@ def held(prefix: str = "", **changes: Any) -> list[StoredTensor]:
     ]
 
 
-def refused(tensors: list[StoredTensor], **changes: Any) -> DataError:
-    with pytest.raises(DataError) as caught:
-        expected(**changes).match(tensors, where=Path("folder"))
-    return caught.value
-
-
 def test_every_weight_is_matched_by_the_models_name() -> None:
-    matched = expected().match(held(), where=Path("folder"))
-    assert {name: tensor.key for name, tensor in matched.items()} == {name: name for name in SHAPES}
-
-
-def test_a_weight_of_another_shape_is_named_with_both() -> None:
-    error = refused(held(table=(8, 5)))
-    assert (error.what, error.where) == ("table has shape (8, 5)", "file, table")
-    assert (error.rule, error.remedy) == ("the model has it as (8, 4)", "use another")
-
-
-def test_a_missing_weight_is_named_unless_it_is_optional() -> None:
-    without = {"table": None, "head.bias": None}
-    error = refused(held(**without))
-    assert (error.what, error.where) == ("no weight table and 1 more", "folder, table")
-    assert refused(held(**without), optional=("head.",)).what == "no weight table"
-    headless = held(**{"head.bias": None})
+    match = expected().match(held(), where=Path("folder"))
+    assert {name: tensor.key for name, tensor in match.items()} == {name: name for name in SHAPES}
+    headless, extra = held(**{"head.bias": None}), held(extra=(3,))
     assert len(expected(optional=("head.",)).match(headless, where=Path("folder"))) == 2
-
-
-def test_an_unknown_tensor_is_named_unless_it_is_unused() -> None:
-    error = refused(held(extra=(3,)))
-    assert (error.what, error.where) == ("unknown weight extra", "file, extra")
     ignoring = expected(unused=lambda name: name == "extra")
-    assert "extra" not in ignoring.match(held(extra=(3,)), where=Path("folder"))
+    assert "extra" not in ignoring.match(extra, where=Path("folder"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "where", "rule"),
+    [
+        ({"table": (8, 5)}, "table has shape (8, 5)", "file, table", "the model has it as (8, 4)"),
+        ({"table": None, "head.bias": None}, "no weight table and 1 more", "folder, table",
+         "the model has 3 weights"),
+        ({"extra": (3,)}, "unknown weight extra", "file, extra", "the model has no such weight"),
+    ],
+)  # fmt: skip
+def test_weights_of_another_model_are_refused(
+    changes: dict[str, Any], what: str, where: str, rule: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        expected().match(held(**changes), where=Path("folder"))
+    error = caught.value
+    assert (error.what, error.where, error.rule) == (what, where, rule)
+    assert error.remedy == "use another"
 
 
 def stored(file: Path) -> list[StoredTensor]:

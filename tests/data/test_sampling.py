@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmark.data import sampling
-from trainmark.data.indexed import IndexedReader, write_pair
 from trainmark.data.sampling import Samples, split_documents
 from trainmark.errors import UsageError
 
@@ -84,17 +83,6 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
         assert (shuffled == rows[index.shuffle]).all()
 
 
-def test_epochs_depend_on_seed_and_number_alone():
-    sizes = np.random.default_rng(3).integers(0, 9, 200)
-    one, again = (Samples(corpus(sizes), range(200), 4, seed=7) for _ in range(2))
-    other = Samples(corpus(sizes), range(200), 4, seed=8)
-    rows = one.epoch(0).tokens(one.epoch(0).shuffle)
-    assert (rows == again.epoch(0).tokens(again.epoch(0).shuffle)).all()
-    for index in (one.epoch(1), other.epoch(0), one.in_order()):
-        assert not (rows == index.tokens(index.shuffle)).all()
-        assert np.unique(index.tokens(index.shuffle)[:, 1:]).size == len(one) * 4
-
-
 def published_order(sizes, seq_length, seed, samples):
     """Return documents, their cuts and the samples' order as Megatron's GPTDataset draws them.
 
@@ -136,15 +124,6 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     assert index.tokens(index.shuffle[:9]).shape == (9, 14)
     fresh = samples.epoch(epochs)  # drawn anew
     assert fresh.documents.tolist() != order
-
-
-def test_tokens_come_from_a_real_pair(tmp_path):
-    sizes = np.array([6, 4, 10], np.int32)
-    write_pair(tmp_path / "x", np.arange(60_000, 60_020), sizes, np.dtype("<u2"))
-    samples = Samples(IndexedReader.open(tmp_path / "x"), range(1, 3), 4, seed=1)
-    rows = samples.in_order().tokens([0, 2])
-    assert rows.tolist() == [list(range(60_006, 60_011)), list(range(60_014, 60_019))]
-    assert rows.dtype == np.int64
 
 
 @given(

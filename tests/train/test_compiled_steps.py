@@ -1,4 +1,4 @@
-"""Compiled steps: replayed graphs overwrite nothing that is kept; DDP still overlaps."""
+"""Compiled steps: what is counted of them; replayed graphs overwrite nothing that is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fakes import FakeClock, SyncDevice
 from tiny_training import batches, new_model, new_stepper
 from trainmark.protocols import JobContext
 from trainmark.recipe import Recipe
+from trainmark.train.parallel import compiler_facts
 from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper
 
@@ -89,3 +90,21 @@ def test_each_step_starts_before_its_first_forward_pass(
     assert len(losses_of_an_epoch(stepper)) == 3
     begins = ["step begins"] if mode == "reduce-overhead" else []
     assert calls == [*begins, "forward"] * 3
+
+
+def test_graphs_breaks_and_a_recompilation_are_counted() -> None:
+    torch._dynamo.reset()
+    before = compiler_facts(Recipe(compile=True)) or {"graphs": 0, "graph_breaks": 0}
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    compiled = torch.compile(broken, backend="eager", dynamic=False)
+    for rows in (4, 4, 5):  # the second runs what the first compiled; the third is a new shape
+        compiled(torch.ones(rows))
+    after = compiler_facts(Recipe(compile=True))
+    assert after is not None
+    assert after["graphs"] - before["graphs"] == 4  # two around the break, for each shape
+    assert after["graph_breaks"] - before["graph_breaks"] == 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -138,14 +138,15 @@ class Samples:
         together: as many epochs as hold so many samples are shuffled together.
         cache: folder for the orders, whose name says all that they depend on but the seed; none:
             they are built where they are needed.
+        most: samples that there are at most, the first in the documents' order; for evaluation.
     """
 
     def __init__(
         self, reader: IndexedReader, documents: range, seq_length: int, seed: int, *,
-        together: int = 1, cache: Path | None = None,
+        together: int = 1, cache: Path | None = None, most: int | None = None,
     ) -> None:  # fmt: skip
         assert seq_length > 0
-        self.together, self.cache = together, cache
+        self.together, self.cache, self.most = together, cache, most
         self.documents = documents
         self.seq_length = seq_length
         self.seed = seed
@@ -153,7 +154,8 @@ class Samples:
         self._corpus = reader.tokens
 
     def __len__(self) -> int:
-        return sample_count(self.num_tokens, self.seq_length)
+        count = sample_count(self.num_tokens, self.seq_length)
+        return count if self.most is None else min(self.most, count)
 
     @property
     def num_tokens(self) -> int:
@@ -206,21 +208,12 @@ class Samples:
         return EpochIndex(order, positions, offsets, shuffle, *fixed)
 
 
-class Scored(Protocol):
-    """Samples that an evaluation scores, in their order."""
-
-    def __len__(self) -> int: ...
-
-    def in_order(self) -> EpochIndex:
-        """Return them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Splits:
     """What a rank trains and scores; ``content_id`` names the tokens."""
 
     train: Samples
-    validation: Scored
+    validation: Samples
     content_id: str
 
 

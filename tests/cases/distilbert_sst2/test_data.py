@@ -209,14 +209,3 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     assert data.check(tmp_path / "npz", replace(recipe, init="pretrained")).layout == "npz"
     ids = {data.check(tmp_path / name, recipe).content_id for name in ("tsv", "parquet")}
     assert len(ids) == 1
-
-
-def test_a_raw_folder_without_data_or_model_says_where_they_come_from(tmp_path):
-    for name, says in (("dev", "data not found"), ("model", "model folder not found")):
-        raw = tmp_path / name / "raw"
-        raw.mkdir(parents=True)
-        if name == "dev":
-            generated.write_model_folder(raw / "model")
-        with pytest.raises(DataError, match=says) as caught:
-            prepare(raw, tmp_path / name / "data", print)
-        assert "hub" in str(caught.value.remedy)

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
 from transformers.models.distilbert.modeling_distilbert import (
     DistilBertForSequenceClassification,
@@ -22,7 +20,6 @@ from trainmark.cases.distilbert_sst2.job import parameter_groups
 from trainmark.data.splits import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
-from trainmark.train.shards import Sharding, tensors_of
 
 BASE = ModelConfig(
     model_type="distilbert", n_layers=6, n_heads=12, dim=768, hidden_dim=3072, vocab_size=30522,
@@ -49,11 +46,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def loaded(folder):
     return data.load(folder, TINY)
-
-
-@pytest.fixture(scope="module")
-def counting_job(folder, loaded):
-    return build(folder, loaded)
 
 
 def first_rows(split, rows):
@@ -95,24 +87,6 @@ def test_decay_leaves_out_biases_and_norms(folder, loaded):
     assert len(decayed["params"]) + len(plain["params"]) == len(names)
     assert all(item.ndim == 2 for item in decayed["params"])
     assert all(item.ndim == 1 for item in plain["params"])
-
-
-def all_tensors(the_job, rows):
-    return tensors_of(the_job.data.validation.batch(np.arange(rows))[0])
-
-
-def test_logits_equal_the_library_model_with_the_same_weights(folder, loaded):
-    the_job = build(folder, loaded)
-    theirs = library_model(the_job)
-    ids, mask, labels = all_tensors(the_job, 32)
-    the_job.model.eval()
-    theirs.eval()
-    with torch.no_grad():
-        ours = the_job.logits(the_job.model, ids, mask)
-        wanted = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels)
-    torch.testing.assert_close(ours, wanted.logits, rtol=0, atol=1e-6)
-    loss = torch.nn.functional.cross_entropy(ours, labels)
-    torch.testing.assert_close(loss, wanted.loss, rtol=0, atol=1e-6)
 
 
 def plain_losses(model, batches, *, lr, planned):
@@ -170,32 +144,6 @@ def test_evaluation_counts_each_row_once(folder, loaded, monkeypatch):
         with pytest.raises(AssertionError, match="1 of 1000 validation rows were scored"):
             the_job.evaluate()
     assert [sum(counts) for counts in zip(*parts, strict=True)] == [alone.value * 1_000, 1_000]
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    rows=st.integers(1, 120), micro=st.integers(1, 17), accumulate=st.integers(1, 4),
-    world_size=st.integers(1, 9), epoch=st.integers(0, 3),
-)  # fmt: skip
-def test_counts_of_an_epoch_add_up_exactly(
-    counting_job, loaded, *, rows, micro, accumulate, world_size, epoch
-):
-    small = first_rows(loaded.train, rows)
-    the_job = counting_job
-    the_job.data = replace(loaded, train=small)
-    total, real_tokens = Counts(), 0
-    for rank in range(world_size):
-        the_job.sharding = Sharding(
-            num_rows=rows, micro_batch_size=micro, grad_accum_steps=accumulate,
-            world_size=world_size, rank=rank, seed=5,
-        )  # fmt: skip
-        for batch in the_job.batches(epoch):
-            total = total + batch.counts
-            if batch.counts.samples:
-                real_tokens += int(batch.tensors[1].sum())
-    tokens = int(small.ids.lengths.sum())
-    assert total == Counts(rows, rows, tokens, rows * TINY.seq_length)
-    assert real_tokens == tokens
 
 
 def test_model_flops_of_the_base_model_are_the_formula(folder, loaded):

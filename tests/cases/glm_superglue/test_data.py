@@ -2,12 +2,14 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
 
 from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
+from trainmark.cases.glm_superglue.data import generated
 from trainmark.cases.glm_superglue.data.cloze import DRAW_SEED
 from trainmark.errors import DataError
 
@@ -186,3 +188,26 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
 def test_a_folder_that_lacks_something_is_refused(tmp_path, prepare, message):
     prepare(write(tmp_path))
     assert message in fault(tmp_path)
+
+
+def solve(text, query):
+    """Return the name that the passage gives the gap, read as a person would."""
+    said = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
+    turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
+    found = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(said, text)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_every_generated_answer_follows_from_its_passage(tmp_path, monkeypatch):
+    monkeypatch.setattr(generated, "PASSAGES", {"train": 500, "val": 100})
+    data.generate(tmp_path, CASE.recipes["tiny"])
+    for name, count in generated.PASSAGES.items():
+        raw = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        assert len(raw) == count
+        for item in raw:
+            text = item["passage"]["text"]
+            for question in item["qas"]:
+                (answer,) = question["answers"]
+                assert solve(text, question["query"]) == answer["text"]
+                assert text[answer["start"] : answer["end"] + 1] == answer["text"]

@@ -155,34 +155,3 @@ def test_two_ranks_train_as_one(folder: Path, spread: Path, name: str) -> None:
     assert sorted(path.name for path in saved.iterdir() if path.suffix != ".md") == [
         "adapter_config.json", "adapter_model.safetensors",
     ]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # of peft
-def test_what_a_run_leaves_is_loaded_by_peft_alone(folder: Path, tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    job = tiny_llama.new_job(folder)
-    assert hasattr(job, "save")
-    job.step(job.batches(0))
-    (ids, _), _ = job.data.validation.batch(job.data.validation.tokens[:1] * 0)
-    ids = torch.from_numpy(ids)
-    job.model.eval()
-    wanted = job.model.causal_lm(input_ids=ids, use_cache=False).logits
-    job.save(tmp_path)
-    base = tiny_llama.new_job(folder).model.causal_lm
-    plain = PeftModel.from_pretrained(_without_adapters(base), tmp_path / "adapters")
-    torch.testing.assert_close(plain(input_ids=ids, use_cache=False).logits, wanted)
-
-
-def _without_adapters(causal_lm: Any) -> Any:
-    """Return the library's own model with the same frozen weights."""
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
-    plain = LlamaForCausalLM(causal_lm.config).eval()
-    state = {
-        name.replace(".base_layer", ""): value
-        for name, value in causal_lm.state_dict().items()
-        if "lora_" not in name
-    }
-    plain.load_state_dict(state)
-    return plain

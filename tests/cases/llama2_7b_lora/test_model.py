@@ -163,19 +163,6 @@ def test_a_recomputed_block_gives_the_same_gradients() -> None:
         torch.testing.assert_close(found[name], grad)
 
 
-# The compiler makes an instance of each autograd function that it meets.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_a_compiled_model_takes_the_librarys_way_to_the_same_gradients() -> None:
-    rows = some_rows()
-    loss, expected = trained(new_model(lora_targets=EVERY), *rows)
-    model = new_model(lora_targets=EVERY)
-    total = torch.compile(model, backend="aot_eager")(*rows)
-    total.backward()
-    assert total.item() == pytest.approx(loss, rel=1e-5)
-    for name, grad in gradients(model).items():
-        torch.testing.assert_close(grad, expected[name], rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

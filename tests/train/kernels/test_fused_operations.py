@@ -1,11 +1,15 @@
-"""The CPU's attention with dropout: the same mathematics as the library's."""
+"""Which operations a recipe gets; the CPU's attention is the library's mathematics."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from trainmark.recipe import Recipe
+from trainmark.train.kernels import choose
 from trainmark.train.kernels.attention import Prefix, attention, attention_forward, keep_mask
 
 
@@ -93,3 +97,24 @@ def test_attention_with_a_prefix_equals_the_librarys(length: int, separators: li
     found = torch.autograd.grad(ours, (q, k, v), grad)
     wanted = torch.autograd.grad(theirs, (q, k, v), grad)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+TASKS = ("attention", "cross_entropy")
+
+
+@pytest.mark.parametrize(
+    ("fields", "torch_type", "own"),
+    [
+        ({}, "cpu", TASKS),
+        ({}, "cuda", ()),
+        ({"kernels": "library"}, "cpu", ()),
+        ({"kernels": "own"}, "cuda", ("cross_entropy",)),
+        ({"precision": "bf16"}, "cpu", ("cross_entropy",)),
+        ({"compile": True}, "cpu", ("cross_entropy",)),
+    ],
+)
+def test_recipe_and_device_decide(
+    fields: dict[str, Any], torch_type: str, own: tuple[str, ...]
+) -> None:
+    found = choose(Recipe(**fields), torch_type)
+    assert found.used(*TASKS) == {task: "own" if task in own else "library" for task in TASKS}

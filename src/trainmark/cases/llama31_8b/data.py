@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.data import language
 from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
 from trainmark.data.prepared import read_manifest
-from trainmark.data.sampling import EpochIndex, Samples, Splits, sample_count
+from trainmark.data.sampling import Samples, Splits, sample_count
 from trainmark.errors import DataError
 from trainmark.recipe import AUTOCAST
 from trainmark.spec import DataFacts
@@ -35,22 +34,6 @@ TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.
 TRAIN_SHARDS = range(768, 1024)
 VALIDATION_DOCUMENTS, VALIDATION_TOKENS, VOCABULARY = 91_205, 47_186_855, 128_256
 GENERATED_DOCUMENTS = 64  # for validation
-
-
-@dataclass(frozen=True, slots=True)
-class FirstSamples:
-    """The first samples of a corpus as they stand, nothing shuffled."""
-
-    samples: Samples
-    most: int
-
-    def __len__(self) -> int:
-        return min(self.most, len(self.samples))
-
-    def in_order(self) -> EpochIndex:
-        """Return them; see ``Samples.in_order``."""
-        index = self.samples.in_order()
-        return replace(index, shuffle=index.shuffle[: len(self)])
 
 
 def generate(folder: Path, recipe: Llama31Recipe) -> None:
@@ -84,7 +67,9 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
         DataError: the first fault found, with file, rule and way out.
     """
     made, digests = [], []
-    for word, published in (("train", TRAIN), ("validation", VALIDATION)):
+    for word, published, most in (
+        ("train", TRAIN, None), ("validation", VALIDATION, recipe.eval_samples)
+    ):  # fmt: skip
         reader = IndexedReader.open(_pair(folder, word, published))
         if sample_count(len(reader.tokens), recipe.seq_length) == 0:
             raise DataError(
@@ -100,11 +85,11 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
         made.append(
             Samples(
                 reader, range(reader.num_documents), recipe.seq_length, recipe.seed,
-                together=together, cache=folder / INDICES / order,
+                together=together, cache=folder / INDICES / order, most=most,
             )
         )  # fmt: skip
     train, validation = made
-    return Splits(train, FirstSamples(validation, recipe.eval_samples), "-".join(digests))
+    return Splits(train, validation, "-".join(digests))
 
 
 def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
@@ -117,8 +102,7 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
     facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
     if recipe.data == "generated":
         return DataFacts(*facts, best_quality=language.entropy_rate())
-    assert isinstance(loaded.validation, FirstSamples)
-    samples = loaded.validation.samples
+    samples = loaded.validation
     changed = {
         name: found
         for name, found, published in (

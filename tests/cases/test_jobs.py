@@ -1,0 +1,133 @@
+"""Every case trains alike however it is compiled, read ahead and with either kind of kernels."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from trainmark import cases
+from trainmark.cases import generated_folder
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.protocols import JobContext
+from trainmark.train.read_ahead import batches_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STEPS = 5
+DROPS_NOTHING = 1e-9  # rounds to no drop at all, but takes the path with dropout
+DROPOUT = {  # fields of the recipes
+    "distilbert_sst2": None, "glm_superglue": "dropout", "gpt_megatron": "dropout",
+    "llama2_7b_lora": "lora_dropout",
+}  # fmt: skip
+
+
+def job_of(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
+    context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
+    module = cases.part(name, "job")
+    torch.manual_seed(recipe.seed)  # as the worker does
+    return module.build(context, module.load_data(context))
+
+
+def small(name: str, root: Path, p: float) -> tuple[Any, Path]:
+    """Return a recipe that drops with probability ``p``, and its data."""
+    case, field = cases.load(name), DROPOUT.get(name)
+    fields = {field: p} if field else {}
+    recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
+    return recipe, generated_folder(case, recipe, root)
+
+
+def two_steps(
+    name: str, folder: Path, recipe: Any, *, p: float = 0.0
+) -> tuple[list[float], list[dict[str, Tensor]], Any]:
+    """Return losses and gradients of a new job's first two steps, and what it says of itself."""
+    job = job_of(name, folder, recipe, CpuDevice(threads=1))
+    for module in job.stepper.model.modules():
+        if isinstance(module, torch.nn.Dropout) and module.p:
+            module.p = p
+    found: list[dict[str, Tensor]] = []
+
+    def keep(*_: Any) -> None:
+        trained = job.trained_parameters().items()
+        assert all(item.grad is not None for _, item in trained)
+        found.append({key.replace("_orig_mod.", ""): x.grad.clone() for key, x in trained})
+
+    job.stepper.optimizer.register_step_pre_hook(keep)
+    batches = iter(job.batches(0))
+    losses = [float(job.step(iter([replace(next(batches), closes_step=True)]))) for _ in range(2)]
+    return losses, found, job.facts()
+
+
+def assert_alike(found: Any, wanted: Any, step: int) -> None:
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    torch.testing.assert_close(found[1][step], wanted[1][step], rtol=1e-3, atol=1e-5)
+    assert max(float(item.abs().max()) for item in found[1][step].values()) > 1e-4
+
+
+# The compiler makes an instance of each autograd function that it meets, and looks for a gradient
+# wherever a graph begins with what another has computed.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("name", [*DROPOUT, "toy"])
+def test_compiled_and_eager_steps_have_the_same_gradients(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without generated C++, which takes a minute a model and has no part in gradients.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    recipe, folder = small(name, tmp_path, 0.0)  # masks are drawn differently when compiled
+    found = two_steps(name, folder, replace(recipe, compile=True))
+    assert_alike(found, two_steps(name, folder, recipe), step=1)  # what the first one leaves behind
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_a_case_trains_alike_with_own_and_with_library_kernels(name: str, tmp_path: Path) -> None:
+    recipe, folder = small(name, tmp_path, 0.0 if "llama" in name else DROPS_NOTHING)
+    wanted = two_steps(name, folder, replace(recipe, kernels="library"), p=DROPS_NOTHING)
+    found = two_steps(name, folder, recipe, p=DROPS_NOTHING)
+    assert set(wanted[2]["kernels"].values()) == {"library"}
+    assert set(found[2]["kernels"].values()) == {"own"}
+    assert_alike(found, wanted, step=0)
+
+
+class Copying(CpuDevice):
+    """A CPU that copies what it pins and what it places, as an accelerator does."""
+
+    def pin(self, tensor: Any) -> Any:
+        return tensor.clone()
+
+    def place(self, value: Any) -> Any:
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def figures(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any], Any]:
+    """Return losses and counts of the first steps of a new job, dropout included, and its score."""
+    device = Copying(threads=1)
+    job = job_of(name, folder, recipe, device)
+    losses, counts = [], []
+    with closing(batches_of(job, device, 0, depth=recipe.read_ahead_batches)) as batches:
+        for _ in range(STEPS):
+            batch = next(batches)
+            counts.append(batch.counts)
+            losses.append(float(job.step(iter([replace(batch, closes_step=True)]))))
+    return losses, counts, job.evaluate()
+
+
+@pytest.mark.parametrize("name", cases.names())
+def test_a_case_gives_the_same_figures_at_any_depth(name: str, tmp_path: Path) -> None:
+    case = cases.load(name)
+    recipe = case.recipes["tiny"]
+    folder = generated_folder(case, recipe, tmp_path)
+    plain, ahead = (
+        figures(name, folder, replace(recipe, read_ahead_batches=depth)) for depth in (0, 2)
+    )
+    assert ahead == plain
+    assert len(set(plain[0])) == STEPS
