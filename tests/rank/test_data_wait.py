@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -99,17 +100,18 @@ def windows_of(device: Host, epochs: list[list[Micro]], depth: int, **schedule: 
     clock = device.clock
     job = OneTensorEach(clock, device, epochs, end_of_epoch_ns=7)
     events = Events(clock, device.calls)
-    MeasuredLoop(
+    loop = MeasuredLoop(
         job=job,
-        batches=lambda epoch: read_ahead(
-            job.batches(epoch), device, depth=depth, worker=lambda: PlayedThread(clock)
-        ),
+        batches=lambda epoch: read_ahead(job.batches(epoch), device, depth=depth),
         schedule=Schedule(max_epochs=len(epochs), warmup_steps=1, **schedule),
         device=device,
         clock=clock,
         barrier=lambda: None,
         emit=events,
-    ).run()
+    )
+    thread = "trainmark.train.read_ahead.ThreadPoolExecutor"
+    with patch(thread, lambda *_: PlayedThread(clock)):
+        loop.run()
     return events.named("window")
 
 
