@@ -92,10 +92,6 @@ class Records(list[Record]):
         """Return the result page as Markdown, or as HTML: a file in both languages."""
         return html_page(self, lang) if html else markdown_page(self, lang)
 
-    def frame(self, *, steps: bool = False) -> pd.DataFrame:
-        """Return the records as a data frame; see ``trainmark.frame``."""
-        return frame(self, steps=steps)
-
 
 def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Cluster]:
     """Check everything and return the plan of a run, with the settings of its launcher's cluster.
@@ -190,7 +186,7 @@ def planned_entries(
 
 
 def run_entries(
-    entries: Sequence[CheckedEntry], order: str, *, quiet: bool, say: Say, deliver: bool = False
+    entries: Sequence[CheckedEntry], *, quiet: bool, say: Say, deliver: bool = False
 ) -> tuple[list[Outcome], str | None]:
     """Do what is left of the entries and write their pages; return how they ended.
 
@@ -198,7 +194,7 @@ def run_entries(
     """
     with stop_signals_noted(deliver=deliver) as stop:
         outcomes = series.run(
-            entries, stop, order=order, said=(lambda _: None) if quiet else end_line,
+            entries, stop, said=(lambda _: None) if quiet else end_line,
             launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
         )  # fmt: skip
         for outcome in outcomes:
@@ -258,8 +254,8 @@ def run(
     """
     request = RunRequest.of(case=case, overrides=overrides or None, **fields)
     if is_plan_file(case):
-        file, entries = planned_entries(request, say=_warn)
-        outcomes, _ = run_entries(entries, file.order, quiet=quiet, say=_warn, deliver=True)
+        _, entries = planned_entries(request, say=_warn)
+        outcomes, _ = run_entries(entries, quiet=quiet, say=_warn, deliver=True)
         for one in outcomes:
             if one.state in ("skipped", "left"):
                 _warn(f"{one.name}: {one.reason}")

@@ -84,8 +84,6 @@ def test_distilbert_on_two_nodes(run):
 
 
 PLAN = """\
-launcher: slurm
-cluster: cluster.yaml
 device: cpu
 runs:
 - {name: a, case: faulty, nnodes: 2, repeat: 2, set: {fault: hold}}
@@ -103,6 +101,7 @@ def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
     (tmp_path / "plan.yaml").write_text(PLAN)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", "--json"]
+    command += ["--launcher", "slurm", "--cluster", "cluster.yaml"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
         wait_for_fault(fifo)

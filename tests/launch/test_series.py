@@ -109,17 +109,15 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
         launcher.launched.clear()
         launcher.said.clear()
         launcher.request = StopRequest()
-        return do(entries, launcher, order="runs" if "order: runs" in text else "rounds")
+        return do(entries, launcher)
 
     return call
 
 
-def do(
-    entries: list[series.CheckedEntry], launcher: Launcher, *, order: str = "rounds", **other: Any
-) -> list[Outcome]:
+def do(entries: list[series.CheckedEntry], launcher: Launcher, **other: Any) -> list[Outcome]:
     """Run checked entries with the fake launcher."""
     given = {"launch": launcher, "said": launcher.said.append} | other
-    return series.run(entries, launcher.request, order=order, **given)
+    return series.run(entries, launcher.request, **given)
 
 
 def checked(
@@ -233,8 +231,6 @@ def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
     text = REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n"
     go(text)
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", "a/r2", "a/r3"]
-    go("order: runs\n" + text, device="cpu")
-    assert launcher.launched == ["a-2/r1", "a-2/r2", "a-2/r3", "b-2", "c-2/r1", "c-2/r2"]
 
 
 def test_after_a_launch_that_came_to_its_limit_the_others_are_left(
@@ -284,7 +280,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after SIGKILL of the launcher, which an engine's job outlives."""
-    text = "launcher: slurm\nruns:\n- {case: toy, name: a, device: cpu, repeat: 2}\n"
+    text = "runs:\n- {case: toy, name: a, launcher: slurm, device: cpu, repeat: 2}\n"
     plan = checked(tmp_path, text)[0].missing[0]
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)

@@ -24,10 +24,6 @@ PLANS = Path(__file__).parents[2] / "plans"
 FULL = """\
 name: two-of-a-kind
 device: cuda
-launcher: local
-cluster: cluster.yaml
-order: runs
-out: results/here
 
 runs:
   - case: toy            # nothing else is needed
@@ -65,18 +61,18 @@ def parse(tmp_path: Path) -> Parse:
 
 def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
     plan = parse(FULL)
-    assert (plan.name, plan.out, plan.order) == ("two-of-a-kind", Path("results/here"), "runs")
+    assert (plan.name, plan.out) == ("two-of-a-kind", Path("runs/two-of-a-kind"))
     where = f"{tmp_path / 'plan.yaml'}, runs"
     assert plan.entries == (
         Entry(
-            name="toy", where=f"{where}[1]", case="toy", device="cuda", launcher="local",
-            cluster="cluster.yaml", out="results/here/toy",
+            name="toy", where=f"{where}[1]", case="toy", device="cuda",
+            out="runs/two-of-a-kind/toy",
         ),
         Entry(
             name="second", where=f"{where}[2]", case="toy:pytorch:cpu:1:2:1", recipe="tiny",
             data="data/sst2", device="cpu", launcher="slurm", cluster="clusters/here.yaml", nproc=2,
             nnodes=1, repeat=5, timeout=1000, seed=7, sample_every=0.5, peak_tflops=989,
-            out="results/here/second",
+            out="runs/two-of-a-kind/second",
             # As they are written: the same words as KEY=VALUE on the command line.
             overrides={
                 "bs": "16", "lr": "1e-4", "compile": "yes", "target_value": "none",
@@ -88,7 +84,7 @@ def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
 
 def test_defaults(parse: Parse) -> None:
     plan = parse("runs:\n- {case: toy, recipe: tiny}\n- case: toy:pytorch:cpu:1:2:1\n")
-    assert (plan.name, plan.out, plan.order) == ("plan", Path("runs/plan"), "rounds")
+    assert (plan.name, plan.out) == ("plan", Path("runs/plan"))
     first, keyed = plan.entries
     assert (first.name, first.device, first.launcher) == ("toy-tiny", "accelerator", None)
     assert (keyed.name, keyed.device) == ("toy-pytorch-cpu-1-2-1", None)  # the key says it

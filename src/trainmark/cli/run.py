@@ -146,9 +146,9 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     file, entries = planned_entries(request, say=say_remark, engines=not dry_run)
     if dry_run:
         outcomes = [entry.outcome() for entry in entries]
-        left = series.expected(entries, file.order)
+        left = series.expected(entries)
     else:
-        outcomes, _ = run_entries(entries, file.order, quiet=quiet, say=say_remark)
+        outcomes, _ = run_entries(entries, quiet=quiet, say=say_remark)
     outcomes = [
         replace(outcome, run_dir=outcome.run_dir and from_here(outcome.run_dir))
         for outcome in outcomes

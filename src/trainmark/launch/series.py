@@ -26,7 +26,7 @@ from trainmark.launch.run_dir import complete, locked
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.plan.plan_file import ROUNDS, attempt_name, attempt_number
+from trainmark.plan.plan_file import attempt_name, attempt_number
 from trainmark.plan.resolving import launches, resolve
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read
@@ -192,31 +192,25 @@ def _checked(entry: Entry, cluster: Cluster) -> CheckedEntry:
     return checked
 
 
-def expected(entries: Sequence[CheckedEntry], order: str) -> list[tuple[str, Plan]]:
+def expected(entries: Sequence[CheckedEntry]) -> list[tuple[str, Plan]]:
     """Return the launches to do, each with its entry's name.
 
-    Args:
-        order: ``ROUNDS``: launch 1 of every entry goes before launch 2 of any, every other round
-            backwards, so that a drift of the machine affects all alike. Else one entry goes after
-            another.
+    Launch 1 of every entry goes before launch 2 of any, every other round backwards, so that a
+    drift of the machine affects all alike.
     """
-    left = [(entry.name, plan) for entry in entries for plan in entry.missing]
-    if order == ROUNDS:
-        places = {entry.name: number for number, entry in enumerate(entries)}
+    places = {entry.name: number for number, entry in enumerate(entries)}
 
-        def turn(launch: tuple[str, Plan]) -> tuple[int, int]:
-            number, place = launch[1].repeat_index, places[launch[0]]
-            return number, place if number % 2 else -place
+    def turn(launch: tuple[str, Plan]) -> tuple[int, int]:
+        number, place = launch[1].repeat_index, places[launch[0]]
+        return number, place if number % 2 else -place
 
-        left.sort(key=turn)
-    return left
+    return sorted(((entry.name, plan) for entry in entries for plan in entry.missing), key=turn)
 
 
 def run(
     entries: Sequence[CheckedEntry],
     request: StopRequest,
     *,
-    order: str,
     launch: Callable[[Plan, Cluster, str], Record],
     said: Callable[[str], None],
 ) -> list[Outcome]:
@@ -226,7 +220,6 @@ def run(
 
     Args:
         request: nothing further is launched once it holds a signal.
-        order: see ``expected``.
         launch: does one launch at a cluster under a label and returns its record.
         said: called with a line for each entry that is not launched.
 
@@ -245,7 +238,7 @@ def run(
         for name, entry in known.items():
             if not entry.missing:
                 said(f"{labels[name]}: {entry.outcome().state}")
-        for name, plan in expected(entries, order):
+        for name, plan in expected(entries):
             if request.signal_name is not None:
                 break
             if name in ended_early:

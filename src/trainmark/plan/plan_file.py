@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -24,8 +24,6 @@ from trainmark.plan.request import RunRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ROUNDS = "rounds"  # launch 1 of every run, then launch 2 backwards, …
-_ATTEMPT = re.compile(r"(.+)-([0-9]+)")
 # Options of the command line that hold for all runs of a file, and win over it.
 _FOR_ALL = {
     "data", "device", "launcher", "cluster", "hosts", "out", "timeout", "seed", "sample_every",
@@ -63,14 +61,10 @@ _KEYS = (*(Entry.model_fields.keys() - {"out", "where", "overrides"}), "set")
 
 
 class _File(Frozen):
-    """What stands in a plan file; device, launcher and cluster are for runs without one."""
+    """What stands in a plan file; ``device`` is that of runs without one."""
 
     name: FolderName | None = None
     device: str = ACCELERATOR
-    launcher: str | None = None
-    cluster: Path | None = None
-    out: Path | None = None
-    order: Literal["rounds", "runs"] = "rounds"
     runs: list[dict[str, Any]] = Field(min_length=1)
 
 
@@ -80,13 +74,10 @@ class PlanFile:
 
     Args:
         out: folder of their folders.
-        order: ``ROUNDS``: launch 1 of every run goes before launch 2 of any; every other round goes
-            backwards.
     """
 
     name: str
     out: Path
-    order: str = ROUNDS
     entries: tuple[Entry, ...]
 
 
@@ -104,8 +95,8 @@ def attempt_number(name: str, folder: str) -> int | None:
     """Return the number of the attempt in a folder's name; None if it is not of entry ``name``."""
     if folder == name:
         return 1
-    found = _ATTEMPT.fullmatch(folder)
-    number = int(found[2]) if found and found[1] == name and len(found[2]) < 10 else 0
+    found = folder.removeprefix(f"{name}-")
+    number = int(found) if found.isdecimal() and len(found) < 10 else 0
     return number if number > 1 and attempt_name(name, number) == folder else None
 
 
@@ -131,18 +122,17 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     except ValidationError as error:
         raise usage_error(error, _File, f"{path}: ") from None
     name = file.name or _as_name(path.stem)
-    out = given.pop("out", None) or file.out or RUNS_DIR / name
+    out = given.pop("out", None) or RUNS_DIR / name
     entries = []
     for number, run in enumerate(file.runs, 1):
         where = f"{path}, runs[{number}]"
         for fields in _combinations(run, where):
             if ":" not in str(fields.get("case")):  # a case key names its hardware
                 fields.setdefault("device", file.device)
-            usual = {"launcher": file.launcher, "cluster": file.cluster}
             placed = {"where": where, "out": out / fields["name"]}
-            entries.append(Entry.of(f"{where}: ", **(usual | fields | given | placed)))
+            entries.append(Entry.of(f"{where}: ", **(fields | given | placed)))
     _check_names(entries)
-    return PlanFile(name=name, out=out, order=file.order, entries=tuple(entries))
+    return PlanFile(name=name, out=out, entries=tuple(entries))
 
 
 def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
