@@ -81,6 +81,26 @@ def test_what_is_no_figure_is_refused_with_a_reason(header, cell, code):
 
 
 @pytest.mark.parametrize(
+    ("cells_", "values_"),
+    [
+        (["0,125", "12,5", "1,234"], [0.125, 12.5, 1.234]),
+        (["1,234", "12,500"], [1234.0, 12500.0]),
+        (["1,234", "0.5"], [1234.0, 0.5]),
+    ],
+)
+def test_commas_are_decimal_where_other_cells_of_the_column_say_so(cells_, values_):
+    (own,) = cells.with_commas([column("p_core")], [[cell] for cell in cells_])
+    assert [cells.read(cell, own)["p_core"].value for cell in cells_] == values_
+
+
+@pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
+def test_a_comma_that_may_be_either_is_refused(others):
+    (own,) = cells.with_commas([column("p_core")], [[cell] for cell in ["0,125", *others]])
+    with pytest.raises(CellError):
+        cells.read("0,125", own)
+
+
+@pytest.mark.parametrize(
     ("header", "name", "unit"),
     [
         ("延迟（ms）", "延迟", "ms"),

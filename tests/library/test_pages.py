@@ -226,3 +226,10 @@ def test_an_ordinary_table_has_a_device_and_no_configuration():
 def test_a_table_that_lacks_a_column_names_it():
     entry = read("| who | p_whole |\n|---|---|\n| A100 | 1764 |\n")[0]
     assert entry.reason.code == "table_without_configuration"
+
+
+def test_decimal_commas_of_a_column():
+    text = "| 配置 | p_core | acc |\n|---|---|---|\n| 8卡 | 0,125 | 0,5 |\n| 16卡 | 12,5 | 0.5 |\n"
+    first, cell, second = read(text)
+    assert (first.figure("p_core"), second.figure("p_core")) == (0.125, 12.5)
+    assert (cell.kind, cell.raw) == ("cell", "0,5")

@@ -38,8 +38,8 @@ _KNOWN = {
 _EXPORTED = {column_name(x.name, x.unit, x).casefold(): x for x in FIGURES.values()}  # in our CSV
 _READS = {"mem": "memory", "MFU": "percent"}
 _NUMBER = re.compile(rf"[+-]?(?:{DIGITS}|\.[0-9]+)")
-# Thousands have three digits and do not begin with 0.
-DECIMAL_COMMA = re.compile(r"[+-]?(?:0+,|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.]))")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.])")
+_UNCLEAR_COMMA = re.compile(r"[+-]?0+,")  # thousands do not begin with 0
 _MOST_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
 _TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
@@ -59,6 +59,7 @@ class Column:
         reads: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
         unit: of the figure in a record.
         printed_unit: of its cells, where the header has one: ``e2e_time (h)``.
+        decimal_comma: its cells have one: ``0,125``.
     """
 
     header: str
@@ -67,6 +68,7 @@ class Column:
     reads: str = "number"
     unit: str = ""
     printed_unit: str = ""
+    decimal_comma: bool = False
 
     @property
     def is_figure(self) -> bool:
@@ -138,6 +140,19 @@ def _column(header: str, unknown: str) -> Column:
     return Column(header, name if role == "other" else role, name, reads)
 
 
+def with_commas(known: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
+    """Return the columns of a table, told which of them print decimal commas.
+
+    Those whose cells have commas and no points, one of which at least is no comma of thousands.
+    """
+    found = []
+    for place, column in enumerate(known):
+        numbers = [x for row in rows if re.search("[0-9]", x := plain(row[place]))]
+        commas = len(numbers) > 1 and any(map(_DECIMAL_COMMA.match, numbers))
+        found.append(replace(column, decimal_comma=commas and "." not in "".join(numbers)))
+    return found
+
+
 def read(text: str, column: Column) -> dict[str, Reading]:
     """Return the figures of one cell by their names.
 
@@ -145,6 +160,7 @@ def read(text: str, column: Column) -> dict[str, Reading]:
         CellError: the cell has something else than what its column holds.
     """
     cell = f"{plain(text)} {column.printed_unit}".strip()
+    cell = cell.replace(",", ".") if column.decimal_comma else cell
     found: dict[str, float | None]
     if nothing(text):
         found = dict.fromkeys(_names(column))
@@ -173,7 +189,7 @@ def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
     found = _NUMBER.match(text)
     word = text[found.end() :].strip().casefold() if found else ""
     value = float(found[0].replace(",", "")) * units.get(word, math.nan) if found else math.nan
-    if not math.isfinite(value):
+    if not math.isfinite(value) or _UNCLEAR_COMMA.match(text):
         known = ", ".join(filter(None, units)) or None
         raise CellError(message("cell_is_no_number", text=text[:60], units=known))
     return value, word

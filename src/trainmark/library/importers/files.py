@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 
 from trainmark.errors import UsageError
 from trainmark.library.importers import logs, table
-from trainmark.library.importers.cells import WORDS, folded, nothing, plain
+from trainmark.library.importers.cells import WORDS, columns, folded, nothing, plain, with_commas
 from trainmark.library.importers.table import Line, Page, device_and_vendor
 from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.record import RECORD_FILE
@@ -189,7 +189,8 @@ def _cells(line: str) -> list[str]:
 def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield a row a line, under headers that we know: our own, or those of pages."""
     page, lines = replace(page, form="csv"), re.split(r"\r\n?|\n", text)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    delimiter = max(",;\t", key=lines[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows, start = [], 0
     try:
         for printed in reader:
@@ -201,7 +202,15 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
         yield page.unread(reader.line_num, "row", message("csv_malformed", why=str(error)))
         return
     head, *body = rows or [Line(1, [], "")]
-    yield from table.read(head, body, page)
+    known = columns(head.cells, unknown="ignored")
+    whole = [line.cells for line in body if len(line.cells) >= len(known)]
+    decimal = any(column.decimal_comma for column in with_commas(known, whole))
+    # `1.234,5` is German for what is `1,234.5` here, and `12,345` would be read as either.
+    if delimiter != "," and not decimal and re.search("[0-9],[0-9]", text):
+        why = message("csv_with_decimal_commas", delimiter=delimiter)
+        yield page.unread(1, "table", why, head.raw)
+    else:
+        yield from table.read(head, body, page)
 
 
 def _json(text: str, page: Page) -> Iterator[Row | Unread]:
@@ -237,6 +246,6 @@ def _of_index(record: IndexRecord, page: Page, number: int, raw: str) -> Iterato
 
 
 _READERS = {
-    ".md": _markdown, ".markdown": _markdown, ".csv": _csv,
+    ".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv,
     ".json": _json, ".jsonl": _json,
 }  # fmt: skip

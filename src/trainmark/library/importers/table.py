@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark import cases
 from trainmark.library.importers import cells
-from trainmark.library.importers.cells import (
-    DECIMAL_COMMA,
-    WORDS,
-    CellError,
-    columns,
-    folded,
-    nothing,
-    plain,
-)
+from trainmark.library.importers.cells import WORDS, CellError, columns, folded, nothing, plain
 from trainmark.plan import reference
 from trainmark.record.figures import FIGURES
 from trainmark.record.rows import Row, Unread
@@ -110,10 +102,8 @@ def read(
     if why := _no_results(known):
         yield page.unread(head.number, "table", why, head.raw)
         return
-    pairs = [pair for line in body for pair in zip(known, line.cells, strict=False)]
-    if any(column.is_figure and DECIMAL_COMMA.match(plain(cell)) for column, cell in pairs):
-        yield page.unread(head.number, "table", message("table_with_decimal_commas"), head.raw)
-        return
+    whole = [line.cells for line in body if len(line.cells) >= len(known)]
+    known = cells.with_commas(known, whole)
     for line in body:
         if head.number and (why := _no_row(line.cells, known)):
             if why.code == "row_is_heading":
