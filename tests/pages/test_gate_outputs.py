@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmark.judge.comparison.gate import Judgement
-from trainmark.pages.judgements import junit
+from trainmark.pages.judgements import documents, junit
 from trainmark.spec import message
 
 HOSTILE = "a\x00\x1b]0;x\x07\ufffe\r\n::stop-commands::x\n##[error]<&\"'>,:%0A |`![x](y)"
@@ -46,3 +46,11 @@ def test_junit_has_a_test_case_a_judgement(word: str) -> None:
     if word == "p_train":
         assert suite[0][0].attrib["type"] == "regressed"
         assert "90" in suite[0][0].attrib["message"]
+
+
+def test_documents_have_code_numbers_and_sentence() -> None:
+    found = documents(judgements())
+    assert [one["exit_code"] for one in found] == [1, 0, 3, 2, 0]
+    assert found[0]["message"]["code"] == "gate_regressed"
+    assert found[0]["message"]["args"]["change"] == -0.1
+    assert "worse by more than 3.0%" in found[0]["sentence"]

@@ -22,7 +22,7 @@ from trainmark.pages.phrases import verdict
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import gravest, limits, strip
 from trainmark.pages.sections.provenance import command
-from trainmark.pages.summary import first_lines, title
+from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import say
 from trainmark.plan.overrides import parse_assignments
 from trainmark.plan.request import RunRequest
@@ -178,11 +178,12 @@ def counting_tokens(**changes):
     return planned(about=about, **changes)
 
 
-def test_a_case_that_counts_tokens_has_them_first():
-    made = page.document([counting_tokens()])
+def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
+    made = page.document([counting_tokens()], price=Price.of("36 EUR"))
     text = to_markdown(made)
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device 1 launch" in text
+    assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
     row = first_lines([counting_tokens()])[2]
     assert row.startswith("e2e_time 46.1 · token/p/s 5714.5 · p_whole 412.9")
 
@@ -287,6 +288,16 @@ def test_a_little_used_device_is_advised_a_larger_batch():
     assert [one.rule for one in limits(small)] == ["batch"]
     full = figures | {"mem": figures["mem"].model_copy(update={"value": 30e9})}
     assert limits(small.model_copy(update={"figures": full})) == []
+
+
+def test_a_price_gives_the_cost_of_a_million_samples():
+    made = page.document([record()], price=Price.of("36 EUR"))
+    assert Price.of("$2.50") == Price(2.5, "$")
+    with pytest.raises(UsageError, match="no price: free"):
+        Price.of("free")
+    text = to_markdown(made)
+    assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
+    assert "36 / 3600 s / 457.2 samples/s x 1,000,000" in body_html(made, "en")
 
 
 def test_a_hang_of_many_ranks_is_a_row_for_each_place():

@@ -106,5 +106,8 @@ def write_text(output: Path | None, text: str) -> None:
 
 def from_here(path: Path) -> Path:
     """Return ``path`` as it is called from the folder we are in, if it lies below it."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return path  # the folder we are in was deleted
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -57,6 +57,10 @@ def report(
             help="Of HTML: runs or rows to compare with; default: published rows, earlier runs."
         ),
     ] = None,
+    price_per_hour: Annotated[
+        str | None,
+        typer.Option(metavar="12.5 USD", help="Of all devices: adds the cost of samples."),
+    ] = None,
     scaling: Annotated[bool, typer.Option("--scaling", help="Compare world sizes.")] = False,
 ) -> None:
     """Print or draw the result of runs, verified against their events.
@@ -67,6 +71,7 @@ def report(
     from trainmark.library.selection import select
     from trainmark.pages.page import documents, html_page, markdown_page
     from trainmark.pages.scaling import scaling_text
+    from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
 
     ending = output.suffix[1:] if output else ""
@@ -77,18 +82,19 @@ def report(
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
     others = _others(found, against) if drawn else []
+    price = None if price_per_hour is None else Price.of(price_per_hour)
     text = ""
     if scaling:
         text = scaling_text(found.records, wanted, lang)
     elif wanted == "terminal":
-        for one in documents(found.records):
+        for one in documents(found.records, price=price):
             say(show_page(one, lang=lang) + "\n")
         for place in found.places:
             say(f"record: {place}")
     elif wanted == "md":
         text = markdown_page(found.records, lang)
     else:
-        text = html_page(found.records, lang, against=others)
+        text = html_page(found.records, lang, against=others, price=price)
     if text:
         write_text(output, text)
     if output:

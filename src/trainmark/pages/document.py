@@ -86,13 +86,17 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A figure at a glance: its name in plain words, value, unit, code name, what stands below."""
+    """A figure at a glance: its name in plain words, value, unit, code name, what stands below.
+
+    ``arithmetic``: how it was computed, shown on hover.
+    """
 
     name: Phrase
     value: Phrase
     unit: Phrase
     code: str
     note: Phrase = ""
+    arithmetic: Phrase = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from trainmark.record.work import groups, printed_work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.pages.summary import Price
     from trainmark.record.record import Record
     from trainmark.record.work import Outcome, Result
 
@@ -39,17 +40,22 @@ _EARLIER = 5  # runs that a page is compared with unasked
 
 
 def document(
-    records: Sequence[Record], against: Sequence[Result] = (), ident: str = ""
+    records: Sequence[Record],
+    against: Sequence[Result] = (),
+    ident: str = "",
+    *,
+    price: Price | None = None,
 ) -> Document:
     """Return the page of one run, or of several launches of the same work.
 
     Args:
         against: what it is compared with: other records, rows that others published.
         ident: begins the page's anchors where several pages are in one file.
+        price: of an hour on all devices.
     """
     record = summary.shown_of(records)
     lead: list[Block | None] = [summary.cause_facts(record)] if record.cause else [
-        summary.tiles(records), limits.ruler(records, against), limits.bar(record),
+        summary.tiles(records, price), limits.ruler(records, against), limits.bar(record),
         limits.strip(record),
     ]  # fmt: skip
     sections: list[Section | None] = [
@@ -84,7 +90,9 @@ def _repeats(records: Sequence[Record]) -> Section:
     return folded("repeats", shown, *map(Paragraph, summary.remarks(found)))
 
 
-def documents(records: Sequence[Record], against: Sequence[Result] = ()) -> list[Document]:
+def documents(
+    records: Sequence[Record], against: Sequence[Result] = (), *, price: Price | None = None
+) -> list[Document]:
     """Return a page for each piece of work in order of first appearance, of several a table first.
 
     A run that is named twice is there once. Tables have a row a run, one for each case and its
@@ -102,7 +110,7 @@ def documents(records: Sequence[Record], against: Sequence[Result] = ()) -> list
         case = members[0].plan.case
         others = [one for one in against if printed_work(one).get("case", case) == case]
         ident = f"{place}-" if len(works) > 1 else ""
-        pages.append(document(members, others, ident))
+        pages.append(document(members, others, ident, price=price))
     return pages
 
 
@@ -136,15 +144,20 @@ def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
 
 
 def html_page(
-    records: Sequence[Record], lang: str = "en", *, against: Sequence[Result] = ()
+    records: Sequence[Record],
+    lang: str = "en",
+    *,
+    against: Sequence[Result] = (),
+    price: Price | None = None,
 ) -> str:
     """Return the result page of any records as one HTML file; raises as Markdown does.
 
     Args:
         lang: which of the languages is shown first.
         against: results to compare with, of which each case has its own.
+        price: of an hour on all devices of a run.
     """
-    return to_html(documents(records, against), lang)
+    return to_html(documents(records, against, price=price), lang)
 
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:

@@ -6,10 +6,11 @@ averaged in. Tiles have three significant digits; tables have the rest.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainmark.errors import RecordError
+from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, Tile, Tiles, table
@@ -41,7 +42,24 @@ if TYPE_CHECKING:
 
 _DOUBTS = 2
 _LAUNCHES = 5  # lines at the end of a run
+_PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an hour on all devices of a run costs, in a currency as given."""
+
+    per_hour: float
+    currency: str
+
+    @classmethod
+    def of(cls, text: str) -> Price:
+        """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
+        found = _PRICE.fullmatch(text.strip())
+        if found is None:
+            raise UsageError(f"no price: {text}", where="--price-per-hour", rule="12.5 USD")
+        return cls(float(found[2]), (found[1] or found[3]).strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +226,8 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     return join(said, "semicolon")
 
 
-def tiles(records: Sequence[Record]) -> Tiles:
-    """Return what most readers look for first: speed, time, share of the peak, energy.
+def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
+    """Return what most readers look for first: speed, time, share of the peak, energy, cost.
 
     A figure that no launch has is left out; the share of a tiny model's too, where it says
     nothing about the device.
@@ -235,6 +253,13 @@ def tiles(records: Sequence[Record]) -> Tiles:
         if name == "e2e_time":
             value, unit = cells.duration(of.mean), ""
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
+    rate, work = over(launches, speed), record.plan.about.work_unit
+    if price is not None and rate is not None:
+        devices = record.plan.world_size if work == "tokens" else 1  # whose rates add up
+        per_second = rate.mean * devices
+        how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
+        cost = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
+        found.append(Tile(t(f"cost.{work}"), cost, price.currency, "", "", how))
     return Tiles(tuple(found))
 
 

@@ -104,9 +104,12 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
         return sized
     family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
     raise UsageError(
-        f"case {case.name} has no recipe {wanted!r} for a world of {world}", where="--recipe",
-        remedy=nearest(wanted, family or case.recipes),
-    )  # fmt: skip
+        f"case {case.name} has no {wanted} recipe for a world of {world}"
+        if family
+        else f"case {case.name} has no recipe {wanted!r}",
+        where="--recipe",
+        remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
+    )
 
 
 def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:

@@ -27,8 +27,9 @@ Verdict = Literal[
 REGRESSIONS: tuple[Verdict, ...] = ("slower", "worse", "target_missed")
 UNTOLD: tuple[Verdict, ...] = ("too_noisy", "too_little_data")
 THRESHOLD = 0.03
-# Compared unless others are asked for, those that both sides have.
+# Compared unless others are asked for: the throughputs that both sides have, else the first below.
 _THROUGHPUTS = ("p_core", "p_train", "p_whole")
+_ELSE = ("token/p/s", "final_result", "e2e_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,12 @@ def compare(
 
 def _usual(kept: Sequence[Sequence[Record]]) -> Sequence[str]:
     """Return the figures that are compared unless others are asked for."""
-    both = [x for x in _THROUGHPUTS if all(any(_value(one, x) for one in side) for side in kept)]
-    return both or _THROUGHPUTS[:1]
+    both = [
+        name
+        for name in (*_THROUGHPUTS, *_ELSE)
+        if all(any(_value(one, name) for one in side) for side in kept)
+    ]
+    return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
 
 
 def _value(record: Record, name: str) -> float | None:
