@@ -21,7 +21,7 @@ from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "governor", "shared_memory", "device", "threads", "other_runs", "load",
+    "memory", "cores", "governor", "shared_memory", "device", "other_runs", "load",
     "out_folder", "occupants", "device_state", "monitor", "driver", "data", "torch",
 ]  # fmt: skip
 
@@ -214,12 +214,12 @@ def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
     cuda(FakeCard(), FakeCard(uuid="GPU-2"))
     sound = examine(machine(tmp_path, vendor=Nvidia()), checks)
     assert sound.exit_code == 0
-    capped = FakeCard(uuid="GPU-2", limit_mw=300_000, ecc=False, computing={4242: 1 << 30})
+    capped = FakeCard(uuid="GPU-2", limit_mw=300_000, persistent=False, computing={4242: 1 << 30})
     cuda(FakeCard(), capped, names={4242: "/usr/bin/python3"})
     faulty = examine(machine(tmp_path, vendor=Nvidia()), checks).checks
     found = {one.code: one for one in faulty if one.severity != "fine"}
     assert {code: one.severity for code, one in found.items()} == {
-        "occupants": "spoils", "power_limit": "spoils", "ecc": "spoils",
+        "occupants": "spoils", "power_limit": "spoils", "persistence": "spoils",
     }  # fmt: skip
     assert "python3 (process 4242)" in found["occupants"].what
     assert "card 1" in found["power_limit"].what

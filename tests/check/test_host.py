@@ -75,28 +75,6 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "readings", "severity", "said"),
-    [
-        ({}, {}, "fine", "2 thread(s) for each rank, 2 core(s)"),
-        ({"OMP_NUM_THREADS": "2"}, {}, "fine", "2 thread(s)"),
-        ({"OMP_NUM_THREADS": "3"}, {}, "spoils", "3 thread(s) for each rank, 2 core(s)"),
-        ({"OMP_NUM_THREADS": "4"}, {"nproc": 1}, "fine", "4 thread(s) for each rank, 4 core(s)"),
-        ({"OMP_NUM_THREADS": "abc"}, {}, "stops", "OMP_NUM_THREADS=abc"),
-    ],
-)
-def test_threads_are_compared_with_the_cores_that_run_them(
-    tmp_path, monkeypatch, *, variables, readings, severity, said
-):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    found = only(host.threads(machine(tmp_path, **readings)))
-    assert found.severity == severity
-    assert said in found.what
-    assert bool(found.remedy) == (severity != "fine")
-
-
-@pytest.mark.parametrize(
     ("free", "severity"),
     [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
 )

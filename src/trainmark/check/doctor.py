@@ -235,7 +235,7 @@ def data(subject: Subject) -> Conditions:
 
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
-    host.memory, host.cores, host.governor, host.shared_memory, device, host.threads,
+    host.memory, host.cores, host.governor, host.shared_memory, device,
     host.other_runs, host.load, host.out_folder, occupants, device_state, monitor, driver, data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (torch,)

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trainmark.devices import cores as host_cores
-from trainmark.devices.vendors.cpu import chosen_threads
-from trainmark.errors import UsageError
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.protocols import Condition
 from trainmark.record.run.findings import BUSY_SHARE
@@ -133,17 +131,6 @@ def cores(subject: Subject) -> Conditions:
         "cores", nproc=subject.nproc, allowed=allowed, quota=quota or "–",
         most=max(1, int(usable)), spoils=usable < subject.nproc,
     )  # fmt: skip
-
-
-def threads(subject: Subject) -> Conditions:
-    """Compare the threads of a rank with its share of the cores."""
-    fitting = max(1, host_cores.usable_cores(subject.root) // subject.nproc)
-    try:
-        each = chosen_threads(os.environ) or fitting
-    except UsageError as error:
-        yield judged("text", error.remedy, text=f"{error.what}; {error.rule}", stops=True)
-        return
-    yield judged("threads", each=each, fitting=fitting, spoils=each > fitting)
 
 
 def governor(subject: Subject) -> Conditions:

@@ -81,17 +81,11 @@ class Nvidia(TorchVendor):
         names = " and ".join(sorted({card.name for card in driver.visible()})) or "an NVIDIA device"
         if refusal := refusal_of_torch():
             return refusal._replace(why=f"{names} is here, but {refusal.why}")
-        variable = os.environ.get(VISIBLE_DEVICES)
-        if variable is not None:
-            return Refusal(
-                f"{VISIBLE_DEVICES}={variable!r} names none of the devices here",
-                f"unset {VISIBLE_DEVICES}, or name each device once, by a number or a UUID of "
-                "`nvidia-smi -L`",
-            )
         return Refusal(
-            f"{names} is here, but {driver.LIBRARY} finds none",
-            "see `nvidia-smi -L`: a card in MIG mode needs a slice, "
-            "`nvidia-smi mig -cgi PROFILE -C`; a container must be given the driver's libraries",
+            f"{names} is here, but {driver.LIBRARY} finds none with "
+            f"{VISIBLE_DEVICES}={os.environ.get(VISIBLE_DEVICES)}",
+            f"unset {VISIBLE_DEVICES}, or name devices of `nvidia-smi -L`; a card in MIG mode "
+            "needs a slice, a container the driver's libraries",
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:

@@ -217,62 +217,54 @@ def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
 
 
 def conditions(places: Sequence[int]) -> list[Condition]:
-    """Return the state of cards by their places among all; the same of several is one.
+    """Return what is wrong with cards, by their places among all; the same of several is one.
 
-    Of all cards, where none is given: it is not known which are the ranks'.
+    Of all cards, where none is given: it is not known which are the ranks'. What a card does not
+    tell is taken for right.
     """
     try:
         nvml = library()
     except MonitorFault:
         return [_condition("device_state", "unknown", {}, key="no_library")]
+    cards = places or range(answer(nvml, nvml.nvmlDeviceGetCount) or 0)
     alike: dict[tuple[Any, ...], list[str]] = {}
-    for place in places or range(answer(nvml, nvml.nvmlDeviceGetCount) or 0):
-        for code, severity, values in _of_card(nvml, place):
-            alike.setdefault((code, severity, *values.items()), []).append(str(place))
+    for place in cards:
+        for code, values in _of_card(nvml, place):
+            alike.setdefault((code, *values.items()), []).append(str(place))
+    if not alike:
+        every = ", ".join(map(str, cards))
+        return [Condition("device_state", "fine", Message("nvidia.fine", {"cards": every}))]
     return [
-        _condition(code, severity, {"cards": ", ".join(cards)} | dict(values))
-        for (code, severity, *values), cards in alike.items()
-    ]
+        _condition(code, "stops" if code == "device_state" else "spoils",
+                   {"cards": ", ".join(which)} | dict(values))
+        for (code, *values), which in alike.items()
+    ]  # fmt: skip
 
 
 def _condition(code: str, severity: Severity, values: Any, key: str = "") -> Condition:
-    key = key or (code if severity in ("stops", "spoils") else severity)
-    remedy = "" if severity == "fine" else Message(f"remedy.nvidia.{key}", values)
+    key = key or code
+    remedy = Message(f"remedy.nvidia.{key}", values)
     return Condition(code, severity, Message(f"nvidia.{key}", values), remedy)
 
 
-def _of_card(nvml: Any, place: int) -> Iterator[tuple[str, Severity, dict[str, Any]]]:
-    """Yield code and severity of each thing examined, and the values of what is wrong."""
+def _of_card(nvml: Any, place: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the code of each thing that is wrong, and its values."""
     handle = answer(nvml, nvml.nvmlDeviceGetHandleByIndex, place)
     if handle is None:
-        yield "device_state", "stops", {}
+        yield "device_state", {}
         return
     found = numbers(nvml, handle, _NUMBERS)
     clock, usual = found["sm_clock_set_mhz"], found["sm_clock_set_default_mhz"]
     limit, default = found["power_limit_w"], found["power_limit_default_w"]
-    words = reasons(nvml, handle)
-    lowered = _below(clock, usual)
-    throttled = sorted(set(words or ()) - SET_LIMITS)
-    kept = answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle)
+    words = set(reasons(nvml, handle) or ())
+    if (clock and usual and clock < usual) or "set_clocks" in words:
+        yield "clocks", {"set": clock}
+    if limit and default and limit < default:
+        yield "power_limit", {"limit": limit, "default": default}
+    if throttled := words - SET_LIMITS:
+        yield "throttling", {"reasons": ", ".join(sorted(throttled))}
+    if answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle) == 0:
+        yield "persistence", {}
     mig = answer(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
-    # None: the card does not tell, as one without the feature does not.
-    wrong: dict[str, tuple[bool | None, dict[str, Any]]] = {
-        "clocks": (
-            lowered if words is None else bool(lowered) or "set_clocks" in words, {"set": clock}
-        ),
-        "power_limit": (_below(limit, default), {"limit": limit, "default": default}),
-        "throttling": (
-            None if words is None else bool(throttled), {"reasons": ", ".join(throttled)}
-        ),
-        "persistence": (None if kept is None else not kept, {}),
-        "mig": (bool(mig and mig[0]), {}),
-    }  # fmt: skip
-    for code, (is_wrong, values) in wrong.items():
-        if is_wrong:
-            yield code, "spoils", values
-        else:
-            yield code, "unknown" if is_wrong is None else "fine", {}
-
-
-def _below(value: float | None, bound: float | None) -> bool | None:
-    return None if value is None or bound is None else value < bound
+    if mig and mig[0]:
+        yield "mig", {}
