@@ -48,11 +48,9 @@ def test_the_tiny_recipe_learns_to_summarise_and_to_answer(trainmark):
     # Every subject asks as many: their mean is the score.
     assert fmean(parts["subject"].values()) == pytest.approx(record.quality.value)
     assert (detail["shots"], detail["cut"]) == (5, 0)
-    job = record.environment["job"]
-    assert job["artifacts"] == [
-        "artifacts/adapters/adapter_config.json",
-        "artifacts/adapters/adapter_model.safetensors",
-    ]
+    assert sorted(path.name for path in (run / "artifacts" / "adapters").iterdir()) == [
+        "adapter_config.json", "adapter_model.safetensors",
+    ]  # fmt: skip
     assert record.spans.by_name_ns["checkpoint"] > 0
     name = "nlp_llama2-7b-lora-tiny_sp_bs6_fp32_1_speed"
     speed = json.loads((run / "index" / name).read_text())

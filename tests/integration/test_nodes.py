@@ -118,4 +118,3 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) ->
     assert record.counts.steps > 0
     assert not record.ranks[1].finished
     assert "partial" in record.labels
-    assert [node["finished"] for node in record.environment["nodes"]] == [True, False]

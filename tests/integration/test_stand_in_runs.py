@@ -66,7 +66,6 @@ def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark)
     assert record.environment["driver"] == "1.0"
     assert record.environment["variables"]["STANDIN_OPERATION_NS"] == "30000"
     assert record.quality.history[-1].detail["val_loss"] > 0
-    assert len(record.environment["job"]["artifacts"]) == 2
     assert (trainmark.place / "llama/artifacts/adapters/adapter_model.safetensors").exists()
     figures = record.figures
     assert figures["mem_total"].value == 8 << 30

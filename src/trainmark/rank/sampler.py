@@ -20,12 +20,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from trainmark.protocols import MonitorFault
-from trainmark.protocols.monitor import FaultKind, fits
+from trainmark.protocols.monitor import fits
 from trainmark.rank.events import SAMPLES, EventWriter
 from trainmark.rank.host import Host
 
@@ -75,11 +75,10 @@ class SampleLog:
 
     def fault(self, source: str, fault: MonitorFault) -> None:
         """Write a fault when it begins or becomes another one."""
-        found = _fault_fields(fault)
         with self._lock:
-            known, self._now[source] = self._now.get(source), found["kind"]
-        if known != found["kind"]:
-            self.write("fault", source=source, **found)
+            known, self._now[source] = self._now.get(source), fault.kind
+        if known != fault.kind:
+            self.write("fault", source=source, kind=fault.kind, said=line_of(fault.said))
 
     @contextmanager
     def reading(self, source: str) -> Iterator[None]:
@@ -97,11 +96,6 @@ class SampleLog:
 def line_of(text: object, longest: int = _LONGEST_TEXT) -> str:
     """Return a foreign text as one that a line of the file can hold."""
     return str(text).encode("utf-8", "replace").decode()[:longest]
-
-
-def _fault_fields(fault: MonitorFault) -> dict[str, str]:
-    kind = fault.kind if fault.kind in get_args(FaultKind) else "failed"
-    return {"kind": kind, "said": line_of(fault.said)}
 
 
 @dataclass

@@ -177,7 +177,6 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
             clock=clock,
         )
         parameters.start()
-    artifacts: list[str] = []
     watch_step = StepWatch(partial(_precision_flags, device.torch_type))
     MeasuredLoop(
         job=job,
@@ -201,23 +200,21 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         with rank.span("checkpoint"):
             job.save(run_dir / ARTIFACTS_DIR)
             barrier()
-            artifacts = _files_below(run_dir, ARTIFACTS_DIR)
-    _report(rank, job, parameters, context, artifacts, watch_step)
+    _report(rank, job, parameters, context, watch_step)
     with rank.span("finish"):
         if distributed:
             torch.distributed.destroy_process_group()
 
 
-def _report(  # noqa: PLR0917 - what the rank has
-    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, artifacts: list[str],
-    watch: StepWatch,
+def _report(
+    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, watch: StepWatch,
 ) -> None:  # fmt: skip
     """Emit the facts of the job, of its parameters and of the compiler after training."""
     from trainmark.train.parallel import compiler_facts
 
     device, now = context.device, _precision_flags(context.device.torch_type)
     with rank.span("finish"):
-        facts = dict(job.facts()) | ({"artifacts": artifacts} if artifacts else {})
+        facts = dict(job.facts())
     with rank.span("check"):  # last, so that a change by any later call is detected
         rank.events.emit("parameters", updates=job.updates(), **parameters.end())
     with rank.span("finish"):
@@ -237,12 +234,6 @@ def _report(  # noqa: PLR0917 - what the rank has
             + watch.changed(rank.precision, context.recipe.precision),
             flops_counted=sum(watch.flops.values()) or None,
         )
-
-
-def _files_below(run_dir: Path, folder: str) -> list[str]:
-    """Return the files in ``folder``, as paths relative to the run's folder."""
-    files = (path for path in (run_dir / folder).rglob("*") if path.is_file())
-    return sorted(path.relative_to(run_dir).as_posix() for path in files)
 
 
 def _leave_error(rank: Rank, report: dict[str, Any]) -> None:

@@ -198,13 +198,9 @@ def _mfu(
     tflops = published if given_tflops is None else given_tflops
     if tflops is None:
         return Figure(None, message("peak_unknown", precision=precision, product=product))
-    args = {"precision": precision, "tflops": tflops}
-    if peak is None:
-        note = message("given_peak", **args)
-    elif given_tflops is None:
-        note = message("dense_peak", **args, evidence=peak.evidence)
-    else:
-        note = message("given_peak_beside", **args, published=published, evidence=peak.evidence)
+    note = message("given_peak", precision=precision, tflops=tflops)
+    if peak is not None and given_tflops is None:
+        note = message("dense_peak", precision=precision, tflops=tflops, evidence=peak.evidence)
     return Figure(100 * rate.value / (tflops * 1e12), note=note)
 
 

@@ -26,7 +26,6 @@ from trainmark.record.shapes import (
     Int64,
     JobFacts,
     Machine,
-    NodeFacts,
     Number,
     Phase,
     PhaseName,
@@ -204,7 +203,7 @@ class Environment(Machine, total=False):
     """
 
     others_cpu_share: Number | None
-    nodes: list[NodeFacts]
+    nodes: list[dict[str, str]]  # of several: facts in which each differs from the first
     devices: list[DeviceFacts | None]
     placement: list[RankPlacement | None]
     precision_flags: dict[str, str | int | float | bool | None] | None

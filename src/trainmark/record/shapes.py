@@ -43,7 +43,6 @@ class JobFacts(TypedDict, total=False):
     kernels: dict[str, str] | None
     skipped_steps: Count | None
     flops_formula: str
-    artifacts: list[str]
 
 
 @with_config(_FACTS)
@@ -87,15 +86,6 @@ class Machine(TypedDict, total=False):
     network: str | None
     variables: dict[str, str]
     device_users: list[DeviceUser]
-
-
-@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-class NodeFacts(TypedDict):
-    """One of several nodes; ``differs``: its facts that are not those of the first node."""
-
-    ranks: str
-    finished: bool
-    differs: dict[str, str]
 
 
 @with_config(_FACTS)

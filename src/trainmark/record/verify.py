@@ -284,7 +284,7 @@ def _steps(record: Record) -> Iterator[Difference]:
 
 
 def _bounded(record: Record) -> Iterator[Difference]:
-    """Yield figures without a sign, shares, and what was sampled, where they leave their range."""
+    """Yield figures without a sign, and shares, where they leave their range."""
     figure, quality = record.figure, record.quality
     for name, entry in record.figures.items():
         if entry.unit:  # a loss may be negative
@@ -296,9 +296,3 @@ def _bounded(record: Record) -> Iterator[Difference]:
     if record.plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1:
         for point in quality.history:
             yield from _bounds("quality.history.value", point.value, 0.0, 1.0)
-    if record.telemetry is None:
-        return
-    uses = [x for one in record.telemetry.devices for x in one.over.values()]
-    for use in (*uses, *record.telemetry.host.values()):
-        for name, one in use.quantities.items():
-            yield from _bounds(f"telemetry.{name}", one.mean, one.lowest, one.highest)

@@ -196,9 +196,9 @@ def _slow_ranks(record: Record) -> Iterator[Message]:
 def _unlike_nodes(record: Record) -> Iterator[Message]:
     """Yield nodes whose hardware or versions differ from the first."""
     found = record.environment.get("nodes", [])
-    names = dict.fromkeys(name for node in found for name in node["differs"])
+    names = dict.fromkeys(name for node in found for name in node)
     if names:
-        unlike = compact(number for number, node in enumerate(found) if node["differs"])
+        unlike = compact(number for number, node in enumerate(found) if node)
         yield message("nodes_differ", nodes=unlike, names=", ".join(names))
 
 

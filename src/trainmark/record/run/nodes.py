@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from trainmark.devices.cores import compact
 from trainmark.rank.events import (
     JOB_EVENTS_FILE,
     AgentExit,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.rank.events import Facts
-    from trainmark.record.shapes import NodeFacts
 
 _COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
@@ -195,8 +193,8 @@ def _first_stop(stops: list[Stop]) -> Stop:
     )
 
 
-def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> list[NodeFacts]:
-    """Return what the nodes of a run on several reported, by number.
+def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> list[dict[str, str]]:
+    """Return the facts in which each node differs from the first, by number.
 
     Args:
         told: by each rank of its device.
@@ -208,8 +206,4 @@ def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> l
         facts = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
         facts["device"] = first and first.device.get("name")
         found.append({name: str(x) for name, x in facts.items() if x is not None})
-    unlike = [{k: x for k, x in own.items() if x != found[0].get(k, x)} for own in found]
-    return [
-        {"ranks": compact(x.ranks), "finished": x.finished, "differs": differs}
-        for x, differs in zip(nodes, unlike, strict=True)
-    ]
+    return [{k: x for k, x in own.items() if x != found[0].get(k, x)} for own in found]
