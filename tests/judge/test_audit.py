@@ -17,7 +17,7 @@ from trainmark.judge.audit import RULES, audit, subject
 from trainmark.library.selection import select
 from trainmark.record.messages import render
 from trainmark.record.record import Record
-from trainmark.record.rows import Reading, Row
+from trainmark.record.work import Reading, Row
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.judge.audit import RULES, audit, subject
 from trainmark.record.record import Record
-from trainmark.record.rows import Row
+from trainmark.record.work import Row
 
 PLANTED = Path(__file__).parent / "planted"
 # A file has [[plant]]: rows or records that are sound, and the `change` that breaks the rule. A

@@ -10,7 +10,7 @@ from trainmark.library.importers.table import Page
 from trainmark.pages.phrases import record_configuration
 from trainmark.pages.texts import say
 from trainmark.record.record import Record
-from trainmark.record.rows import Row
+from trainmark.record.work import Row
 
 NINE = """\
 | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |

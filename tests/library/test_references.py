@@ -12,7 +12,7 @@ from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections.performance import reference_table
 from trainmark.plan import reference
-from trainmark.record.rows import Row
+from trainmark.record.work import Row
 
 CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_criteo": 6}
 

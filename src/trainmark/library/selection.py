@@ -20,14 +20,14 @@ from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
-from trainmark.record.rows import Row
 from trainmark.record.verify import checked
+from trainmark.record.work import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainmark.record.record import Record
-    from trainmark.record.rows import Unread
+    from trainmark.record.work import Unread
 
 _DEPTH = 3  # a repeat of a run of a plan
 _REPEAT = re.compile(r"r\d+")

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from trainmark.library.store.query import Listing
     from trainmark.record.record import Record
-    from trainmark.record.rows import Row, Unread
-    from trainmark.record.work import Outcome
+    from trainmark.record.work import Outcome, Row, Unread
     from trainmark.spec import Message
 
     UnreadFiles = Sequence[tuple[str, Message]]

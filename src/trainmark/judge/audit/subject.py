@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from trainmark.record.record import Record
-    from trainmark.record.rows import Row
+    from trainmark.record.work import Row
 
 RATES = ("p_core", "p_train", "p_whole", "final_result")
 TIMES = ("e2e_time", "train_time")

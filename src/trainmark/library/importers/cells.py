@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.library.log import DIGITS
 from trainmark.library.store.columns import column_name
 from trainmark.record.figures import FIGURES
-from trainmark.record.rows import Reading
+from trainmark.record.work import Reading
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from trainmark.library.importers.cells import WORDS, columns, folded, nothing, p
 from trainmark.library.importers.table import Line, Page, device_and_vendor
 from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.record import RECORD_FILE
-from trainmark.record.rows import Row, Unread
+from trainmark.record.work import Row, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.library.importers.table import Page
-    from trainmark.record.rows import Row, Unread
+    from trainmark.record.work import Row, Unread
 
 _KEY = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # joined by colons
 _STARTS = re.compile("INIT_START|init_start|run_start")

@@ -18,7 +18,7 @@ from trainmark.library.importers import cells
 from trainmark.library.importers.cells import WORDS, CellError, columns, folded, nothing, plain
 from trainmark.plan import reference
 from trainmark.record.figures import FIGURES
-from trainmark.record.rows import Row, Unread
+from trainmark.record.work import Row, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from trainmark.library.importers.cells import Column
     from trainmark.plan.reference import EvidenceLevel
-    from trainmark.record.rows import Reading
+    from trainmark.record.work import Reading
     from trainmark.spec import Message
 
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]

@@ -15,11 +15,10 @@ from trainmark.pages.phrases import configuration, devices, has_cards, heads, sp
 from trainmark.pages.texts import Phrase, join, t
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.record import Record
-from trainmark.record.rows import Row
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted
-from trainmark.record.work import differing, groups, name_of, printed_work, work
+from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
