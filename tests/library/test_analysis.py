@@ -43,6 +43,27 @@ def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expec
     assert list(found.values) == [expected] * (expected is not None)
 
 
+@pytest.mark.parametrize(
+    ("options", "line", "expected"),
+    [
+        ({"position": 0}, "3.5 steps ips", 3.5),
+        ({"position": -1}, "ips 7", 7.0),
+        ({"position": 2}, "ips 7", None),
+        ({"position": 1, "separator": ","}, "ips,8,9", 8.0),
+        ({"position": 1, "separator": " | "}, "ips | 8.5ms | 9", 8.5),
+        ({"position": 1, "cut": "5:"}, "ips time=12.5", 12.5),
+        ({"cut": "3"}, "ips 12345", 123.0),
+        ({"cut": "1:3"}, "ips 12345", 23.0),
+        ({"separator": ","}, "ips,12,13", 12.0),
+    ],
+)
+def test_position_separator_and_range(options, line, expected):
+    words = {"position": None, "separator": "", "cut": ""} | options
+    found = logs.Values(keyword="ips")
+    found.read_words([f"{line}\n"], **words)
+    assert list(found.values) == [expected] * (expected is not None)
+
+
 @pytest.fixture
 def log(tmp_path):
     """Write a log of ``data``; return its path."""
@@ -111,6 +132,13 @@ def test_a_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, wh
     assert text(found).endswith("FAILED")
 
 
+def test_the_names_of_profiles_are_in_the_record(log):
+    named = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
+    record = json.loads(speed(log(LINES), **named).record.to_json())
+    assert {key: record[key] for key in named} == named
+    assert named.keys().isdisjoint(json.loads(speed(log(LINES)).record.to_json()))
+
+
 def test_a_damaged_or_missing_log_is_refused(log):
     with pytest.raises(DataError, match="damaged gzip"):
         speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
@@ -150,6 +178,7 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
         ({"mission_name": "语义"}, "语义表示"),
         ({"preset": "megatronn"}, "did you mean megatron"),
         ({"keyword": ""}, "keyword"),
+        ({"range": "1:2:3"}, "range"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(log, options, told):

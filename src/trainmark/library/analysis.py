@@ -75,6 +75,9 @@ class Options(Frozen):
     """What the user says, by the public tool's names; None: the log or the preset says it."""
 
     keyword: str = ""
+    separator: str = ""
+    position: int | None = None
+    range: str = ""
     base_batch_size: Count | None = None
     skip_steps: Annotated[int, Ge(0)] = 0
     model_mode: Annotated[int, Ge(-2), Le(4)] | None = None
@@ -87,6 +90,8 @@ class Options(Frozen):
     direction_id: int = 0
     index: int = 1
     keyword_loss: str = ""
+    log_with_profiler: str | None = None
+    profiler_path: str | None = None
     preset: str | None = None
     failed: bool = False
 
@@ -163,6 +168,8 @@ def analyze(log: str, said: Options) -> Analysis:
         JOB_FAIL_FLAG=fail_flag(result, failed=failed),
         UNIT=unit,
         LOSS_RESULT=loss,
+        log_with_profiler=said.log_with_profiler,
+        profiler_path=said.profiler_path,
     )
     return Analysis(record, figures | {"loss": loss})
 
@@ -187,7 +194,9 @@ def _read(log: str, said: Options) -> Values:
         found.whole_job, loss = not form.per_device, loss or form.loss
         if not said.keyword:
             batch, found.unit = form.batch * (said.base_batch_size is None), form.unit
-    if keyword:
+    if said.separator or said.position is not None or said.range:
+        found.read_words(source, said.separator, said.position, said.range)
+    elif keyword:
         found.read(source, batch, loss)
     return found
 

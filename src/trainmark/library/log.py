@@ -1,4 +1,4 @@
-"""The lines of a log and the numbers behind a keyword in them.
+"""The lines of a log and the numbers in them: behind a keyword, or at a position of its lines.
 
 Owns what counts as a number, for tables of others too.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import DataError
+from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +29,7 @@ _OTHERS = r"\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
 # of the log has cut: all of them are none.
 _NUMBER = rf"((?>(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS})))(?![:.\-_,]?\d)(?=.)"
 _OPENING = " \t:='\"(["
+_LEADING = re.compile(rf"[{re.escape(_OPENING)}]*{_NUMBER}")
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
 _SHOWN_CHARACTERS = 300
@@ -133,3 +134,31 @@ class Values:
                     self.take(number, line, *found.groups())
                 elif own.search(line):
                     self.take(number, line)
+
+    def read_words(
+        self, source: Iterable[str], separator: str, position: int | None, cut: str
+    ) -> None:
+        """Add the numbers in one word of each line with the keyword.
+
+        Args:
+            separator: what words stand between; empty: white space.
+            position: the word's place, from 0, from the end if negative; None: behind the keyword.
+            cut: which characters of the word count, ``N`` or ``A:B``; empty: all.
+
+        Raises:
+            UsageError: for a cut of another form.
+        """
+        if not re.fullmatch(r"(?:(-?\d+)?:)?(-?\d+)?", cut):
+            rule = "N for the first N characters, or A:B as Python cuts"
+            raise UsageError(f"cannot cut by {cut!r}", where="range", rule=rule)
+        characters = slice(*(int(end) if end else None for end in cut.split(":")))
+        for number, line in enumerate(source, 1):
+            if self.keyword not in line:
+                continue
+            text, place = line.strip(), position
+            if place is None:
+                text, place = line.partition(self.keyword)[2].strip(_OPENING + separator), 0
+            words = text.split(separator or None)
+            word = words[place][characters] if -len(words) <= place < len(words) else ""
+            found = _LEADING.match(f"{word} ")
+            self.take(number, line, *(found.groups() if found else ()))
