@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,10 @@ def test_a_baseline_is_written_and_held_against_later_runs(gate: Call) -> None:
     )
     code, out, _ = gate("gate", "runs/same", "--baseline", "b.yaml")
     assert (code, out.count("passed")) == (0, 1)
-    code, out, _ = gate("gate", "runs/slow", "--baseline", "b.yaml")
-    assert (code, out.count("regressed")) == (1, 1)
+    code, out, _ = gate("gate", "runs/slow", "--baseline", "b.yaml", "--json")
+    found = json.loads(out)
+    assert (code, found["exit_code"]) == (1, 1)
+    assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
     code, _, _ = gate("gate", "runs/slow", "--write", "b.yaml")
     assert (code, gate("gate", "runs/slow", "--baseline", "b.yaml")[0]) == (0, 0)
 

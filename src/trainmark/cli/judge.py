@@ -100,6 +100,7 @@ def gate(
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Take records without evidence too.")
     ] = False,
+    as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
     """Judge runs by a baseline, or by earlier runs of the same work.
@@ -131,7 +132,11 @@ def gate(
     code = gating.exit_code(judged)
     if junit:
         write_text(junit, report.junit(judged, lang))
-    typer.echo(show([report.gate_table(judged, lang)], lang=lang))
+    if as_json:
+        documents = report.documents(judged, lang)
+        say_json({"schema_version": 1, "exit_code": code, "judgements": documents})
+    else:
+        typer.echo(show([report.gate_table(judged, lang)], lang=lang))
     raise typer.Exit(code)
 
 

@@ -1,12 +1,12 @@
-"""What comparisons, gates and the rules say: tables, JUnit XML.
+"""What comparisons, gates and the rules say: tables, JSON, JUnit XML.
 
 Names in judgements come from records of others: each output escapes them for itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
 from trainmark.judge.comparison import REGRESSIONS, UNTOLD
@@ -87,6 +87,14 @@ def _scaled(one: Judgement) -> Message:
         factor, unit = cells.scale(max(map(abs, values.values())), str(args["unit"]))
         args = args | {name: value / factor for name, value in values.items()} | {"unit": unit}
     return Message(code, args)
+
+
+def documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[str, Any]]:
+    """Return the judgements as JSON has them."""
+    return [
+        asdict(one) | {"exit_code": one.exit_code, "sentence": render(_scaled(one), lang)}
+        for one in judgements
+    ]
 
 
 def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
