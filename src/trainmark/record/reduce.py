@@ -263,7 +263,7 @@ def reduce(run_dir: Path) -> Record:
         "cause": ending.cause,
         "trust": of_launch(known),
         "argv": launch.argv,
-        "series": RunSeries(lines=list(lines_of(samples))),
+        "series": RunSeries(lines=list(lines_of(*telemetry_of.columns_of(samples)))),
         "fix_hp": plan.fix_hp,
         "extra": plan.extra,
         "evidence": evidence(run_dir),

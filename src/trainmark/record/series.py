@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from trainmark.data.documents import Frozen
-from trainmark.devices.cores import compact
 from trainmark.record.shapes import Amount, Count, Number
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from trainmark.record.run.telemetry import Samples
 
 Array = NDArray[np.float64]
+Columns = dict[str, dict[str, Array]]  # readings by name
 Interval = tuple[Number, Number]  # start and end in seconds; the end is later
 # Share of an interval: what lies between the readings around its edges is interpolated.
 MOST_UNSEEN = 0.1
@@ -60,14 +59,8 @@ class RunSeries(Frozen):
     lines: list[Line] = Field(default=[])
 
 
-def lines_of(machines: Sequence[Samples]) -> Iterator[Line]:
-    """Yield the lines of what the samplers of all machines wrote."""
-    devices = {
-        compact(ranks): one.devices[at].columns
-        for one in machines
-        for at, ranks in one.ranks_of_devices.items()
-    }
-    hosts = {str(one.node): one.host.columns for one in machines}
+def lines_of(devices: Columns, hosts: Columns) -> Iterator[Line]:
+    """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):
         for quantity, name in _COLUMNS[of_host].items():
             known = {of: ~np.isnan(columns[name]) for of, columns in members.items()}

@@ -19,6 +19,7 @@ from annotated_types import Ge, Le
 from pydantic import Field
 
 from trainmark.data.documents import Frozen
+from trainmark.devices.cores import compact
 from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, SamplerStart, Source, read_sample, telemetry_file
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.record.run.timeline import RunTimeline
-    from trainmark.record.series import Array
+    from trainmark.record.series import Array, Columns
     from trainmark.record.shapes import PhaseName
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
@@ -233,6 +234,16 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> list[Samples]:
         found.append(Samples(number or 0, ranks))
         found[-1].take(run_dir / telemetry_file(number), timeline.launch_ns - shift_ns)
     return found
+
+
+def columns_of(machines: Sequence[Samples]) -> tuple[Columns, Columns]:
+    """Return the readings of devices by their ranks, and those of hosts by their number."""
+    devices = {
+        compact(ranks): one.devices[at].columns
+        for one in machines
+        for at, ranks in one.ranks_of_devices.items()
+    }
+    return devices, {str(one.node): one.host.columns for one in machines}
 
 
 def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
