@@ -21,13 +21,12 @@ from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import checked
-from trainmark.record.work import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainmark.record.record import Record
-    from trainmark.record.work import Unread
+    from trainmark.record.work import Row, Unread
 
 _DEPTH = 3  # a repeat of a run of a plan
 _REPEAT = re.compile(r"r\d+")
@@ -165,23 +164,17 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
                 places = {bundle.folder / place: f"{word}/{place}" for place in bundle.launches}
                 found.add(places, verify=verify)
         elif word.startswith(REFERENCE):
-            _add_references(found, word, rows=rows)
+            from trainmark.library.importers.table import references
+
+            if not rows:
+                remedy = "name runs; `audit` and `report --against` take published rows"
+                raise RecordError("published rows, and no record", where=word, remedy=remedy)
+            found.rows += references(word.removeprefix(REFERENCE))
         else:
             launches = [launch for run in find_runs(Path(word)) for launch in run]
             if not (rows and launches == [Path(word)] and _imported(Path(word), found)):
                 found.add({launch: str(launch) for launch in launches}, verify=verify)
     return found
-
-
-def _add_references(found: Selection, word: str, *, rows: bool) -> None:
-    """Add the published rows of a case."""
-    from trainmark.library.importers.table import references
-
-    if not rows:
-        remedy = "name runs; `audit` and `report --against` take published rows"
-        raise RecordError("published rows, and no record", where=word, remedy=remedy)
-    for entry in references(word.removeprefix(REFERENCE)):
-        (found.rows if isinstance(entry, Row) else found.unread).append(entry)  # type: ignore[arg-type]
 
 
 def _imported(path: Path, found: Selection) -> bool:

@@ -265,8 +265,8 @@ def changes(text: str) -> dict[str, str]:
     return {name.strip(): value for name, value in _CHANGE.findall(plain(text))}
 
 
-def references(case: str) -> Iterator[Row | Unread]:
-    """Yield each row of the ``reference.toml`` of ``case``, with what of it cannot be read.
+def references(case: str) -> Iterator[Row]:
+    """Yield each row of the ``reference.toml`` of ``case``.
 
     Raises:
         UsageError: no such case.
@@ -285,7 +285,9 @@ def references(case: str) -> Iterator[Row | Unread]:
             evidence=entry.source.evidence,
         )  # fmt: skip
         printed = [entry.configuration, *entry.cells.values()]
-        yield from read(head, [Line(number, printed, " | ".join(printed))], page, unknown="quality")
+        line = Line(number, printed, " | ".join(printed))
+        rows = read(head, [line], page, unknown="quality")
+        yield from (one for one in rows if isinstance(one, Row))
 
 
 def published(names: Iterable[str]) -> Iterator[Row]:
@@ -293,4 +295,4 @@ def published(names: Iterable[str]) -> Iterator[Row]:
     here = cases.names()
     for name in dict.fromkeys(names):
         if name in here:
-            yield from (one for one in references(name) if isinstance(one, Row))
+            yield from references(name)

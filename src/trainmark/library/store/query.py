@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError, nearest
-from trainmark.library.store.columns import COLUMNS, INDEXED, column_name
+from trainmark.library.store.columns import COLUMNS, INDEXED
 from trainmark.library.store.index import TABLE
 from trainmark.record.figures import FIGURES
 from trainmark.spec import Message, message
@@ -34,14 +34,12 @@ class Listing:
 
     Args:
         total: how many there are, of which ``rows`` has the first.
-        columns: the keys of the columns; ``heads``: the names that an export gives them;
-            ``units``: a figure's, empty where runs differ in it.
+        columns: the keys of the columns; ``units``: a figure's, empty where runs differ in it.
         rows: a value a column; None: not known.
     """
 
     total: int
     columns: list[str]
-    heads: list[str]
     units: list[str]
     rows: list[list[Any]]
 
@@ -91,8 +89,7 @@ def listing(
         ]
         for row in found
     ]
-    heads = [column_name(key, units.get(key, ""), FIGURES.get(key)) for key in keys]
-    return Listing(total, keys, heads, [units.get(key, "") for key in keys], rows)
+    return Listing(total, keys, [units.get(key, "") for key in keys], rows)
 
 
 def unread(index: Index) -> list[tuple[str, Message]]:
