@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.check import probe
 from trainmark.check.case_check import CHECKS, Check, Inputs, description_faults, judge
+from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Cause, Record
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
 
 LOOKED = {
-    "draws": None, "overwritten": False, "model_flops": 600.0, "counted": 600, "waits": None,
+    "draws": None, "overwritten": False, "model_flops": 600.0, "counted": 600, "waits": {},
 }  # fmt: skip
 
 
@@ -86,10 +88,11 @@ def test_a_broken_rule_is_named(
 
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
-    no_formula = LOOKED | {"model_flops": None}
+    no_formula = LOOKED | {"model_flops": None, "waits": None}
     found = {c.check: c for c in judge(Inputs({1: record()}, no_formula, gone))}
     assert found["equal_losses"].skipped == gone
     assert found["flops"].skipped == message("no_flop_formula")
+    assert found["no_waits"].skipped == message("check_waits_unknown")
     few = judge(Inputs({1: record([1.0, 0.5])}, LOOKED, gone))
     skipped = {check.check: check.skipped.code for check in few if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
@@ -131,13 +134,6 @@ class ReusesItsBuffer(toy.ToyJob):
             yield replace(batch, tensors=[buffer[: len(x)].copy_(x), y])
 
 
-class ReadsItsLoss(toy.ToyJob):
-    def _loss_sum(self, batch: Any) -> Any:
-        loss = super()._loss_sum(batch)
-        assert loss.item() > 0
-        return loss
-
-
 @pytest.mark.parametrize(
     ("job_type", "expected"),
     [
@@ -145,13 +141,39 @@ class ReadsItsLoss(toy.ToyJob):
         (DoubleFlops, {"flops": ["check_flops"]}),
         (DrawsFromTheGlobalState, {"batches": ["check_batches_draw"]}),
         (ReusesItsBuffer, {"batches": ["check_batches_overwritten"]}),
-        (ReadsItsLoss, {"no_waits": ["check_step_waits"]}),
     ],
 )
 def test_a_look_at_a_job_finds_what_it_announces_wrongly(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
     assert faults(judge(Inputs(runs(), look(job_type)))) == expected
+
+
+class ReadsItsLoss(toy.ToyJob):
+    def _loss_sum(self, batch: Any) -> Any:
+        loss = super()._loss_sum(batch)
+        assert loss.item() > 0
+        return loss
+
+
+def test_a_step_that_waits_is_found_where_the_device_can_tell(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def forbidden(_: CpuDevice) -> Iterator[None]:
+        def wait(_: torch.Tensor) -> None:
+            raise RuntimeError("waits\nat length")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "item", wait)
+            yield
+
+    assert look(ReadsItsLoss)["waits"] is None
+    monkeypatch.setattr(CpuDevice, "forbid_synchronization", forbidden, raising=False)
+    assert look(toy.ToyJob)["waits"] == {}
+    found = look(ReadsItsLoss)["waits"]
+    assert found["operation"] == "waits"
+    assert "test_case_check.py:" in found["place"]
 
 
 TINY = TOY.recipes["tiny"]

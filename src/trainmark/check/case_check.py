@@ -237,7 +237,10 @@ def _flops(inputs: Inputs) -> Iterator[Message]:
 
 
 def _waits(inputs: Inputs) -> Iterator[Message]:
-    if waits := inputs.found()["waits"]:
+    waits = inputs.found()["waits"]
+    if waits is None:
+        raise _SkippedError(message("check_waits_unknown"))
+    if waits:
         yield message("check_step_waits", **waits)
 
 

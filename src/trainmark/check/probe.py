@@ -15,7 +15,7 @@ import random
 import re
 import sys
 import traceback
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -24,35 +24,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from trainmark.train.read_ahead import batches_of, map_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainmark.protocols import Batch, Device, Job
 
 BATCHES_READ = 100
 _TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
-# Optimizers count steps in tensors that stay on the host, and read them there.
-_OPTIMIZER = re.compile(r"[/\\]torch[/\\]optim[/\\]")
-_aten = torch.ops.aten
-# The value or the shape of these results is needed by the host before it goes on.
-_READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-# Tagged too, though only a mask among the indices gives a shape that depends on values.
-_INDEXING = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_}
-# On a CPU no operation is dispatched where a tensor is read in place.
-_METHODS = {Tensor.cpu, Tensor.numpy, Tensor.tolist, Tensor.__array__}
 
 
 def look(plan_dir: Path) -> dict[str, Any]:
     """Return what the job of the plan in ``plan_dir`` does in its batches and in a step.
 
-    It computes with the libraries' kernels, as on an accelerator: our own ones for a CPU read
-    tensors on the host.
+    It computes with the libraries' kernels, as on an accelerator, whose matmuls can be counted.
     """
     from trainmark import cases, devices
     from trainmark.plan.plan import Plan
@@ -128,7 +113,12 @@ def counted_flops(job: Job, batch: Batch) -> int:
 
 
 def _waits(job: Job, device: Device) -> dict[str, str] | None:
-    """Return which operation of a step makes the host wait, and where; None if none does."""
+    """Return which operation of a step makes the host wait, and where; empty if none does.
+
+    None where the device cannot tell.
+    """
+    if not hasattr(device, "forbid_synchronization"):
+        return None
     step: list[Batch] = []  # read before, because reading may wait
     with closing(batches_of(job, device, 0, depth=0)) as batches:
         for batch in batches:
@@ -136,7 +126,7 @@ def _waits(job: Job, device: Device) -> dict[str, str] | None:
             if batch.closes_step:
                 break
     try:
-        with no_synchronization(device):
+        with device.forbid_synchronization():
             job.step(iter(step))
     except RuntimeError as error:  # a device's own error is any; the step worked before
         lines = [
@@ -145,71 +135,7 @@ def _waits(job: Job, device: Device) -> dict[str, str] | None:
         ]  # fmt: skip
         place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "?"
         return {"operation": str(error).splitlines()[0], "place": place}
-    return None
-
-
-class SynchronizedError(RuntimeError):
-    """The host would have waited for the device."""
-
-
-def _is_waited_for(operation: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Tell whether the host waits for the result of an operation on a device's tensors."""
-    packet = operation.overloadpacket
-    if packet in _INDEXING:
-        return any(item.dtype in (torch.bool, torch.uint8) for item in tree_leaves(args[1]))
-    if packet is _aten.repeat_interleave and kwargs.get("output_size") is not None:
-        return False
-    if packet is _aten._local_scalar_dense:
-        calls = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
-        return not any(map(_OPTIMIZER.search, calls))
-    return not _READING.isdisjoint(operation.tags)
-
-
-class _Dispatched(TorchDispatchMode):
-    """Raise for each operation on tensors of ``torch_type`` whose result the host waits for."""
-
-    def __init__(self, torch_type: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._torch_type = torch_type
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        kwargs = kwargs or {}
-        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
-        here = self._torch_type in {item.device.type for item in tensors}
-        if here and _is_waited_for(func, args, kwargs):
-            raise SynchronizedError(str(func))
-        return func(*args, **kwargs)
-
-
-class _Called(TorchFunctionMode):
-    """Raise for each method of a tensor of ``torch_type`` that hands its values to the host."""
-
-    def __init__(self, torch_type: str) -> None:
-        super().__init__()
-        self._torch_type = torch_type
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        if func in _METHODS and args[0].device.type == self._torch_type:
-            raise SynchronizedError(f"Tensor.{func.__name__}")
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def no_synchronization(device: Device) -> Iterator[None]:
-    """Raise an error where the work inside would make the host wait for ``device``.
-
-    Operations are judged by their names and arguments, on a CPU too, so that a job can be
-    checked without an accelerator. There it must use the kernels of an accelerator,
-    ``kernels=library``. A device that can tell for itself, copies among the rest, does so as well.
-
-    Raises:
-        SynchronizedError: it names the operation.
-    """
-    own = getattr(device, "forbid_synchronization", nullcontext)()
-    with own, _Dispatched(device.torch_type), _Called(device.torch_type):
-        yield
+    return {}
 
 
 if __name__ == "__main__":
