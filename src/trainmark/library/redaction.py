@@ -14,7 +14,6 @@ import sysconfig
 import tomllib
 from contextlib import suppress
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,16 +45,6 @@ _KEYS = {name: _pattern(written) for name, written in _LISTED["keys"].items()}
 _FILE_END = re.compile(_PARTS["file_end"])
 
 
-def _ipv6(found: re.Match[str]) -> str:
-    text = found.group()
-    if not re.search("[a-fA-F]", text) and text.count(":") < 4:
-        return text  # x[1::2] is a slice
-    try:
-        return text if IPv6Address(text).is_loopback else "<address>"
-    except AddressValueError:
-        return text
-
-
 def _url(found: re.Match[str]) -> str:
     """Remove the credentials from a public URL; of any other keep only the scheme."""
     scheme, credentials, host, rest = found.groups()
@@ -84,7 +73,7 @@ def _host(found: re.Match[str]) -> str:
     return f"{found.group()[:start]}<host>{found.group()[end:]}"
 
 
-_FUNCTIONS = {"ipv6": _ipv6, "url": _url, "path": _path, "host": _host}
+_FUNCTIONS = {"url": _url, "path": _path, "host": _host}
 
 
 class _Rule(NamedTuple):
