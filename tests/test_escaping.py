@@ -16,7 +16,6 @@ from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
 from trainmark.pages.exports import to_csv
-from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.page import document, html_page, markdown_page
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
@@ -78,7 +77,7 @@ def hostile() -> Record:
     "show",
     [
         lambda record: show_page(document([record]), Screen()),
-        lambda record: show_page(document([record]), Screen(unicode=False)),
+        lambda record: show_page(document([record]), Screen(width=60)),
         lambda record: show_page(document(_twice(record)), Screen()),
         lambda record: "\n".join(first_lines([record])),
         lambda record: series_table(
@@ -90,11 +89,9 @@ def hostile() -> Record:
         lambda record: html_page([record]),
         lambda record: html_page([record], "zh"),
         lambda record: to_csv([record]),
-        lambda record: escaped(repeats_json(_twice(record))),
     ],
     ids=[
-        "table", "ascii", "repeats", "end", "series", "md", "md-zh", "html", "html-zh", "csv",
-        "json",
+        "table", "narrow", "repeats", "end", "series", "md", "md-zh", "html", "html-zh", "csv",
     ],
 )  # fmt: skip
 def test_no_string_of_a_record_moves_a_cursor(hostile, show):

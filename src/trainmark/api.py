@@ -26,7 +26,7 @@ from trainmark.launch.run_dir import refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
-from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages, write_repeats
+from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages
 from trainmark.pages.rendering import rendered
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
@@ -142,7 +142,7 @@ def launched(plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, sa
             say(f"the other launches ({left}) would come to the time limit too: left out")
             break
     if plan.repeat_count > 1 and records:
-        _draw(write_repeats, records, Path(plan.run_dir), say=say)
+        _draw(write_pages, records, Path(plan.run_dir), say=say)
     return records
 
 

@@ -48,7 +48,7 @@ def test_the_pages_script_does_what_the_page_says(ran: tuple[Path, list[str]]) -
     assert lines[3].startswith("do_not_quote ['trust_generated_data'")
     for launch in ("first/r1", "first/r2", "second"):
         assert (folder / "runs" / launch / "page.html").is_file()
-    assert (folder / "runs" / "first" / "repeats.json").is_file()
+    assert (folder / "runs" / "first" / "page.html").is_file()
     rules = {
         line.split()[1]: line.split()[0] for line in lines if line.startswith(("True", "False"))
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from importlib import import_module
@@ -120,6 +121,9 @@ def trainmark(
 
 def main() -> None:
     """Run the program; every fault of ours ends in one message and its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks is printed as ``?``
+            stream.reconfigure(errors="replace")
     try:
         app()
         return

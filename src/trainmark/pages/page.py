@@ -19,7 +19,6 @@ from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
 from trainmark.pages.document import Block, Document, Paragraph, Section, folded
-from trainmark.pages.exports.forms import repeats_json
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import figures, limits, performance, provenance
 from trainmark.pages.texts import LANGUAGES, t
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.record.work import Outcome, Result
 
-REPEATS_FILE = "repeats.json"
 HTML_PAGE = "page.html"
 _EARLIER = 5  # runs that a page is compared with unasked
 
@@ -215,12 +213,6 @@ def _earlier(record: Record, folder: Path) -> list[Record]:
     return found
 
 
-def write_repeats(records: Sequence[Record], folder: Path) -> None:
-    """Write what the launches say together: pages as above, and the statistics as JSON."""
-    write_pages(records, folder)
-    (folder / REPEATS_FILE).write_text(repeats_json(records), encoding="utf-8")
-
-
 def write_missing(outcome: Outcome) -> None:
     """Write what a killed launcher did not, and the summary of a series beside its newest launches.
 
@@ -231,9 +223,9 @@ def write_missing(outcome: Outcome) -> None:
         if recorded and not (folder / HTML_PAGE).exists():
             write_pages([read(folder)], folder)
     place = outcome.run_dir
-    if outcome.planned > 1 and place and place.exists() and not (place / REPEATS_FILE).exists():
+    if outcome.planned > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
         fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
-        write_repeats([*outcome.records, *fallen], place)
+        write_pages([*outcome.records, *fallen], place)
 
 
 if __name__ == "__main__":  # records and what they are compared with come on standard input

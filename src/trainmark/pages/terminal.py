@@ -1,6 +1,6 @@
 """A page and its blocks on a terminal.
 
-Owns widths, colours and the fallback for terminals without UTF-8. Text from records is
+Owns widths and colours. Text from records is
 never taken as rich's markup and carries no control characters.
 """
 
@@ -41,26 +41,22 @@ _STYLES: dict[Tone, str] = {
     "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
     "heading": "bold",
 }  # fmt: skip
-_ASCII = str.maketrans({"–": "-", "·": "-", "≥": ">=", "×": "x", "µ": "u", "…": "...", "°": ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """What is printed on: columns, whether colours show, whether block characters do."""
+    """What is printed on: columns, whether colours show."""
 
     width: int = 80
     colour: bool = False
-    unicode: bool = True
 
     @classmethod
     def of_stdout(cls) -> Screen:
         """Return what this process prints on; 80 columns without colour when no terminal."""
         terminal = sys.stdout.isatty()
-        encoding = (sys.stdout.encoding or "").lower().replace("-", "").replace("_", "")
         return cls(
             width=max(shutil.get_terminal_size().columns, 60) if terminal else 80,
             colour=terminal and not os.environ.get("NO_COLOR"),
-            unicode=encoding in ("utf8", "cp65001"),
         )
 
     def console(self) -> Console:
@@ -75,10 +71,7 @@ class Screen:
         """Return what was printed, without trailing blanks and last newline."""
         assert isinstance(console.file, io.StringIO)
         lines = console.file.getvalue().rstrip().split("\n")
-        printed = "\n".join(line.rstrip() for line in lines)
-        if self.unicode:
-            return printed
-        return printed.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        return "\n".join(line.rstrip() for line in lines)
 
 
 def show(blocks: Sequence[Block], screen: Screen | None = None, lang: str = "en") -> str:
@@ -151,9 +144,9 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
         for head, column in zip(names, columns, strict=True)
     ]
-    roomy = screen.unicode and sum(widths) + 3 * (len(widths) - 1) <= screen.width
+    roomy = sum(widths) + 3 * (len(widths) - 1) <= screen.width
     drawn = RichTable(
-        box=box.SIMPLE_HEAD if screen.unicode else box.ASCII_DOUBLE_HEAD,
+        box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
         padding=(0, 1) if roomy else (0, 0),

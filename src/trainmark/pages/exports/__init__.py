@@ -17,7 +17,7 @@ from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -61,11 +61,7 @@ def settings(record: Record) -> dict[str, Any]:
 
 def to_csv(records: Sequence[Record]) -> str:
     """Return a row a record under a header row; lines end with a newline."""
-    return csv_text(*table(records))
-
-
-def csv_text(names: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
-    """Return ``rows`` under a header row as CSV, in the form of ``to_csv``."""
+    names, rows = table(records)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)

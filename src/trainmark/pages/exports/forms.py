@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic_core import to_json as to_json_text
-from pydantic_core import to_jsonable_python
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages import exports
 from trainmark.pages.exports import run_log, tensorboard
-from trainmark.pages.summary import summary
 from trainmark.record.index_record import index_records
-from trainmark.record.trust import verification_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,22 +22,6 @@ def to_json(records: Sequence[Record]) -> str:
     """Return the whole records as a JSON array, one record a line."""
     lines = ",\n".join(to_json_text(record).decode() for record in records)
     return f"[\n{lines}\n]\n" if lines else "[]\n"
-
-
-def repeats_json(records: Sequence[Record]) -> str:
-    """Return the statistics over launches of the same work as JSON; figures by name.
-
-    Raises:
-        RecordError: the launches are not of the same work.
-    """
-    found = summary(records)
-    document = {
-        "run_ids": [record.run_id for record in records],
-        **asdict(found),
-        "trust": to_jsonable_python(found.trust),
-        "verification": verification_of(records),
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def to_index(records: Sequence[Record]) -> str:

@@ -150,7 +150,7 @@ def _column(name: str, record: Record) -> tuple[Phrase, Phrase]:
     return spec.label, meaning
 
 
-def reference_rows(references: References) -> list[list[Phrase]]:
+def reference_table(references: References) -> Table:
     """Return published rows: in Chinese cell by cell as printed, in English in our words."""
 
     def shown(row: Reference) -> list[Phrase]:
@@ -162,12 +162,7 @@ def reference_rows(references: References) -> list[list[Phrase]]:
             for name, cell in named.items()
         ]
 
-    return [shown(row) for row in references.rows]
-
-
-def reference_table(references: References) -> Table:
-    """Return published rows under their own headers."""
-    return table((t("head.configuration"), *references.columns), reference_rows(references))
+    return table((t("head.configuration"), *references.columns), map(shown, references.rows))
 
 
 def published(record: Record) -> Section | None:
