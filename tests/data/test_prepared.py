@@ -64,6 +64,16 @@ def test_an_interrupted_call_goes_on_with_what_is_finished(raw, tmp_path):
     assert write(raw) == ["late"]
 
 
+def test_a_folder_in_which_nothing_is_finished_begins_anew(raw, tmp_path):
+    with pytest.raises(EnvironmentFault, match="No space left"):
+        write(raw, fail=True)
+    manifest = tmp_path / ".data.partial" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "files": {}}))
+    (tmp_path / ".data.partial" / "work").mkdir()
+    assert write(raw) == ["abc", "late"]
+    assert not (tmp_path / "data" / "work").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],

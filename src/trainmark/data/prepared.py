@@ -160,7 +160,7 @@ def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
         return None
     folder = data.with_name(f".{data.name}.partial")
     manifest = read_manifest(folder)
-    if made_of.items() <= manifest.items():
+    if manifest.get("files") and made_of.items() <= manifest.items():
         say(f"going on with the unfinished {folder.name}")
         for name in _damaged(folder, manifest):
             del manifest["files"][name]
