@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 _SIZE = 64  # of the timed matmuls: large enough to be measurable on any device
 _Word: TypeAlias = Annotated[str, Len(1)]
 _Whole: TypeAlias = Annotated[int, Ge(0)]
-# What a vendor is asked, in this order: arguments, type of the answer, and whether each has it.
-_QUESTIONS: dict[str, tuple[tuple[int, ...], Any, bool]] = {
-    "count": ((), _Whole, True),
-    "product_names": ((), list[_Word], True),
-    "driver_version": ((), str | None, True),
-    "rank_memory": ((1,), RankMemory | None, True),
-    "unusable": ((), Refusal | None, False),
-    "occupants": ((1,), list[Occupant], False),
-    "conditions": ((1,), Sequence[Condition], False),
+# What a vendor is asked, in this order, where it has the member: arguments, type of the answer.
+_QUESTIONS: dict[str, tuple[tuple[int, ...], Any]] = {
+    "count": ((), _Whole),
+    "product_names": ((), list[_Word]),
+    "driver_version": ((), str | None),
+    "rank_memory": ((1,), RankMemory | None),
+    "unusable": ((), Refusal | None),
+    "occupants": ((1,), list[Occupant]),
+    "conditions": ((1,), Sequence[Condition]),
 }
 
 
@@ -91,8 +91,8 @@ def _plan(vendor: Vendor) -> list[str]:
     """Ask ``vendor`` what planning asks; return what is wrong with the answers."""
     faults = _Faults()
     answers: dict[str, Any] = {}
-    for name, (given, kind, required) in _QUESTIONS.items():
-        if required or hasattr(vendor, name):
+    for name, (given, kind) in _QUESTIONS.items():
+        if hasattr(vendor, name):
             words = f"{name}({', '.join(map(str, given))})"
             answers[name] = faults.answer(words, partial(getattr(vendor, name), *given), kind)
     for precision in get_args(Precision):
@@ -129,10 +129,10 @@ def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
     if monitor is None or samples is None:
         return
     monitor.close()
-    faults += (wrong := [fault for sample in samples for fault in sample_faults(sample)])
-    indices = [] if wrong else [sample.index for sample in samples]
-    right = bool(wrong) or set(numbers) <= set(indices)
-    faults.unless(right, f"{asked} is {numbers}, and read() tells {indices}")
+    faults += [fault for sample in samples for fault in sample_faults(sample)]
+    indices = [sample.index for sample in samples]
+    told = f"{asked} is {numbers}, and read() tells {indices}"
+    faults.unless(set(numbers) <= set(indices), told)
 
 
 def sample_faults(sample: DeviceSample) -> list[str]:
