@@ -169,7 +169,7 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
         ),
     ]  # fmt: skip
     found, figures = told(tmp_path, [*lines, end()], on_processor=True)
-    cpu = found.host["train"].quantities["cpu_percent"]
+    cpu = found.hosts[0]["train"].quantities["cpu_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
     assert values(figures, "energy_per_sample", "energy_to_target") == [

@@ -25,17 +25,15 @@ from trainmark.record import reduce, series
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.series import RunSeries
+    from trainmark.record.series import Line
 
 
-def made(folder: Path) -> RunSeries:
+def made(folder: Path) -> list[Line]:
     return reduce.reduce(folder).series
 
 
-def line(found: RunSeries, quantity: str, of: str, *, of_host: bool = False) -> Any:
-    (one,) = (
-        x.points for x in found.lines if (x.quantity, x.of, x.of_host) == (quantity, of, of_host)
-    )
+def line(found: list[Line], quantity: str, of: str, *, of_host: bool = False) -> Any:
+    (one,) = (x.points for x in found if (x.quantity, x.of, x.of_host) == (quantity, of, of_host))
     return one
 
 
@@ -46,7 +44,7 @@ def test_devices_and_host_over_time(tmp_path: Path) -> None:
     assert line(found, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
     assert line(found, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]
     assert line(found, "utilization_percent", "0", of_host=True) == [(2.0, 25.0), (4.0, 25.0)]
-    assert {(x.quantity, x.of) for x in found.lines if x.of_host} == {
+    assert {(x.quantity, x.of) for x in found if x.of_host} == {
         ("utilization_percent", "0"), ("memory_used_bytes", "0"),
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.run.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
-from trainmark.record.series import RunSeries
+from trainmark.record.series import Line  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.shapes import (
     Amount,
     Count,
@@ -240,7 +240,7 @@ class Record(Frozen):
     steps: Steps
     compilation: Compilation | None = None
     telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
-    series: RunSeries = RunSeries()
+    series: list[Line] = Field(default=[], description="what charts draw of the run over time")
     figures: dict[str, FigureEntry]
     quality: Quality
     fix_hp: dict[str, Any]

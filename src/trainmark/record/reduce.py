@@ -36,7 +36,7 @@ from trainmark.record.run import cause, checks, findings
 from trainmark.record.run import telemetry as telemetry_of
 from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import RunTimeline, read_run
-from trainmark.record.series import RunSeries, lines_of
+from trainmark.record.series import lines_of
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.trust import of_launch
 from trainmark.spec import OwnFigures, message
@@ -263,7 +263,7 @@ def reduce(run_dir: Path) -> Record:
         "cause": ending.cause,
         "trust": of_launch(known),
         "argv": launch.argv,
-        "series": RunSeries(lines=list(lines_of(*telemetry_of.columns_of(samples)))),
+        "series": list(lines_of(*telemetry_of.columns_of(samples))),
         "fix_hp": plan.fix_hp,
         "extra": plan.extra,
         "evidence": evidence(run_dir),

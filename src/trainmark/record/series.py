@@ -53,12 +53,6 @@ class Line(Frozen):
     points: list[tuple[Number, Number]] = Field(description="seconds from the launch, value")
 
 
-class RunSeries(Frozen):
-    """What charts draw of a run over time."""
-
-    lines: list[Line] = Field(default=[])
-
-
 def lines_of(devices: Columns, hosts: Columns) -> Iterator[Line]:
     """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):

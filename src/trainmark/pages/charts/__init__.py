@@ -143,7 +143,7 @@ def over_time(record: Record) -> Iterator[Chart]:
     for of_host in (False, True):
         for quantity in _QUANTITIES:
             about = quantity, of_host
-            lines = [x for x in record.series.lines if (x.quantity, x.of_host) == about]
+            lines = [x for x in record.series if (x.quantity, x.of_host) == about]
             if max((len(one.points) for one in lines), default=0) > 1:
                 yield _quantity(record, quantity, lines)
 

@@ -116,7 +116,7 @@ def telemetry(record: Record) -> list[Block]:
     over = "train" if "train" in found.intervals_s else "run"
     uses: list[tuple[Phrase, Use | None]] = [
         *((", ".join(map(str, x.ranks)), x.over.get(over)) for x in found.devices),  # type: ignore[call-overload]
-        (t("use.host"), found.host.get(over)),  # type: ignore[call-overload]
+        (t("use.host"), found.hosts[0].get(over)),  # type: ignore[call-overload]
     ]
     rows = [_row(name, use) for name, use in uses if use is not None and use.readings]
     if not rows:

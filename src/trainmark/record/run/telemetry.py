@@ -88,8 +88,9 @@ class Telemetry(Frozen):
     host_sources: list[str]
     intervals_s: dict[IntervalName, Interval] = Field(description="from the launcher's start")
     devices: list[DeviceTelemetry]
-    host: dict[IntervalName, Use] = Field(description="of the first machine")
-    other_hosts: list[dict[IntervalName, Use]] = Field(default=[], description="in their order")
+    hosts: list[dict[IntervalName, Use]] = Field(
+        min_length=1, description="in the order of the machines"
+    )
     faults: list[SourceFault]
     last_s: Number | None = Field(description="time of the last line; null if none could be read")
 
@@ -252,7 +253,6 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
     faults = [(fault.source, fault.kind, fault.said) for one in samples for fault in one.faults]
     said = {(source, kind): text for source, kind, text in reversed(faults)}  # the first one's
     times = Counter((source, kind) for source, kind, _ in faults)
-    hosts = [one.host.over(spans) for one in samples]
     return Telemetry(
         interval_s=began.interval_s if began else None,
         monitor=began.monitor if began else None,
@@ -263,8 +263,7 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
             for one in samples
             for at, ranks in one.ranks_of_devices.items()
         ],
-        host=hosts[0],
-        other_hosts=hosts[1:],
+        hosts=[one.host.over(spans) for one in samples],
         faults=[
             SourceFault(source=source, kind=kind, said=said[source, kind], times=number)
             for (source, kind), number in times.items()

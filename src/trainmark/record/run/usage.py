@@ -92,8 +92,8 @@ def _energies(
     the whole node.
     """
     uses = _uses(telemetry, interval, ranks)
-    if on_host and interval in telemetry.host:  # always read, only perhaps not in this time
-        uses = [host[interval] for host in (telemetry.host, *telemetry.other_hosts)]
+    if on_host and interval in telemetry.intervals_s:  # always read, only perhaps not in this time
+        uses = [host[interval] for host in telemetry.hosts]
     if not amount:
         uses = message("nothing_trained")
     if isinstance(uses, Message):
