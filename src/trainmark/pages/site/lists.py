@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Run = list[Launch]  # its launches, in their order
 
 ROWS = 2_000  # of the list, which the site's script filters; of a line over time
-_SPEEDS = ("p_train", "token/p/s", "p_core", "p_whole", "final_result")
 _FILTERS = ("case", "device", "precision", "badge")
 _COLUMNS = (
     "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
@@ -41,12 +40,12 @@ KEYS = (
     "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
     "status", "trust", "verification", "suite_commit", "work", "comparable",
     "final_result_unit", "quality_value", "quality_metric", "quality_reached", "e2e_time",
-    "power", "MFU", *_SPEEDS,
+    "power", "MFU", "p_train", "token/p/s",
 )  # fmt: skip
 
 
 def _mean(run: Run, key: str) -> float | None:
-    values = [x[key] for x in run if x["status"] in ("passed", None) and x[key] is not None]
+    values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     return over_launches(values).mean if values else None
 
 
@@ -57,8 +56,8 @@ def _speed_key(one: Launch) -> str:
 
 def _unit(one: Launch) -> Phrase:
     key = _speed_key(one)
-    unit = one["final_result_unit"] if key == "final_result" else FIGURES[key].unit
-    return t("first.per_device", unit=unit) if key == "token/p/s" else unit or ""
+    unit = FIGURES[key].unit
+    return t("first.per_device", unit=unit) if key == "token/p/s" else unit
 
 
 def _speed(run: Run) -> float | None:
@@ -66,7 +65,7 @@ def _speed(run: Run) -> float | None:
 
 
 def _when(one: Launch) -> str:
-    return (one["started_utc"] or cells.NOTHING)[:16].replace("T", " ")
+    return str(one["started_utc"])[:16].replace("T", " ")
 
 
 def _badge(run: Run) -> tuple[str, Phrase, str]:
