@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from bundles import packed, recorded
+from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
 from trainmark.server import serving, uploads
 from trainmark.server.app import create_app
@@ -111,14 +112,17 @@ def test_what_is_no_bundle_is_refused_without_a_trace_of_it(store, start, send, 
     assert left(store) == []
 
 
-def test_who_has_no_token_for_it_is_refused(store, start, tmp_path, monkeypatch):
+def test_who_has_no_token_for_it_is_refused(start, tmp_path):
     client, file = start(), packed(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
-    monkeypatch.setattr(serving, "state", lambda _: tmp_path / "none")  # it cannot be written
-    alone = TestClient(create_app(Settings(store=str(store))))
-    assert alone.post("/api/runs").status_code == 403
+
+
+def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "state", lambda _: tmp_path / "none")
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        create_app(Settings(store=str(store)))
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(store, start, send, tmp_path, monkeypatch):

@@ -16,10 +16,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING
-from weakref import finalize
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, nearest
@@ -27,10 +24,11 @@ from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from starlette.applications import Starlette
 
 LOG = logging.getLogger("trainmark.server")
-INCOMING = "incoming"  # uploads that are received
 _GRACE_S = 30  # that requests have to end after SIGTERM
 STATE = ".serve"  # in the data folder; the index looks into no folder that begins with a point
 _PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
@@ -142,25 +140,25 @@ class Settings:
 
 
 class Serving:
-    """The shared state of one server; ``data`` is None where nothing can be uploaded.
+    """The shared state of one server.
 
     Raises:
-        EnvironmentFault: the store cannot be reached.
+        EnvironmentFault: the store cannot be reached or written.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.index = Index(settings.store)
         self.index.refresh()
-        self.data: Path | None = self.index.folder
+        self.data: Path = self.index.folder
         try:
-            self.site = state(self.data) / "site"
-            shutil.rmtree(self.site.parent / INCOMING, ignore_errors=True)  # of a killed server
-            (self.site.parent / INCOMING).mkdir()
-        except OSError:  # nothing can be written there: it is read only
-            self.data, self.site = None, Path(mkdtemp(prefix="trainmark-site-"))
-            finalize(self, shutil.rmtree, self.site, ignore_errors=True)
-        self.tokens = Tokens(self.data) if self.data else None
+            self.site, self.incoming = state(self.data) / "site", state(self.data) / "incoming"
+            shutil.rmtree(self.incoming, ignore_errors=True)  # of a killed server
+            self.incoming.mkdir()
+        except OSError as error:
+            what, rule = f"cannot write: {error.strerror}", "a server keeps its pages in the store"
+            raise EnvironmentFault(what, where=str(self.data), rule=rule) from None
+        self.tokens = Tokens(self.data)
         self.fault: str | None = None  # why the last look at the store failed
         self._written: object = None
         self._lock, self._ended = threading.Lock(), threading.Event()

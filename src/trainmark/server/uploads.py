@@ -24,7 +24,7 @@ from trainmark.pages.site import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.server.client import MEDIA_TYPE, Run, Stored
-from trainmark.server.serving import INCOMING, LOG, Refused, state
+from trainmark.server.serving import LOG, Refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,17 +44,12 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
         Refused: no token for it, too large, it does not verify, a run of it is there already,
             or the disk is full.
     """
-    if serving.data is None or serving.tokens is None:
-        raise Refused(
-            403, "this server takes no uploads", remedy="let it write into its folder of runs"
-        )
     given = request.headers.get("authorization")
     token = await run_in_threadpool(serving.tokens.admitted, given)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise Refused(415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}")
-    incoming = state(serving.data) / INCOMING
     try:
-        with tempfile.TemporaryDirectory(dir=incoming) as place:
+        with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
             digest = await _received(request, Path(place), serving.settings.max_upload_bytes)
             stored = await run_in_threadpool(_stored, serving, Path(place), digest)
     except OSError as error:
@@ -87,7 +82,6 @@ async def _received(request: Request, place: Path, most_bytes: int) -> str:
 
 def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
     """Verify the bundle in ``place`` and move it to where it stays."""
-    assert serving.data is not None
     target = serving.data / digest
     with _ONE_AT_A_TIME:
         new = not (target / RECEIPT).exists()
