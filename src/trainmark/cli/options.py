@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.models import ArgumentInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,17 +72,13 @@ def takes(model: type[BaseModel], *names: str) -> Callable[[Verb], Verb]:
         ]  # fmt: skip
         made = [_option(model, name) for name in chosen]
         call.__signature__ = signature(verb).replace(  # type: ignore[attr-defined]
-            parameters=sorted([*own, *made], key=_is_option), return_annotation=None
+            parameters=[*own, *made], return_annotation=None
         )
         call.__annotations__ = {}  # typer takes the signature's
         call.__doc__ = verb.__doc__
         return call
 
     return decorated
-
-
-def _is_option(parameter: Parameter) -> bool:
-    return not any(isinstance(one, ArgumentInfo) for one in parameter.annotation.__metadata__)
 
 
 def _option(model: type[BaseModel], name: str) -> Parameter:
