@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import (
+    DTensor,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
+    PrepareModuleInput,
     RowwiseParallel,
     parallelize_module,
 )
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
+WHOLE = Replicate()
 _KEPT = (  # by selective recomputation: what is expensive to compute again
     torch.ops.aten.mm.default,
     torch.ops.aten._scaled_mm.default,
@@ -39,21 +47,25 @@ _KEPT = (  # by selective recomputation: what is expensive to compute again
 class Replicated(ParallelStyle):
     """Hold a module's parameters as DTensors that are the same on every rank of the mesh.
 
-    It takes and returns plain tensors, the same on every rank too.
+    It takes plain tensors, this rank's part by ``given``, and returns its part by ``made``.
     """
+
+    def __init__(self, given: Placement = WHOLE, made: Placement = WHOLE) -> None:
+        super().__init__()
+        self._given, self._made = given, made
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters(recurse=False)):
-            same = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [Replicate()]))
+            same = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [WHOLE]))
             module.register_parameter(name, same)
 
         def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[DTensor, ...]:
             return tuple(
-                DTensor.from_local(x, device_mesh, [Replicate()], run_check=False) for x in inputs
+                DTensor.from_local(x, device_mesh, [self._given], run_check=False) for x in inputs
             )
 
         def leave(_module: nn.Module, _inputs: Any, output: DTensor) -> Tensor:
-            return output.redistribute(placements=[Replicate()]).to_local()
+            return output.redistribute(placements=[self._made]).to_local()
 
         module.register_forward_pre_hook(enter)
         module.register_forward_hook(leave)
@@ -61,9 +73,16 @@ class Replicated(ParallelStyle):
 
 
 def cut(
-    model: nn.Module, mesh: DeviceMesh, *, table: str, norms: Iterable[str],
-    columns: Iterable[str], rows: Iterable[str],
-) -> None:  # fmt: skip
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    table: str,
+    norms: Iterable[str],
+    last_norm: str,
+    columns: Iterable[str],
+    rows: Iterable[str],
+    sequence: Iterable[tuple[str, str | None]] = (),
+) -> None:
     """Cut ``model`` over the ranks of a one-dimensional mesh, in place.
 
     Every parameter becomes a DTensor of ``mesh``: optimizer, clipping and loss scaling cannot mix
@@ -71,13 +90,29 @@ def cut(
 
     Args:
         table: the token table, cut by rows.
-        norms: what is the same on every rank.
+        norms: what is the same on every rank; ``last_norm`` is the one before the head.
         columns, rows: linear layers whose outputs, or inputs, are cut.
+        sequence: modules that need all positions, and the name of their argument where they are
+            not called by position. Between them each rank holds its part of the sequence
+            (sequence parallelism); without any, all of it.
     """
-    plan: dict[str, ParallelStyle] = {table: RowwiseParallel(input_layouts=Replicate())}
-    plan |= {name: Replicated() for name in norms}
+    wanted = list(sequence)
+    held: Placement = Shard(1) if wanted else WHOLE
+    plan: dict[str, ParallelStyle] = {
+        table: RowwiseParallel(input_layouts=WHOLE, output_layouts=held),
+        last_norm: Replicated(held, WHOLE),
+    }
+    plan |= {name: Replicated(held, held) for name in norms}
     plan |= {name: ColwiseParallel() for name in columns}
-    plan |= {name: RowwiseParallel() for name in rows}
+    plan |= {name: RowwiseParallel(output_layouts=held) for name in rows}
+    for name, argument in wanted:
+        plan[name] = (
+            PrepareModuleInput(input_layouts=held, desired_input_layouts=WHOLE)
+            if argument is None
+            else PrepareModuleInput(
+                input_kwarg_layouts={argument: held}, desired_input_kwarg_layouts={argument: WHOLE}
+            )
+        )
     parallelize_module(model, mesh, plan)
 
 

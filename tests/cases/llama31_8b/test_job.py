@@ -27,10 +27,12 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
     2: [
         {"micro_batch_size": 4},
         {"tensor_parallel": 2, "fsdp": False},
-        {"tensor_parallel": 2, "kernels": "library", "checkpoint_activations": "selective"},
+        {"tensor_parallel": 2, "sequence_parallel": True, "kernels": "library"},
     ],
     4: [
         {"tensor_parallel": 2, "micro_batch_size": 4},
+        {"tensor_parallel": 2, "micro_batch_size": 4, "sequence_parallel": True,
+         "checkpoint_activations": "selective"},
     ],
 }  # fmt: skip
 
@@ -207,15 +209,10 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
         ({"num_kv_heads": 3}, 1),
         ({"tensor_parallel": 16}, 16),
         ({"tensor_parallel": 2}, 3),
+        ({"tensor_parallel": 2, "sequence_parallel": True, "seq_length": 8191}, 2),
     ],
 )
 def test_shapes_that_do_not_divide_are_refused(changes: dict[str, Any], ranks: int) -> None:
     Llama31Recipe().check(8)
     with pytest.raises(UsageError, match="does not divide"):
         Llama31Recipe(**changes).check(ranks)
-
-
-def test_replicas_cut_over_ranks_need_fsdp() -> None:
-    Llama31Recipe(tensor_parallel=2, fsdp=False).check(2)
-    with pytest.raises(UsageError, match="several replicas"):
-        Llama31Recipe(tensor_parallel=2, fsdp=False).check(4)

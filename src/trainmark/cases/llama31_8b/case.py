@@ -64,6 +64,10 @@ class Llama31Recipe(Recipe):
     tensor_parallel: PositiveInt = recipe_field(
         1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
     )
+    sequence_parallel: bool = recipe_field(
+        False, "between attention and feed-forward layers, each of these ranks holds a part of the "
+        "sequence", rule="closed",
+    )  # fmt: skip
     fsdp: bool = recipe_field(
         True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
     )
@@ -99,6 +103,8 @@ class Llama31Recipe(Recipe):
             ("tensor_parallel", self.tensor_parallel, "num_kv_heads", self.num_kv_heads),
             ("tensor_parallel", self.tensor_parallel, "ffn_size", self.ffn_size),
             ("tensor_parallel", self.tensor_parallel, "vocab_size", self.vocab_size),
+            ("tensor_parallel", self.tensor_parallel if self.sequence_parallel else 1,
+             "seq_length", self.seq_length),
             ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
         ):  # fmt: skip
             if whole % value:
@@ -108,9 +114,10 @@ class Llama31Recipe(Recipe):
                     rule="every rank of a replica holds the same heads, columns and classes",
                     remedy=f"use a divisor of {whole}",
                 )
-        if 1 < self.tensor_parallel < world_size and not self.fsdp:
+        cut_replicas = 1 < self.tensor_parallel < world_size
+        if not self.fsdp and (self.sequence_parallel or cut_replicas):
             raise UsageError(
-                "fsdp=false with several replicas that are cut over ranks",
+                "fsdp=false with sequence_parallel=true, or several replicas cut over ranks",
                 where="recipe field fsdp",
                 rule="the gradients of such replicas are averaged by FSDP2 only",
                 remedy="leave out fsdp=false",

@@ -141,7 +141,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     sharded = recipe.fsdp and replicas > 1
     held = whole // (cut * replicas if sharded else cut)
     gathered = (2 * table + min(2, layers) * of_block) // cut if sharded else 0  # FSDP2: the root's
-    stream = tokens * hidden * FULL
+    stream = tokens * hidden * FULL // (cut if recipe.sequence_parallel else 1)
     inside = tokens * number // cut
     copies = of_block * HALF // cut if half else 0  # of a block's weights, by autocast
     # Two norms save their input and result; query, key, value, result of attention; inputs of

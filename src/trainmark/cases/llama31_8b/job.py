@@ -54,7 +54,7 @@ class Llama31Job(NextTokenJob):
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
-            tensor_parallelize(model, ranks.mesh["tensor"])
+            tensor_parallelize(model, recipe, ranks.mesh["tensor"])
 
         device = torch.device(context.device.torch_type)
         sharded = recipe.fsdp and ranks.mesh is not None

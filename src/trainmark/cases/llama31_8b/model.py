@@ -93,15 +93,17 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
     return model.train()
 
 
-def tensor_parallelize(model: Llama31, mesh: DeviceMesh) -> None:
+def tensor_parallelize(model: Llama31, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
     """Cut heads, feed-forward columns, and the rows of token table and head, in place."""
     block = "llama.model.layers.*."
+    whole = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
     cut(
-        model, mesh, table="llama.model.embed_tokens",
-        norms=["llama.model.norm", f"{block}input_layernorm", f"{block}post_attention_layernorm"],
+        model, mesh, table="llama.model.embed_tokens", last_norm="llama.model.norm",
+        norms=[block + name for name in ("input_layernorm", "post_attention_layernorm")],
         columns=["llama.lm_head", *(f"{block}self_attn.{x}_proj" for x in "qkv"),
                  *(f"{block}mlp.{x}_proj" for x in ("gate", "up"))],
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
+        sequence=whole if recipe.sequence_parallel else (),
     )  # fmt: skip
 
 
