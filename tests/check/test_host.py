@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import psutil
 import pytest
 
 from machines import CPU, GIB, Card, cpu_use, machine, memory, only
@@ -63,6 +66,15 @@ def test_a_fault_is_found_and_its_neighbour_is_not(
     assert found.severity == severity
     assert numbers in found.what
     assert bool(found.remedy) == (severity != "fine")
+
+
+@pytest.mark.parametrize(("parent", "remedy"), [(1, "`kill {}`"), (2, "wait for its end")])
+def test_only_processes_that_lost_their_launcher_are_to_be_ended(
+    tmp_path, monkeypatch, parent, remedy
+):
+    monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
+    found = only(host.other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
+    assert (found.severity, found.remedy) == ("spoils", remedy.format(os.getpid()))
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):

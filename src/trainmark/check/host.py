@@ -115,12 +115,22 @@ def load(subject: Subject) -> Conditions:
 
 
 def other_runs(_: Subject) -> Conditions:
-    """Find living processes of other runs."""
+    """Find living processes of other runs; only those that lost their launcher are to be ended."""
     found = alive_runs()
     for run_id, processes in sorted(found.items()):
-        yield judged("other_run", run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
+        key = "orphans" if _orphaned(processes) else "other_run"
+        yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
     if not found:
         yield judged("no_other_run")
+
+
+def _orphaned(pids: list[int]) -> bool:
+    """Tell whether all parents outside of the run are the first process, which adopted them."""
+    try:
+        parents = {psutil.Process(pid).ppid() for pid in pids} - set(pids)
+        return parents == {1} and "trainmark" not in " ".join(psutil.Process(1).cmdline())
+    except psutil.Error:  # ended meanwhile, or hidden
+        return False
 
 
 def cores(subject: Subject) -> Conditions:
