@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def recorded(folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+00:00") -> Path:
     """Write a run directory whose record its evidence proves."""
     folder.mkdir(parents=True)
-    agent = event("agent_exit", 13 * S, failures=[])
+    agent = event("ranks_ended", 13 * S, failures=[])
     launcher = _slower([launch_event(started=started), agent], run_id)
     write_run(folder, launcher, _slower(rank_events(), run_id))
     plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())

@@ -28,7 +28,7 @@ def rank_events(rank: int) -> list[dict[str, Any]]:
         "matmul_flops_per_second": 5e10, "steps_per_epoch": 4, "collective": None,
     }  # fmt: skip
     return [
-        event("start", S, rank=rank, pid=4711 + rank, unix_ns=1),
+        event("start", S, pid=4711 + rank),
         span("init", S, 3 * S),
         span("model_build", 3 * S, 6 * S),
         event("facts", 6 * S, **facts),
@@ -40,8 +40,7 @@ def rank_events(rank: int) -> list[dict[str, Any]]:
                **four),
         event("evaluate", 10 * S, epoch=1, step=12, start_ns=9 * S, end_ns=10 * S, value=0.9375,
               samples=1_000, detail={}, target_reached=True),
-        event("trained", 10 * S, start_ns=6 * S, end_ns=10 * S, steps=12, epochs=2,
-              target_reached=True),
+        event("trained", 10 * S, start_ns=6 * S, end_ns=10 * S, steps=12, epochs=2),
         parameters_event(10 * S),
         event("result", 10 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
               allocator_peak_bytes=None, total_bytes=8_000_000, memory_scope="process"),
@@ -56,7 +55,7 @@ def write_two_ranks(folder, *, ends_after=None, **plan_changes):
         ends_after: leave out all events of the ranks after so many.
     """
     ranks = [rank_events(rank)[:ends_after] for rank in range(2)]
-    agent = event("agent_exit", 11 * S, failures=[])
+    agent = event("ranks_ended", 11 * S, failures=[])
     write_run(folder, [launch_event(), agent, event("finished", 11 * S)], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes

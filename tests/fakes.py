@@ -406,7 +406,7 @@ def rank_events() -> list[dict[str, Any]]:
     """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
     ticks = range(13)
     return [
-        event("start", S, rank=0, pid=4711, unix_ns=1),
+        event("start", S, pid=4711),
         span("init", S, 3 * S),
         span("preflight", 3 * S, 4 * S),
         span("data_build", 4 * S, 4 * S + 1_000),
@@ -425,8 +425,7 @@ def rank_events() -> list[dict[str, Any]]:
                samples=[64 for _ in ticks], model_flops=2_935_296.0, used_bytes=2_000_000),
         event("evaluate", 11 * S, epoch=0, step=16, start_ns=10 * S, end_ns=11 * S, value=0.9375,
               samples=1_000, detail={"loss": 0.25}, target_reached=True),
-        event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1,
-              target_reached=True),
+        event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1),
         parameters_event(11 * S),
         event("result", 11 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
               allocator_peak_bytes=None, total_bytes=8_000_000, memory_scope="process"),

@@ -86,7 +86,7 @@ def sampled_run(
     ranks: Sequence[Sequence[dict[str, Any]]] | None = None,
 ) -> Path:
     """Write a run with its telemetry and return its folder; None: a run without."""
-    agent = event("agent_exit", 12 * S, failures=[])
+    agent = event("ranks_ended", 12 * S, failures=[])
     ranks = cards() if ranks is None else ranks
     write_run(folder, [launch_event(), agent], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
+from trainmark.launch.series import Outcome
 from trainmark.pages.exports import to_csv
 from trainmark.pages.page import document, html_page, markdown_page
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import Screen, show_page
 from trainmark.record.record import Record, read
-from trainmark.record.work import Outcome
 
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
 WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"

@@ -34,7 +34,7 @@ class Facts:
 
 def run(card: Card) -> Facts:
     from trainmark import devices
-    from trainmark.record.environment import collect
+    from trainmark.launch.environment import collect
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)

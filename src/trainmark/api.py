@@ -46,13 +46,12 @@ if TYPE_CHECKING:
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
-    from trainmark.launch.series import CheckedEntry
+    from trainmark.launch.series import CheckedEntry, Outcome
     from trainmark.library.selection import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
     from trainmark.plan.request import RunFields
-    from trainmark.record.work import Outcome
 
     Compared = Sequence[Record] | Sequence[str | Path] | str | Path
     Say = Callable[[object], None]

@@ -94,7 +94,7 @@ def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_
     assert record.cause.message.code == "packages_differ"
     said = record.cause.message.args
     assert (said["node"], said["package"], said["here"]) == (1, "peft", "99.0")
-    (failure,) = read_run(tmp_path / "run", 2, 2).nodes[1].events["agent_exit"].failures
+    (failure,) = read_run(tmp_path / "run", 2, 2).nodes[1].events["ranks_ended"].failures
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert record.counts.steps == 0
 

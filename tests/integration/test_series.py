@@ -114,7 +114,7 @@ def test_a_plan_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
     assert code == 0, err
     done = {run["name"]: run for run in json.loads(out)["runs"]}
     states = {name: run["status"] for name, run in done.items()}
-    assert states == {"a": "passed", "b": "kept", "eight": "skipped"}
+    assert states == {"a": "passed", "b": "finished", "eight": "skipped"}
     assert (done["a"]["run_dir"], done["b"]["run_dir"]) == ("runs/plan/a-3", "runs/plan/b")
     assert done["a"]["run_ids"] == [checked(runs / x).run_id for x in ("a-2/r1", "a-3/r2")]
     assert sorted(done["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
@@ -124,5 +124,5 @@ def test_a_plan_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
     code, again, _ = ended(start("--json"))
     assert code == 0
     kept = {run["name"]: run for run in json.loads(again)["runs"]}
-    assert kept["a"] == done["a"] | {"status": "kept"}
+    assert kept["a"] == done["a"] | {"status": "finished"}
     assert attempts(runs) == ["a", "a-2", "a-3", "b"]

@@ -284,5 +284,5 @@ def test_what_pods_cannot_have_is_told_before_the_cluster_is_asked(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         Kubernetes().check(_plan(), Cluster.model_validate(told))
-    assert caught.value.where == f"cluster key {key}"
+    assert caught.value.where == f"cluster file, {key}"
     assert not (cluster / "calls").exists()

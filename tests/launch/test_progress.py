@@ -46,10 +46,10 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     assert shown.poll() == "first of 5 steps, limit 0:02:00"
     events.emit("window", **WINDOW)
     said = "epoch 1  loss 0.2500  32.0 samples/s  1.0 GiB"
-    assert shown.poll() == f"step 2/5  at most 0:00:03 left  {said}"
+    assert shown.poll() == f"step 2/5  about 0:00:03 left  {said}"
     events.emit("window", **WINDOW | {"loss": [0.5, None]})
     said = said.replace("loss 0.2500", "loss nan")
-    assert shown.poll() == f"step 4/5  at most 0:00:01 left  {said}"
+    assert shown.poll() == f"step 4/5  about 0:00:01 left  {said}"
     assert shown.beyond_limit == ""
 
 
@@ -61,7 +61,10 @@ def test_a_limit_before_the_end_is_told(plan: Plan, tmp_path: Path) -> None:
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)
     events.emit("window", **WINDOW)
-    assert shown.poll().startswith("step 2/80  0:01:18 left, limit in 0:00:58  epoch 1")
+    assert shown.poll().startswith("step 2/80  about 0:01:18 left  epoch 1")
+    assert shown.beyond_limit == "", "two seconds of training tell too little"
+    events.emit("window", **WINDOW)
+    assert shown.poll().startswith("step 4/80  about 0:01:16 left  limit in 0:00:58  epoch 1")
     assert "0:00:58 and ends the run, unless the target is reached" in shown.beyond_limit
 
 

@@ -15,6 +15,7 @@ from trainmark import devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest
+from trainmark.launch.series import Outcome, exit_code
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.pages.results import series_table
 from trainmark.pages.terminal import Screen
@@ -24,7 +25,6 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import of_repeat
 from trainmark.record import record as records
 from trainmark.record.record import Cause, Record
-from trainmark.record.work import Outcome, exit_code
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_what_did_not_pass_is_tried_again_beside_it(
     third = go(TWO)
     assert (third[0].state, third[0].run_dir) == ("passed", tmp_path / "runs/plan/a-3")
     fourth = go(TWO)
-    assert (fourth[0].state, fourth[0].run_dir) == ("kept", tmp_path / "runs/plan/a-3")
+    assert (fourth[0].state, fourth[0].run_dir) == ("finished", tmp_path / "runs/plan/a-3")
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_whoever_stops_one_stops_the_rest(
     go(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
     launcher.endings = {"a": ending}
     outcomes = go(text)
-    assert states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "kept"}
+    assert states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "finished"}
     assert [outcome.reason for outcome in outcomes[:2]] == [reason, "stopped after 0 of 1 launches"]
     assert launcher.launched == ["a/r1"]
     assert "2/4 b: left" in launcher.said
     assert exit_code(outcomes) == 1
 
     launcher.endings = {}
-    assert states(go(text)) == {"a": "passed", "b": "passed", "c": "skipped", "d": "kept"}
+    assert states(go(text)) == {"a": "passed", "b": "passed", "c": "skipped", "d": "finished"}
     assert set(launcher.launched) >= {again, "b"}
 
 
@@ -191,11 +191,11 @@ def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
 ) -> None:
     go(TWO)
     changed = TWO.replace("bs: 32", "bs: 16")
-    assert states(go(changed)) == {"a": "kept", "b": "passed"}
+    assert states(go(changed)) == {"a": "finished", "b": "passed"}
     assert launcher.launched == ["b-2"]
-    assert states(go(changed)) == {"a": "kept", "b": "kept"}
+    assert states(go(changed)) == {"a": "finished", "b": "finished"}
     back = go(TWO)
-    assert (back[1].state, back[1].run_dir) == ("kept", tmp_path / "runs/plan/b")
+    assert (back[1].state, back[1].run_dir) == ("finished", tmp_path / "runs/plan/b")
 
 
 REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
@@ -222,7 +222,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == kept
 
     (third, _) = go(REPEATED)
-    assert third == replace(again, state="kept")
+    assert third == replace(again, state="finished")
 
 
 def test_launches_go_in_rounds_so_that_drift_affects_all_alike(
@@ -354,7 +354,7 @@ def test_two_calls_never_work_in_one_folder(
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
     assert "another `trainmark run` of this plan is running there" in endings[0][2]
     assert sorted(path.name for path in (tmp_path / "runs/plan").glob("[!.]*")) == ["a", "b"]
-    assert states(go(TWO)) == {"a": "kept", "b": "kept"}
+    assert states(go(TWO)) == {"a": "finished", "b": "finished"}
 
 
 def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
@@ -407,7 +407,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: 
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     document = json.loads(out)
     assert code == 0
-    assert [run["status"] for run in document["runs"]] == ["kept", "to run", "skipped"]
+    assert [run["status"] for run in document["runs"]] == ["finished", "to run", "skipped"]
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["a"]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = out.splitlines()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    agent = event("agent_exit", 13 * S, failures=[])
+    agent = event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "log.rank0.txt").write_text("step 1\n")

@@ -53,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         placed = plan.model_copy(update={"run_dir": str(run_dir)})
         (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")
         rank = worker.Rank(run_dir, 0)
-        rank.events.emit("start", rank=0, pid=1, unix_ns=0)
+        rank.events.emit("start", pid=1)
         launched_ns = worker.clock()
         try:
             worker.run_rank(rank, run_dir, 0, 0)
@@ -62,7 +62,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             rank.events.emit("error", **error_report(error, rank.place))
         rank.events.close()
         ended_ns = worker.clock()
-        exits = event("agent_exit", ended_ns, failures=[])
+        exits = event("ranks_ended", ended_ns, failures=[])
         write_events(run_dir / "events.launcher.jsonl", [launch_event(launched_ns), exits])
         return reduce.reduce(run_dir)
 
@@ -158,7 +158,7 @@ class Disagrees(ToyJob):
         (ShortEpoch, {}, "steps_of_epoch", {"epoch": 1, "steps": 32, "planned": 64}),
         (ShortAnnounced, {}, "samples_of_epoch", {"epoch": 1, "samples": 2048, "expected": 4096}),
         (FewSequences, {}, "counts_contradict",
-         {"step": 1, "more": "samples", "most": 64, "less": "sequences", "least": 1}),
+         {"step": 1, "container": "samples", "containers": 64, "item": "sequences", "items": 1}),
         (Disagrees, {"grad_accum_steps": 2}, "step_samples_differ",
          {"step": 1, "least": 128, "most": 129}),
     ],

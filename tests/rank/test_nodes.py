@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
-from trainmark.rank.events import AgentExit, FailedRank
+from trainmark.rank.events import FailedRank, RanksEnded
 from trainmark.record.run.cause import find
 from trainmark.record.run.timeline import read_run
 
@@ -35,7 +35,7 @@ def _node(number: int, offset_ns: int, skew_ns: int = 0, *more: dict[str, Any]) 
 
 
 def _exit(t_ns: int, **fields: Any) -> dict[str, Any]:
-    return event("agent_exit", t_ns, **{"failures": []} | fields)
+    return event("ranks_ended", t_ns, **{"failures": []} | fields)
 
 
 def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
         assert rank.edges_ns["train"][0] == 8 * S
     assert timeline.launch_ns == 0  # of the first node, not of what submitted it
     assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
-    assert timeline.launcher.agent_exit.failures == []
+    assert timeline.launcher.ranks_ended.failures == []
 
 
 def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
         run / "events.node1.jsonl", _node(1, 0, 0, late, ended, event("oom_kills", S, count=2))
     )
     launcher = read_run(run, 2, 2).launcher
-    assert launcher.agent_exit == AgentExit(
+    assert launcher.ranks_ended == RanksEnded(
         t_ns=12 * S, failures=[FailedRank(**failure)], others_cpu_share=0.25
     )
     assert (launcher.stop.reason, launcher.stop.node) == ("timeout", 1)

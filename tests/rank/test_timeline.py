@@ -264,9 +264,9 @@ def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
 
 
 def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path) -> None:
-    cut_off = [event("start", S, rank=0, pid=1, unix_ns=1), span("init", S, 3 * S)]
+    cut_off = [event("start", S, pid=1), span("init", S, 3 * S)]
     raised = [
-        event("start", S, rank=1, pid=2, unix_ns=1),
+        event("start", S, pid=2),
         event("error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""),
     ]
     seen = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]

@@ -34,8 +34,7 @@ def whole_rank(*, value: float = 0.95) -> Events:
             "evaluate", 5 * S, epoch=0, step=2, start_ns=4 * S, end_ns=5 * S, value=value,
             samples=10, detail={}, target_reached=value >= 0.9,
         ),
-        event("trained", 5 * S, start_ns=2 * S, end_ns=5 * S, steps=2, epochs=1,
-              target_reached=value >= 0.9),
+        event("trained", 5 * S, start_ns=2 * S, end_ns=5 * S, steps=2, epochs=1),
         event("end", 6 * S),
     ]  # fmt: skip
 
@@ -54,8 +53,8 @@ def failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
     return {"rank": rank, "exit_code": exit_code, "time_s": UNIX_S + time_s}
 
 
-def agent_exit(*failures: dict[str, Any]) -> dict[str, Any]:
-    return event("agent_exit", 9 * S, failures=list(failures))
+def ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
+    return event("ranks_ended", 9 * S, failures=list(failures))
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def ending(tmp_path: Path) -> Any:
 
 
 def test_a_missed_target_says_by_how_much(ending: Any) -> None:
-    result = ending([agent_exit()], whole_rank(value=0.8512))
+    result = ending([ranks_ended()], whole_rank(value=0.8512))
     assert result.status == "target_missed"
     assert result.cause["message"] == {
         "code": "target_missed",
@@ -83,7 +82,7 @@ def test_a_missed_target_says_by_how_much(ending: Any) -> None:
     [("oom", "oom"), ("diverged", "diverged"), ("disk_full", "failed"), ("error", "failed")],
 )
 def test_a_rank_that_told_its_failure_is_believed(ending: Any, kind: str, status: str) -> None:
-    result = ending([agent_exit(failure(0, 1, 4))], failed_rank(kind))
+    result = ending([ranks_ended(failure(0, 1, 4))], failed_rank(kind))
     assert result.status == status
     assert result.cause == {
         "kind": kind, "type": "T", "message": said("why"), "place": "train", "traceback": "tb",
@@ -92,27 +91,38 @@ def test_a_rank_that_told_its_failure_is_believed(ending: Any, kind: str, status
 
 
 def test_of_two_errors_in_one_second_the_first_is_the_cause(ending: Any) -> None:
-    """A peer's broken connection follows what broke it; the agent knows whole seconds only."""
+    """A peer's broken connection follows what broke it; the launcher knows whole seconds only."""
     broken, raised = failed_rank("error", 4.9, "closed by peer"), failed_rank("error", 4.1)
-    result = ending([agent_exit(failure(0, 1, 4), failure(1, 1, 4))], broken, raised)
+    result = ending([ranks_ended(failure(0, 1, 4), failure(1, 1, 4))], broken, raised)
     assert (result.cause["rank"], result.cause["message"]) == (1, said("why"))
 
 
 def test_a_full_disk_is_told_by_the_exit_code(ending: Any) -> None:
-    result = ending([agent_exit(failure(0, 28, 4))], whole_rank()[:3])
+    result = ending([ranks_ended(failure(0, 28, 4))], whole_rank()[:3])
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
 
 def test_a_killed_rank_is_named_with_its_signal(ending: Any) -> None:
-    launcher = [agent_exit(failure(0, -15, 4), failure(1, -9, 4.5))]
+    launcher = [ranks_ended(failure(0, -15, 4.5), failure(1, -9, 4))]
     result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
     assert result.status == "failed"
     assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
     assert result.cause["message"]["code"] == "rank_killed"
 
 
+def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(ending: Any) -> None:
+    launcher = [ranks_ended(failure(0, -15, 4), failure(1, 1, 4.5))]
+    result = ending(launcher, whole_rank()[:3], failed_rank("exit", 4.5))
+    assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
+
+
+def test_no_exit_code_is_told_that_nobody_saw(ending: Any) -> None:
+    result = ending([], failed_rank("error"))
+    assert "exit_code" not in result.cause
+
+
 def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
-    launcher = [event("oom_kills", 8 * S, count=1), agent_exit(failure(1, -9, 4))]
+    launcher = [event("oom_kills", 8 * S, count=1), ranks_ended(failure(1, -9, 4))]
     result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
     assert result.status == "oom"
     assert result.cause["message"] == (
@@ -122,7 +132,7 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
 
 def test_of_failures_at_one_moment_the_telling_one_is_the_cause(ending: Any) -> None:
     # Rank 0 notices the broken connection first; rank 1 ran out of memory.
-    launcher = [agent_exit(failure(0, 1, 4), failure(1, 1, 4.8))]
+    launcher = [ranks_ended(failure(0, 1, 4), failure(1, 1, 4.8))]
     result = ending(launcher, failed_rank("error", 4, "connection closed"), failed_rank("oom", 4.8))
     assert (result.status, result.cause["rank"]) == ("oom", 1)
 
@@ -148,13 +158,13 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
 def test_what_stopped_the_run_from_outside_comes_first(
     ending: Any, stop: dict[str, Any], status: str, told: Message
 ) -> None:
-    launcher = [event("stop", 8 * S, **stop), agent_exit(failure(0, -15, 8))]
+    launcher = [event("stop", 8 * S, **stop), ranks_ended(failure(0, -15, 8))]
     result = ending(launcher, failed_rank("error"))
     assert (result.status, result.cause["message"]) == (status, told.as_dict())
 
 
 def test_a_rank_that_stopped_without_a_word_is_a_failure(ending: Any) -> None:
-    result = ending([agent_exit()], whole_rank(), whole_rank()[:-1])
+    result = ending([ranks_ended()], whole_rank(), whole_rank()[:-1])
     assert result.status == "failed"
     assert result.cause["kind"] == "events_incomplete"
     assert result.cause["message"] == message("rank_unfinished", rank=1).as_dict()
@@ -163,6 +173,6 @@ def test_a_rank_that_stopped_without_a_word_is_a_failure(ending: Any) -> None:
 def test_a_lost_window_is_a_failure(ending: Any) -> None:
     events = whole_rank()
     del events[3]
-    result = ending([agent_exit()], events)
+    result = ending([ranks_ended()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
     assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}

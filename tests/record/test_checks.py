@@ -42,8 +42,7 @@ def rank_events(
         window(0, end, step_ns=[S] * len(samples), samples=samples, step_samples=of_all,
                loss=[1.0 / (n + 1) for n in range(len(samples))], **more),
         *evaluations,
-        event("trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1,
-              target_reached=True, whole_epochs=0),
+        event("trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1, whole_epochs=0),
         parameters_event(end, changed=changed, unchanged=unchanged, updates=updates),
     ]  # fmt: skip
 

@@ -33,7 +33,7 @@ def record_of(
         events.append(event("end", 6 * S))
     run_dir = write_run(
         tmp_path / "run",
-        [launch_event(), event("agent_exit", 7 * S, failures=[])],
+        [launch_event(), event("ranks_ended", 7 * S, failures=[])],
         events,
     )
     plan = json.loads((GOLDEN / "plan_toy.json").read_text())

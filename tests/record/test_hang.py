@@ -89,7 +89,7 @@ def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
         stop_ns = (begun_s + 60 + node) * S
         stop = event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
         launch = launch_event(begun_s * S, node=node)
-        ended = event("agent_exit", stop_ns, failures=[])
+        ended = event("ranks_ended", stop_ns, failures=[])
         write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
     ending = find(read_run(run_dir, 4, 2), None)
     assert ending.status == "timed_out"

@@ -64,7 +64,7 @@ def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that was cut off after 2 of its steps, of a toy case with a mission."""
     ticks = window(S, 2 * S, step_ns=[S // 2] * 2, samples=[64, 64])
-    started = event("start", S, rank=0, pid=4711, unix_ns=1)
+    started = event("start", S, pid=4711)
     folder = write_run(tmp_path / "run", [launch_event()], [started, span("init", S, S), ticks])
     save_plan(folder, Mission("nlp", "toy", "语言模型", 1))
     return folder

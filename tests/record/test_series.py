@@ -94,7 +94,7 @@ def two_machines(tmp_path: Path) -> Path:
         ranks.insert(2, event("synced", 3 * S, unix_ns=3 * S))
         for one in (one for one in ranks if one["event"] == "window"):
             one["step_samples"] = [2 * samples for samples in one["samples"]]
-        ended = event("agent_exit", 12 * S, failures=[])
+        ended = event("ranks_ended", 12 * S, failures=[])
         own = [launch_event(node=node), ended, event("finished", 13 * S)]
         samples = [start(0), *readings(0, power_w=100.0 + node), end()]
         files = {f"rank{node}": ranks, f"node{node}": own, "telemetry": samples}

@@ -72,7 +72,7 @@ def node(
         )  # fmt: skip
         ranks = ranks[:10]
     else:
-        events.append(event("agent_exit", 12 * S, failures=[]))
+        events.append(event("ranks_ended", 12 * S, failures=[]))
         events.append(event("finished", 13 * S))
     write_events(run_dir / f"events.node{number}.jsonl", events)
     write_events(run_dir / f"events.rank{number}.jsonl", ranks)

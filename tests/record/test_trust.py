@@ -70,7 +70,7 @@ def test_each_finding_of_the_tables_leads_to_its_grade() -> None:
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    agent = event("agent_exit", 13 * S, failures=[], others_cpu_share=0.25)
+    agent = event("ranks_ended", 13 * S, failures=[], others_cpu_share=0.25)
     write_run(run_dir, [launch_event(), agent], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))

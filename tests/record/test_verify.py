@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that passed, with its record."""
     folder = tmp_path / "run"
-    agent = event("agent_exit", 13 * S, failures=[])
+    agent = event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     record.write(reduce.reduce(folder), folder)

@@ -141,7 +141,6 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     from trainmark.api import planned_entries, run_entries
     from trainmark.launch import series
     from trainmark.pages.results import series_json, series_table
-    from trainmark.record.work import exit_code
 
     file, entries = planned_entries(request, say=say_remark, engines=not dry_run)
     if dry_run:
@@ -153,7 +152,7 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
         replace(outcome, run_dir=outcome.run_dir and from_here(outcome.run_dir))
         for outcome in outcomes
     ]
-    code = exit_code(outcomes)
+    code = series.exit_code(outcomes)
     if as_json:
         say_json(series_json(outcomes, name=file.name, exit_code=code))
     else:

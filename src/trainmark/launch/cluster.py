@@ -1,7 +1,7 @@
 """What is particular to a cluster of machines: one YAML file, read before anything is planned.
 
-Owns its keys. Must not know how launchers use them. Values of ``launcher`` sections go into scripts
-and manifests; ``docs/launchers.md`` describes each key.
+Owns its keys. Must not know how launchers use them. Values go into scripts and manifests;
+``docs/launchers.md`` describes each key.
 """
 
 from __future__ import annotations

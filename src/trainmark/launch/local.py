@@ -17,11 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from trainmark import devices
 from trainmark.devices import cores
 from trainmark.devices.vendors.cpu import chosen_threads
-from trainmark.launch import processes, run_dir
+from trainmark.launch import environment, processes, run_dir
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
-from trainmark.record import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -219,7 +218,7 @@ def run_ranks(
     if kills := processes.oom_kills() - oom_kills:
         events.emit("oom_kills", count=kills)
     events.emit(
-        "agent_exit",
+        "ranks_ended",
         t_ns=ended_ns,
         failures=failures,
         others_cpu_share=cpu.others_share(processes.CpuUse.now()),

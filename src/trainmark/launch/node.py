@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
 from trainmark.errors import DataError, TrainmarkError, UsageError, escaped
-from trainmark.launch import processes, run_dir
+from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import template
 from trainmark.launch.local import run_ranks, set_up
 from trainmark.launch.processes import stop_signals_noted
@@ -34,7 +34,6 @@ from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
 from trainmark.rank.events import EventWriter, node_file
 from trainmark.rank.worker import DATA_VARIABLE, NODE_VARIABLE
-from trainmark.record import environment
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ def mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
         mount = Mount(source, target, mode == ["ro"])
         if found.setdefault(target, mount).source != source:
             where, rule = (
-                "the cluster's container.mounts",
+                "cluster file, container.mounts",
                 f"{target} is the target of another mount",
             )
             raise UsageError(f"cannot mount {text!r}", where=where, rule=rule)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 _LINE_EVERY_S = 10.0  # interval of lines if standard error is not a terminal
+_STEADY = 0.05  # of the time limit: as long as this, the first steps may yet mislead
 _AFTER_SPAN = {
     "init": "measuring the matmul rate",
     "preflight": "building data",
@@ -124,15 +125,16 @@ class Progress:
         self.text = "  ".join(parts) + self._quality
 
     def _left(self, now_ns: int) -> Iterator[str]:
-        """Yield how long it is to the end, and to a limit before it."""
+        """Yield how long it is to the end, and once that is well known, to a limit before it."""
         if not self._train_steps or not self._total_steps:
             return
         left_s = (self._total_steps - self._steps) * self._train_ns / self._train_steps / 1e9
-        limit_s = float(self.plan.recipe["timeout_s"]) - (now_ns - self._started_ns) / 1e9
-        if left_s <= limit_s:
-            yield f"at most {_shown(left_s)} left"
+        timeout_s = float(self.plan.recipe["timeout_s"])
+        limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
+        yield f"about {_shown(left_s)} left"
+        if left_s <= limit_s or self._train_ns / 1e9 < _STEADY * timeout_s:
             return
-        yield f"{_shown(left_s)} left, limit in {_shown(limit_s)}"
+        yield f"limit in {_shown(limit_s)}"
         unless = "" if self.plan.target is None else ", unless the target is reached before"
         self.beyond_limit = self.beyond_limit or (
             f"the limit comes in {_shown(limit_s)} and ends the run{unless}: all steps take "

@@ -192,6 +192,6 @@ def _make(plan: Plan, folder: Path) -> None:
     psutil.wait_procs(processes.of_run(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)
-    if not names & {"stop", "agent_exit"}:
+    if not names & {"stop", "ranks_ended"}:
         events.emit("stop", reason="launcher_killed")
     finish(folder, events)

@@ -15,11 +15,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
+from trainmark.errors import (
+    EXIT_FAILED,
+    EXIT_PASSED,
+    EXIT_USAGE,
+    EnvironmentFault,
+    RecordError,
+    TrainmarkError,
+)
 from trainmark.launch import submission
 from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.run_dir import complete, locked
@@ -30,13 +37,48 @@ from trainmark.plan.plan_file import attempt_name, attempt_number
 from trainmark.plan.resolving import launches, resolve
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read
-from trainmark.record.work import Outcome, State, differing, planned_work
+from trainmark.record.work import differing, planned_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
+
+State = Literal["passed", "finished", "failed", "skipped", "left", "to run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One entry of a plan file.
+
+    Args:
+        state: ``finished``: a record of the same work exists; ``skipped``: this machine cannot run
+            it; ``left``: the series was stopped before it; ``to run``: in a dry run.
+        reason: why it failed, was skipped or left, or what would run.
+        run_dir: folder of its records; None if it was skipped.
+        planned: number of launches.
+        records: one per launch that has ended; empty if nothing ran.
+        folders: of each record.
+        fallen: folders of earlier attempts of the same work that did not pass.
+    """
+
+    name: str
+    state: State
+    reason: str | None = None
+    run_dir: Path | None = None
+    planned: int = 1
+    records: tuple[Record, ...] = ()
+    folders: tuple[Path, ...] = ()
+    fallen: tuple[Path, ...] = ()
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
+    states = {outcome.state for outcome in outcomes}
+    if states & {"failed", "left"}:
+        return EXIT_FAILED
+    return EXIT_PASSED if states & {"passed", "finished", "to run"} else EXIT_USAGE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +143,7 @@ class CheckedEntry:
         fault = next((_why(record) for _, record in ended if not record.passed), fault)
         state: State = "passed"
         if not self.missing:
-            state = "kept"
+            state = "finished"
         elif not over:
             state, fault = "to run", self.plan.case_key
         elif fault is not None:
@@ -229,7 +271,7 @@ def run(
     """
     known = {entry.name: entry for entry in entries}
     labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
-    ended_early: dict[str, str | None] = {}
+    given_up: dict[str, str | None] = {}  # why a launch could not begin; None: too slow
     with ExitStack() as stack:
         if any(entry.missing for entry in entries):
             stack.enter_context(_alone(entries))
@@ -241,20 +283,18 @@ def run(
         for name, plan in expected(entries):
             if request.signal_name is not None:
                 break
-            if name in ended_early:
+            if name in given_up:
                 continue
             try:
                 record = launch(plan, known[name].cluster, labels[name])
             except (TrainmarkError, OSError) as fault:
                 said(f"{labels[name]}: failed: {fault}")
-                ended_early[name] = " ".join(str(fault).split())
+                given_up[name] = " ".join(str(fault).split())
             else:
                 known[name].ended[plan.repeat_index] = Path(plan.run_dir), record
                 if record.status == "timed_out":
-                    ended_early[name] = None
-    outcomes = [
-        entry.outcome(over=True, fault=ended_early.get(name)) for name, entry in known.items()
-    ]
+                    given_up[name] = None
+    outcomes = [entry.outcome(over=True, fault=given_up.get(name)) for name, entry in known.items()]
     for outcome in outcomes:
         if outcome.state == "left":
             said(f"{labels[outcome.name]}: left")

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
@@ -29,9 +30,10 @@ from trainmark.record.work import groups, printed_work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.launch.series import Outcome
     from trainmark.pages.summary import Price
     from trainmark.record.record import Record
-    from trainmark.record.work import Outcome, Result
+    from trainmark.record.work import Result
 
 HTML_PAGE = "page.html"
 _EARLIER = 5  # runs that a page is compared with unasked
@@ -161,7 +163,8 @@ def html_page(
 def write_pages(records: Sequence[Record], folder: Path) -> None:
     """Write the result pages of one run, or of several together, that with charts last."""
     for lang in LANGUAGES:
-        (folder / f"page.{lang}.md").write_text(markdown_page(records, lang), encoding="utf-8")
+        with written_whole(folder / f"page.{lang}.md") as file:
+            file.write(markdown_page(records, lang).encode())
     _draw_apart(records, folder / HTML_PAGE, beside(records, folder))
 
 
@@ -230,4 +233,6 @@ def write_missing(outcome: Outcome) -> None:
 
 if __name__ == "__main__":  # records and what they are compared with come on standard input
     shown, others = pickle.load(sys.stdin.buffer)
-    Path(sys.argv[1]).write_text(html_page(shown, against=others), encoding="utf-8")
+    page = html_page(shown, against=others).encode()
+    with written_whole(Path(sys.argv[1])) as file:
+        file.write(page)

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EXIT_USAGE
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.phrases import sentence, trust_line
@@ -16,15 +15,15 @@ from trainmark.pages.texts import say
 from trainmark.record.messages import render
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import trust_of, verification_of
-from trainmark.record.work import exit_code as code_of
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from trainmark.launch.series import Outcome
     from trainmark.library.store.query import Listing
     from trainmark.record.record import Record
-    from trainmark.record.work import Outcome, Row, Unread
+    from trainmark.record.work import Row, Unread
     from trainmark.spec import Message
 
     UnreadFiles = Sequence[tuple[str, Message]]
@@ -114,7 +113,7 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
         would = f": to run in {one.run_dir}: {one.reason}"  # in a dry run
         line = would if one.state == "to run" else f": {one.run_dir}"
         blocks += [Code(f"{one.name}{line}")] if one.run_dir is not None else []
-    if code_of(outcomes) == EXIT_USAGE:
+    if all(outcome.state == "skipped" for outcome in outcomes):
         blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
     return show(blocks, screen)
 
@@ -201,7 +200,7 @@ def _fallen(outcome: Outcome) -> list[str]:
 
 def _over(outcome: Outcome, name: str) -> Launches | None:
     """Return a figure, or the quality, over an entry's launches; None unless all of them passed."""
-    if outcome.state not in ("passed", "kept"):
+    if outcome.state not in ("passed", "finished"):
         return None
     found = [x.quality.value if name == "quality" else x.figure(name) for x in outcome.records]
     values = [value for value in found if value is not None]

@@ -98,11 +98,12 @@ def _refuse_counts(counts: Counts, step: int) -> None:
     """A sample has at least one sequence, a sequence one token; padding only adds to them."""
     ascending = ("samples", "sequences", "tokens", "tokens_padded")
     known = [(name, count) for name in ascending if (count := getattr(counts, name))]
-    for (less, fewer), (more, count) in pairwise(known):
-        if fewer > count:
+    for (container, containers), (item, items) in pairwise(known):
+        if containers > items:
             raise ContradictionError(
-                "counts_contradict", step=step, more=less, most=fewer, less=more, least=count
-            )
+                "counts_contradict", step=step, container=container, containers=containers,
+                item=item, items=items,
+            )  # fmt: skip
 
 
 def refuse_epoch(*, epoch: int, steps: int, planned: int) -> None:

@@ -74,8 +74,6 @@ class Start(Event, tag="start"):
     """A rank's process began."""
 
     pid: Count
-    rank: int | None = None
-    unix_ns: int | None = None
 
 
 class Span(Timed, tag="span"):
@@ -152,7 +150,6 @@ class Trained(Timed, tag="trained"):
     epochs: Count
     whole_epochs: Count = 0
     check_ns: Spent = 0
-    target_reached: bool | None = None
 
 
 class Parameters(Event, tag="parameters"):
@@ -226,7 +223,7 @@ class FailedRank(msgspec.Struct, kw_only=True):
     time_s: float
 
 
-class AgentExit(Event, tag="agent_exit"):
+class RanksEnded(Event, tag="ranks_ended"):
     """How the ranks of a machine ended."""
 
     failures: list[FailedRank]
@@ -310,7 +307,7 @@ class SamplerEnd(Event, tag="end"):
 
 RunEvent = (
     Start | Span | Synced | Facts | Window | Evaluate | Trained | Parameters | Result | Error | End
-    | Launch | Refused | Job | AgentExit | Stop | OomKills | Finished
+    | Launch | Refused | Job | RanksEnded | Stop | OomKills | Finished
 )  # fmt: skip
 Sample = SamplerStart | Devices | Host | Fault | SamplerEnd
 Declared = dict[str, type[Event]]

@@ -89,7 +89,6 @@ class Outcome:
     steps: int = 0
     epochs: int = 0
     whole_epochs: int = 0
-    quality: float | None = None
     target_reached: bool = False
 
 
@@ -145,7 +144,6 @@ class MeasuredLoop:
             end_ns=self.clock(),
             steps=self.outcome.steps,
             epochs=self.outcome.epochs,
-            target_reached=self.outcome.target_reached,
             whole_epochs=self.outcome.whole_epochs,
             **self._checked(),
         )
@@ -275,7 +273,6 @@ class MeasuredLoop:
         if result.breakdown:
             more["parts"] = {kind: _finite(part) for kind, part in result.breakdown.items()}
         target = self.schedule.target
-        self.outcome.quality = result.value
         self._evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)
         self.emit(

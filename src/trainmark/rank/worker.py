@@ -264,7 +264,7 @@ def main(run_dir: Path) -> int:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = Rank(run_dir, number)
         rank.placement = cores.take(os.environ.get(cores.CORES_VARIABLE))
-        rank.events.emit("start", rank=number, pid=os.getpid(), unix_ns=time.time_ns())
+        rank.events.emit("start", pid=os.getpid())
         try:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")

@@ -49,7 +49,7 @@ class IndexRecord:
         gpu_num: devices of the job.
         FINAL_RESULT: the figure, of the whole job, in UNIT.
         JOB_FAIL_FLAG: 0 or 1; 1 whenever FINAL_RESULT is zero.
-        UNIT: ``tokens/s``, ``samples/s``, ``MB``.
+        UNIT: ``tokens/s``, ``samples/s``, ``MiB``.
         LOSS_RESULT: the loss at the end; like the next ones, None: the key is omitted.
         log_with_profiler: path of the log of a run under a profiler.
         profiler_path: path of what that profiler wrote.

@@ -160,7 +160,7 @@ def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
 def _environment(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
-    ended = timeline.launcher.agent_exit
+    ended = timeline.launcher.ranks_ended
     told = [rank.facts if rank.reported_facts else None for rank in timeline.ranks]
     facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
@@ -235,9 +235,10 @@ def reduce(run_dir: Path) -> Record:
     try:
         plan = Plan.read(run_dir)
         timeline = read_run(run_dir, plan.world_size, plan.node_processes)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
+        where = str(getattr(error, "filename", None) or run_dir / PLAN_FILE)
         raise RecordError(
-            "not a run directory", where=str(run_dir), rule=f"it needs {PLAN_FILE} and events"
+            "not a run directory", where=where, rule=f"it needs {PLAN_FILE} and events"
         ) from error
     samples = telemetry_of.read_samples(run_dir, timeline) if plan.sample_every_s else []
     telemetry = telemetry_of.summarize(samples, timeline) if samples else None

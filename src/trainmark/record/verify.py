@@ -219,7 +219,9 @@ def _of_plan(record: Record) -> Iterator[Difference]:
     for name in wanted.keys() & flags.keys():
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
     if length := recipe.get("seq_length"):
-        yield from _bounds("counts.tokens", counts.tokens_padded, 0, counts.sequences * length)
+        yield from _bounds(
+            "counts.tokens_padded", counts.tokens_padded, 0, counts.sequences * length
+        )
     yield from _bounds("counts.epochs", counts.epochs, 0, recipe.get("max_epochs"))
     yield from _bounds("counts.steps", counts.steps, 0, recipe.get("max_steps"))
     yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
@@ -233,7 +235,7 @@ def _of_plan(record: Record) -> Iterator[Difference]:
     if not any(found.code == "own_epoch" for found in record.findings):
         begun, whole = counts.epochs, plan.data.train_samples
         fewest = 0 if plan.resumed else (begun - 1) * whole + 1
-        yield from _bounds("counts.epochs", counts.samples, fewest, begun * whole)
+        yield from _bounds("counts.samples", counts.samples, fewest, begun * whole)
         batch = recipe["micro_batch_size"] * accum * plan.world_size
         if whole >= batch:
             yield "steps.samples", max(record.steps.samples, default=batch), batch

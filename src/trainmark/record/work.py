@@ -1,4 +1,4 @@
-"""What the same work is, of launches and of rows; how the entries of a plan file ended.
+"""What the same work is, of launches and of rows.
 
 A row has figures that other programs or pages printed, as they were read. Units and names are those
 of a record's figures, so that rows and records are compared and audited by the same rules.
@@ -7,13 +7,12 @@ of a record's figures, so that rows and records are compared and audited by the 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
 
 from trainmark.data.documents import Frozen
-from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, UsageError
+from trainmark.errors import UsageError
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES
@@ -22,7 +21,6 @@ from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 FAILURES = ("run_not_successful", "run_not_converged")
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
-State = Literal["passed", "kept", "failed", "skipped", "left", "to run"]
 
 
 class Reading(Frozen):
@@ -230,36 +227,3 @@ def _number(value: Any) -> Any:
         return float(value)
     except (TypeError, ValueError):
         return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One entry of a plan file.
-
-    Args:
-        state: ``kept``: a record of the same work exists; ``skipped``: this machine cannot run
-            it; ``left``: the series was stopped before it; ``to run``: in a dry run.
-        reason: why it failed, was skipped or left, or what would run.
-        run_dir: folder of its records; None if it was skipped.
-        planned: number of launches.
-        records: one per launch that has ended; empty if nothing ran.
-        folders: of each record.
-        fallen: folders of earlier attempts of the same work that did not pass.
-    """
-
-    name: str
-    state: State
-    reason: str | None = None
-    run_dir: Path | None = None
-    planned: int = 1
-    records: tuple[Record, ...] = ()
-    folders: tuple[Path, ...] = ()
-    fallen: tuple[Path, ...] = ()
-
-
-def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
-    states = {outcome.state for outcome in outcomes}
-    if states & {"failed", "left"}:
-        return EXIT_FAILED
-    return EXIT_PASSED if states & {"passed", "kept", "to run"} else EXIT_USAGE

@@ -26,13 +26,12 @@ def rank(
     number: int, *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
 ) -> list[dict[str, Any]]:
     return [
-        event("start", S, rank=number, pid=1, unix_ns=1),
+        event("start", S, pid=1),
         event("facts", S, device={"name": "X"}, memory_scope="process", matmul_flops_per_second=1e9,
               steps_per_epoch=2),
         window(2 * S, 4 * S, step_ns=[S, S], wait_ns=[S // 10, 0], loss=[1.0, 1.0],
                samples=[samples, samples], model_flops=8e8, parts_ns=parts_ns),
-        event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1,
-              target_reached=False),
+        event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1),
         event("result", 6 * S, job=job, used_bytes=1, allocator_peak_bytes=None, total_bytes=2,
               memory_scope="process"),
         event("end", 6 * S),

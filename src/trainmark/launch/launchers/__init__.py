@@ -107,7 +107,7 @@ class Launcher(Protocol):
         """
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return what starts the run; a pure function."""
+        """Return what starts the run; starts and writes nothing."""
 
     def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> Job:
         """Return the job that was started for ``plan``, also by a pasted script.

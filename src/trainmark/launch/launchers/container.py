@@ -34,7 +34,7 @@ class Container:
             ask(runtime, *words, image)
         except EnvironmentFault as fault:
             remedy = "pull or build the image here first; docs/launchers.md has the keys"
-            where = "the cluster's container"
+            where = "cluster file, container"
             raise EnvironmentFault(fault.what, where=where, remedy=remedy) from fault
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:

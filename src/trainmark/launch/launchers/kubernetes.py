@@ -67,7 +67,7 @@ def manifest(plan: Plan, cluster: Cluster) -> str:
     box = cluster.container
     if box is None or box.runtime or box.mounts or box.arguments:
         remedy = "set image, and mounts as kubernetes.volumes"
-        raise UsageError("pods take an image alone", where="cluster key container", remedy=remedy)
+        raise UsageError("pods take an image alone", where="cluster file, container", remedy=remedy)
     own, called = cluster.kubernetes, name(plan.run_id)
     master = f"{called}-node-0-0.{called}"
     script = node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
@@ -90,7 +90,7 @@ class Kubernetes:
         if not any(map(Path(plan.run_dir).is_relative_to, cluster.kubernetes.volumes)):
             raise UsageError(
                 f"no volume of the pods holds {plan.run_dir}",
-                where="cluster key kubernetes.volumes",
+                where="cluster file, kubernetes.volumes",
                 remedy="name one that this machine shares, by its path here",
             )
         with TemporaryDirectory() as trial:
@@ -99,7 +99,7 @@ class Kubernetes:
             _kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return what starts the run; a pure function."""
+        """Return what starts the run."""
         argv = (*_words(cluster), "create", "-f", MANIFEST, "-o", "name")
         return Command(argv=argv, files={MANIFEST: manifest(plan, cluster)}, submits=True)
 
@@ -113,7 +113,7 @@ class KubernetesJob:
 
     def __init__(self, job: str, plan: Plan, cluster: Cluster) -> None:
         self.id = job
-        self._plan, self._site = plan, cluster
+        self._plan, self._cluster = plan, cluster
         self._last = JobState(phase="waiting", said="created")
 
     def state(self) -> JobState:
@@ -121,7 +121,7 @@ class KubernetesJob:
         kinds = f"{self.id.partition('/')[0]},pods"
         own = f"{INSTANCE}={name(self._plan.run_id)}"
         try:
-            told = json.loads(_kubectl(self._site, "get", kinds, "-l", own, "-o", "json"))
+            told = json.loads(_kubectl(self._cluster, "get", kinds, "-l", own, "-o", "json"))
         except EnvironmentFault as fault:
             return replace(self._last, said=fault.what)
         self._last = state_of(told["items"], self._plan.nnodes)
@@ -135,7 +135,7 @@ class KubernetesJob:
     def collect(self) -> None:
         """Delete what was created; the pods wrote into the run directory."""
         file = str(Path(self._plan.run_dir) / MANIFEST)
-        _kubectl(self._site, "delete", "-f", file, "--ignore-not-found", "--wait=false")
+        _kubectl(self._cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
 def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:

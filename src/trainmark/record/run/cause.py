@@ -137,10 +137,8 @@ def _ranks_failed(run: RunTimeline) -> Ending | None:
     failures = _failures(run)
     if not failures:
         return None
-    # The agent ends the other ranks with SIGTERM: those are consequences while others exist.
-    own = [item for item in failures if item[1].signal != "SIGTERM"] or failures
-    first = min(time_s for time_s, _ in own)
-    close = [item for item in own if item[0] - first <= _SAME_MOMENT_S]
+    first = min(time_s for time_s, _ in failures)
+    close = [item for item in failures if item[0] - first <= _SAME_MOMENT_S]
     _, cause = min(close, key=lambda item: (_LEAST_TELLING.get(item[1].kind, 0), item[0]))
     return Ending(_STATUS_OF_KIND.get(cause.kind, "failed"), cause)
 
@@ -148,14 +146,14 @@ def _ranks_failed(run: RunTimeline) -> Ending | None:
 def _failures(run: RunTimeline) -> list[tuple[float, Cause]]:
     """Return time and cause of each failed rank: from its own report, else from its exit code."""
     found: dict[int, tuple[float, Cause]] = {}
-    ended, launch = run.launcher.agent_exit, run.launcher.launch
+    ended, launch = run.launcher.ranks_ended, run.launcher.launch
     for failure in [] if ended is None else ended.failures:
         found[failure.rank] = failure.time_s, _of_exit_code(failure, run)
     for rank in run.ranks:
         error = rank.error
         if error is not None:
             known = found.get(rank.rank)
-            exit_code = 1 if known is None else known[1].exit_code
+            exit_code = None if known is None else known[1].exit_code
             # To the nanosecond, where the launcher knows it less exactly: a peer's broken
             # connection comes after what broke it, often within the same second.
             time_ns = error.t_ns - launch.t_ns + launch.unix_ns
@@ -186,7 +184,7 @@ def _reported(report: Error, rank: int, exit_code: int | None) -> Cause:
 
 
 def _end_unknown(run: RunTimeline) -> Ending | None:
-    if run.launcher.agent_exit is not None:
+    if run.launcher.ranks_ended is not None:
         return None
     return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
 
@@ -195,7 +193,7 @@ def _events_lost(run: RunTimeline) -> Ending | None:
     """Return a cause if events are missing: figures from the rest would be wrong."""
     lines, nodes, lost = run.launcher_malformed_lines, run.nodes, None
     rank = None
-    silent = [node.number for node in nodes if not node.events.keys() >= {"launch", "agent_exit"}]
+    silent = [node.number for node in nodes if not node.events.keys() >= {"launch", "ranks_ended"}]
     if lines:
         lost = message("launcher_events_malformed", lines=lines)
     elif silent:

@@ -38,9 +38,9 @@ _READ_BEFORE = 0.1
 _FEW_ROWS, _LEAST_DISTINCT = 8, 0.9  # real data hold some rows twice
 # The counter knows no fused attention of a vendor, which has up to a sixth of the FLOPs.
 _FLOPS_TOLERANCE = 0.2
-_SLOW_DEVICE = 0.05  # below the other devices of the same product
 _ALWAYS_READ_AHEAD = 2
-_SLOW = 0.05  # of the ranks' median step; devices of one product differ by less
+# Of the ranks' median step, and of the rate of the other devices of one product.
+_SLOW = 0.05
 _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decides
 _GIB = 2**30
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from trainmark.rank.events import (
     JOB_EVENTS_FILE,
-    AgentExit,
     Event,
     EventFile,
     Job,
     Launch,
+    RanksEnded,
     Refused,
     Stop,
     Synced,
@@ -74,13 +74,13 @@ class Account:
 
     launch: Launch
     stop: Stop | None = None
-    agent_exit: AgentExit | None = None
+    ranks_ended: RanksEnded | None = None
     oom_kills: int = 0
     job: Job | None = None
     observed_ns: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        ends = (self.stop, self.agent_exit)
+        ends = (self.stop, self.ranks_ended)
         self.observed_ns = [one.t_ns for one in ends if one is not None]
 
 
@@ -145,7 +145,7 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
         kills = [launcher["oom_kills"].count] if "oom_kills" in launcher else []
     path = run_dir / JOB_EVENTS_FILE
     job = by_name(EventFile(path, read_event)).get("job") if nodes and path.exists() else None
-    ended = _ended(nodes) if nodes else launcher.get("agent_exit")
+    ended = _ended(nodes) if nodes else launcher.get("ranks_ended")
     stop, launch = launcher.get("stop"), launcher["launch"]
     # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
     first: Launch | None = next((one for node in nodes if (one := node.at("launch"))), None)
@@ -163,13 +163,13 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
     return Account(launch, stop, ended, sum(kills), job)
 
 
-def _ended(nodes: Sequence[NodeTimeline]) -> AgentExit | None:
+def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     """Return how the ranks of all nodes ended, on the clocks of the first node."""
-    ends = [(node, one) for node in nodes if (one := node.at("agent_exit"))]
+    ends = [(node, one) for node in nodes if (one := node.at("ranks_ended"))]
     if not ends:
         return None
     shares = [one.others_cpu_share for _, one in ends if one.others_cpu_share is not None]
-    return AgentExit(
+    return RanksEnded(
         t_ns=max(one.t_ns for _, one in ends),
         failures=[
             replace(failure, time_s=failure.time_s - (node.skew_s or 0.0))

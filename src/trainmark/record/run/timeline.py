@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trainmark.errors import RecordError
 from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
@@ -240,12 +241,13 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
 
     Raises:
         OSError: no launcher's events, or an unreadable file.
-        KeyError: the launcher's events have no launch.
+        RecordError: the launcher's events have no launch.
     """
     launcher_file = EventFile(run_dir / LAUNCHER_FILE, read_event)
     launcher = by_name(launcher_file)
     if "launch" not in launcher:
-        raise KeyError("launch")
+        where = str(launcher_file.path)
+        raise RecordError("not a run directory", where=where, rule="its first event is `launch`")
     ranks: list[RankTimeline] = []
     series = Series()
     for rank in range(world_size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.environment import container
+from trainmark.launch.environment import container
 
 PODMAN = (
     'engine="podman-4.9.3"\nname="quiet_bell"\nid="0af3"\n'
