@@ -355,5 +355,6 @@ def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
         return table(records, steps=steps).to_pandas()
     except ModuleNotFoundError as error:
         raise EnvironmentFault(
-            f"{error.name} is not installed", remedy="pip install pandas, or use trainmark.table"
+            f"{error.name} is not installed",
+            remedy="pip install 'trainmark[prepare]', or use trainmark.table",
         ) from None

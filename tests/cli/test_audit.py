@@ -53,3 +53,13 @@ def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: 
     code, _, err = cli("audit", run, "--json")
     assert code == 1
     assert "does not agree with its evidence" in err
+
+
+def test_rows_of_an_unknown_model_are_told_the_way_out(cli: Cli, tmp_path: Path) -> None:
+    table = "configuration,precision,p_train\nA100 1x1,fp32,100000\n"
+    (tmp_path / "rows.csv").write_text(table)
+    assert "add a column `model`" in cli("audit", tmp_path / "rows.csv")[2]
+    (tmp_path / "rows.csv").write_text(table.replace("configuration", "what"))
+    code, _, err = cli("audit", tmp_path / "rows.csv")
+    assert (code, "trainmark import" in err, "name another page" in err) == (2, False, True)
+    assert "pages, tables and logs" in " ".join(cli("audit", "-h")[1].split())

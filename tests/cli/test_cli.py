@@ -14,6 +14,7 @@ import pytest
 from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN, FakeVendor
 from trainmark import devices
+from trainmark.check.case_check import CHECKS, Check, Checked
 from trainmark.cli.app import command
 from trainmark.record import record
 
@@ -68,6 +69,7 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         ),
         (["report"], ["no run there yet"]),
         (["report", "nowhere"], ["no record there"]),
+        (["run", __file__], ["neither a case nor a plan file", ".yaml"]),
     ],
 )
 def test_bad_words_end_in_one_clear_error(cli, words, said):
@@ -291,3 +293,23 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left
         code, out, err = cli("results", *words)
         assert (code, out, err.count("Traceback")) == (2, "", 0)
         assert "did you mean started_utc" in err
+
+
+@pytest.mark.parametrize(
+    ("lang", "first", "last"),
+    [("en", "ok    flops: the formula for FLOPs", "no fault in 8 checks"), ("zh", "公式", "8 项")],
+)
+def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeypatch):
+    found = Checked([Check(name) for name in CHECKS], {})
+    monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
+    code, out, _ = cli("check", "toy", "--lang", lang)
+    assert code == 0
+    assert first in out
+    assert last in out.splitlines()[-1]
+
+
+def test_results_and_site_take_a_case_and_the_usual_folder(cli, left, tmp_path):
+    left("a")
+    assert cli("results", "toy", "--columns", "case")[1].split().count("toy") > 0
+    assert cli("site", "-o", tmp_path / "site")[0] == 0
+    assert (tmp_path / "site" / "index.html").exists()

@@ -87,6 +87,8 @@ def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
     for name in ("events.rank0.jsonl", "events.launcher.jsonl"):
         with (run_dir / name).open("a") as file:
             file.write(json.dumps({"event": "span", "t_ns": 1, "text": TEXT}) + "\n")
+    (run_dir / "record.json").unlink()
+    record.write(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
     assert len(leaks(REDACTED)) >= 9 * len(PLANTED)
     path = tmp_path / "x.trainmark.zip"
@@ -102,7 +104,6 @@ def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
     after = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
     assert after == before
     anew = tmp_path / "2.trainmark.zip"
-    (run_dir / "record.json").write_text("{}")  # the record of a bundle is that of its evidence
     bundle.pack([[run_dir]], anew)
     assert anew.read_bytes() == path.read_bytes()
 
@@ -183,3 +184,17 @@ def test_a_run_without_its_evidence_is_not_bundled(
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
     assert trainmark_ends("bundle", str(run_dir), "-o", str(tmp_path / "x.trainmark.zip")) == 2
     assert "evidence is not there" in capsys.readouterr().err
+
+
+def test_a_record_that_its_evidence_contradicts_is_not_bundled(
+    run_dir: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    document = json.loads((run_dir / "record.json").read_text())
+    document["figures"]["p_train"]["value"] *= 2
+    (run_dir / "record.json").write_text(json.dumps(document))
+    assert trainmark_ends("bundle", str(run_dir), "-o", str(tmp_path / "x.trainmark.zip")) == 2
+    said = capsys.readouterr().err
+    assert "contradicted by its evidence" in said
+    assert "trainmark verify" in said
+    assert not (tmp_path / "x.trainmark.zip").exists()

@@ -233,3 +233,16 @@ def test_decimal_commas_of_a_column():
     first, cell, second = read(text)
     assert (first.figure("p_core"), second.figure("p_core")) == (0.125, 12.5)
     assert (cell.kind, cell.raw) == ("cell", "0,5")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"), [("x.md", "distilbert_sst2"), ("distilbert.md", "Ours")]
+)
+def test_a_title_or_file_that_names_a_known_model_says_it(tmp_path, name, title):
+    page = tmp_path / name
+    page.write_text(
+        f"# {title}\n\n| configuration | precision | p_train |\n|---|---|---|\n"
+        "| A100 1x1 | fp32 | 100000 |\n"
+    )
+    (row,) = files.read([page]).rows
+    assert row.model == (title if name == "x.md" else "distilbert")

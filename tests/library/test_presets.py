@@ -37,7 +37,8 @@ def test_records_of_the_sample_logs_are_the_golden_ones():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
     sample = PRESETS[preset].sample
-    assert [name for name, one in PRESETS.items() if re.search(one.signature, sample)] == [preset]
+    found = [name for name, one in PRESETS.items() if re.search(one.signature, sample)]
+    assert [name for name in found if name != "plain" or preset == "plain"] == [preset]
 
 
 def test_explicit_options_win_over_the_preset():
@@ -78,3 +79,12 @@ def test_a_log_of_batches_without_samples_has_no_speed():
     Path("train.log").write_text(line)
     found = analyze("train.log", Options(preset="megatron")).record
     assert (found.FINAL_RESULT, found.JOB_FAIL_FLAG) == (0.0, 1)
+
+
+def test_a_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_told_the_way_out():
+    Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
+    found = analyze("train.log", Options(preset="auto")).record
+    assert (found.FINAL_RESULT, found.UNIT, found.LOSS_RESULT) == (320.5, "samples/s", 2.1)
+    assert run("paddle").figures["notes"][0] == "preset paddle"
+    Path("train.log").write_text("step 3 speedy 7\n")
+    assert "keyword=TEXT" in analyze("train.log", Options(preset="auto")).figures["notes"][0]

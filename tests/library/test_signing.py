@@ -102,7 +102,7 @@ def test_the_program_signs_and_verifies(
     assert trainmark_ends("verify", path, *words) == 0
     (document,) = json.loads(capsys.readouterr().out)
     assert {check["name"]: check["state"] for check in document["checks"]} == {
-        "archive": "held", "signature": "held", "record": "held", "audit": "held",
+        "archive": "held", "signature": "held", "record": "held", "audit": "held", "trust": "noted",
     }  # fmt: skip
     assert trainmark_ends("verify", path, "--signer", "lab@example.org") == 2
     assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", "/none") == 2

@@ -61,7 +61,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
         ("own=1", "unknown key"),
         ("p_core>fast", "numbers have"),
         ("steady=perhaps", "true or false"),
-        ("distilbert_sst2", "not a filter"),
+        ("distilled", "not a filter"),
     ],
 )
 def test_what_is_no_filter_is_refused_with_the_way_out(many, word, reason):

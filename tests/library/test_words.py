@@ -36,6 +36,8 @@ def test_the_program_reports_bundles_and_verifies_several_paths(
     assert [line for line in printed if not line.startswith(" ")] == [str(packed), str(run_dir)]
     assert any(line.startswith("  ok    record: ") for line in printed)
     assert any(line.startswith("  ok    record 1-toy: ") for line in printed)
+    (told,) = [line for line in printed if line.startswith("  -     trust: ")]
+    assert "do not quote, generated data" in told
     (run_dir / "plan.json").write_text("{}")
     assert trainmark_ends("verify", str(packed), str(run_dir)) == 1
     (run_dir / "record.json").unlink()

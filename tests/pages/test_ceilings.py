@@ -29,6 +29,7 @@ def kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
 def document(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "nproc": len(ranks),
+        "others_cpu_share": 0.02,
         "ranks": [
             {"rank": number, "device": {"name": "Card"}, "measurements": kinds}
             for number, kinds in enumerate(ranks)
@@ -85,3 +86,9 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
     one = point([1 << 20], 3e9)
     (head,) = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
     assert head.headers[0] == "bus bandwidth, GB/s"
+
+
+def test_others_on_the_machine_are_told() -> None:
+    found = document([kind("memory_copy", point([1 << 20], 5e9))])
+    assert not any("others used" in line for line in lines(found))
+    assert any("others used 71%" in x for x in lines(found | {"others_cpu_share": 0.71}))

@@ -163,6 +163,7 @@ def measure_ceilings(
     vendor = devices.choose(device)
     refuse_ranks(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
+    cpu = processes.CpuUse.now()
     setup = set_up(vendor, nproc, run_id)
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
         asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
@@ -182,6 +183,7 @@ def measure_ceilings(
     if len(found) != nproc:
         raise MeasurementError("a rank ended before it had measured anything")
     document["ranks"] = found
+    document["others_cpu_share"] = cpu.others_share(processes.CpuUse.now())
     document["took_s"] = round(time.monotonic() - start_s, 3)
     return document
 

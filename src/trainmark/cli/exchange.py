@@ -156,8 +156,9 @@ def verify(
         say(item.path)
         for check in item.checks:
             name = f"{check.name} {check.place}".strip()
-            for finding in check.said:
-                say(f"  {_SIGNS[check.state]} {name}: {render(finding, lang)}")
+            lines = [render(finding, lang) for finding in check.said]
+            for line in [", ".join(lines)] if check.name == "trust" else lines:
+                say(f"  {_SIGNS[check.state]} {name}: {line}")
     raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))
 
 

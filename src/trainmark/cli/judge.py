@@ -38,6 +38,7 @@ EXAMPLES = {
   trainmark list audit-rules                what is checked; `list divisions`: what --rules asks
 """,
 }
+_AUDITED = "Runs, records, folders; pages, tables and logs of others."
 
 
 def compare(
@@ -158,7 +159,7 @@ def _write(records: Sequence[Record], file: Path, figures: list[str]) -> None:
 
 
 def audit(
-    results: Annotated[list[str] | None, typer.Argument(help="Runs, records, folders.")] = None,
+    results: Annotated[list[str] | None, typer.Argument(help=_AUDITED)] = None,
     rule: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     rules: Annotated[
         bool, typer.Option("--rules", help="Check the rules of the division that runs claim.")
@@ -192,7 +193,8 @@ def audit(
     say(f"audited {count}, not read {len(chosen.unread)}, findings {len(found)}", err=True)
     unknown = sum(not workload_of(row.case, row.model).names for row in chosen.rows)
     if unknown:
-        say(f"of unknown models {unknown}: rules about their data and FLOPs left out", err=True)
+        left_out = "rules about their data and FLOPs left out; add a column `model`"
+        say(f"of unknown models {unknown}: {left_out}", err=True)
     say_refuted(chosen)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(EXIT_FAILED)

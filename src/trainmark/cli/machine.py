@@ -140,7 +140,11 @@ def check(
         for reason in said:
             say(f"{sign} {one.check}: {render(reason, lang, found.messages)}")
         if not one.faults and one.skipped is None:
-            say(f"ok    {one.check}")
+            say(f"ok    {one.check}: {render(message(f'check_ok.{one.check}'), lang)}")
+    if found.checks:
+        faults = sum(bool(one.faults) for one in found.checks)
+        code, checks = "check_done" if faults else "check_passed", len(found.checks)
+        say(render(message(code, case=case, faults=faults, checks=checks), lang))
     if stop.signal_name is not None:
         say(f"trainmark: stopped by {stop.signal_name}: nothing was judged", err=True)
     if stop.signal_name is not None or not found.passed:

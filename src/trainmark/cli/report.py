@@ -34,7 +34,6 @@ EXAMPLES = {
   trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results torch~2.13 --columns path,p_core,MFU
-  trainmark results rebuild                              read all records again
   trainmark results rebuild                               the index anew from the records
 """,
 }
@@ -118,7 +117,7 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
 def results(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Filters KEY OPERATOR VALUE; or rebuild."),
+        typer.Argument(help="Filters KEY OPERATOR VALUE; a case; or rebuild."),
     ] = None,
     store: Store = None,
     sort: Annotated[

@@ -95,10 +95,10 @@ def token(
 
 
 def site(
-    store: Annotated[str, typer.Argument(help="Folder of runs.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder to write; a site in it is replaced.")
     ],
+    store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
 ) -> None:
     """Write the results of a store as a web site of plain files."""
     from trainmark.library.store.index import Index

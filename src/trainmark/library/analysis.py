@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainmark.library.log import Values
 
 AUTO = "auto"
+_PLAIN = "plain"  # the preset of no trainer
 _HEAD_LINES = 50_000  # in which a preset is recognised
 _MODES = {
     -2: ("batch x devices / mean", ""),
@@ -153,7 +154,9 @@ def analyze(log: str, said: Options) -> Analysis:
             notes.append(f"the run failed: FINAL_RESULT is 0, measured was {result:g} {unit}")
     else:
         lines = f"{len(found.values)} values and {found.malformed} malformed lines"
-        notes.insert(0, f"no value with {found.keyword or 'a keyword of any preset'!r}: {lines}")
+        way_out = "give keyword=TEXT, as stands before the value in the log"
+        looked = found.keyword or "a keyword of any preset"
+        notes.insert(0, f"no value with {looked!r}: {lines}; {way_out}")
         loss, failed = None, True
     devices = said.gpu_num or 1
     record = IndexRecord(
@@ -209,7 +212,8 @@ def _chosen(name: str, head: str) -> tuple[str, Form | None]:
     """
     wanted = PRESETS if name == AUTO else [name]
     counts = {one: len(re.findall(PRESETS[one].signature, head)) for one in wanted}
-    best = max(counts, key=counts.__getitem__)
+    # The one of no trainer fits lines of many, and counts where no other does.
+    best = max(counts, key=lambda one: (counts[one] > 0, one != _PLAIN, counts[one]))
     if not counts[best]:
         return "", None
     forms = PRESETS[best].forms

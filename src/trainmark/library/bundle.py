@@ -27,6 +27,7 @@ from trainmark.library import archive, redaction
 from trainmark.library.archive import AlteredError, BundleError, signer_of, unpacked
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record import record, reduce, trust
+from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify as verify_record
 from trainmark.spec import Message, message
@@ -51,7 +52,8 @@ def pack(runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = Non
         key: file of the ssh key that signs.
 
     Raises:
-        BundleError: a run without its evidence, or of a case that is not installed.
+        BundleError: a run without its evidence or contradicted by it, or of a case that is not
+            installed.
         EnvironmentFault: it cannot be written or signed.
     """
     if not output.name.endswith(archive.ENDING):
@@ -78,6 +80,11 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     if plan.about.page.figures and plan.case not in cases.names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
         raise BundleError(what, where=str(folder))
+    checked = _recomputed(record.read(folder), folder, "")
+    if checked.state == "broken":
+        what = f"contradicted by its evidence: {render(checked.said[0], 'en')}"
+        remedy = "bundle the run as it was made; `trainmark verify` tells all that differs"
+        raise BundleError(what, where=str(folder), remedy=remedy)
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = place / name / below
     target.mkdir(parents=True)
@@ -93,7 +100,7 @@ class Check:
     """One check and what it found.
 
     Args:
-        name: ``archive``, ``signature``, ``record`` or ``audit``.
+        name: ``archive``, ``signature``, ``record``, ``audit`` or ``trust``.
         place: folder of the launch in a bundle; empty: the whole.
         state: ``held``; ``noted``: nothing was asked for; ``unverifiable``: nothing contradicts,
             but something that the check needs is missing; ``broken``: contradicted.
@@ -144,9 +151,8 @@ def verify(
     if path.is_dir() or path.name == RECORD_FILE:
         folder, found = path if path.is_dir() else path.parent, record.read(path)
         asked = [] if allowed is None else [_signature(None, allowed, signer)]
-        return Verification(
-            str(path), (*asked, _recomputed(found, folder, ""), *_audited({"": found}))
-        )
+        own = (_recomputed(found, folder, ""), *_audited({"": found}), _trusted(found, ""))
+        return Verification(str(path), (*asked, *own))
     try:
         with unpacked(path) as bundle:
             return Verification(str(path), tuple(checks(bundle, allowed, signer)))
@@ -167,6 +173,8 @@ def checks(
     for place, one in records.items():
         yield _recomputed(one, bundle.folder / place, place)
     yield from _audited(records)
+    for place, one in records.items():
+        yield _trusted(one, place)
 
 
 def _signature(bundle: Unpacked | None, allowed: Path | None, signer: str | None) -> Check:
@@ -186,6 +194,12 @@ def _recomputed(found: Record, folder: Path, place: str) -> Check:
     figures, steps = len(found.figures), len(found.steps.time_ns)
     agreed = message("bundle_recomputed", figures=figures, steps=steps)
     return Check("record", "held", (agreed,), place)
+
+
+def _trusted(found: Record, place: str) -> Check:
+    """Return whether the figures may be quoted, which agreement alone does not say."""
+    said = (message(f"trust_grade_{found.trust.grade}"), *found.trust.reasons)
+    return Check("trust", "noted", said, place)
 
 
 def _audited(records: dict[str, Record]) -> Iterator[Check]:

@@ -191,6 +191,6 @@ def _imported(path: Path, found: Selection) -> bool:
         return True
     if path.is_dir() or path.suffix == ".json" or not imported.unread:
         return False  # reading it as a record says why it is none
-    first, remedy = imported.unread[0], "`trainmark import` lists all of it"
+    first, remedy = imported.unread[0], "add what is missing, or name another page, table or log"
     why, where = render(first.reason, "en"), f"{first.file}:{first.line}"
     raise RecordError(why, where=where, remedy=remedy)

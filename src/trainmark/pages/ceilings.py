@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Table, table
+from trainmark.record.run.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +28,14 @@ def blocks(document: Mapping[str, Any]) -> list[Block]:
             groups.setdefault(title, []).append(kind)
     products = dict.fromkeys(rank["device"]["name"] for rank in document["ranks"])
     ranks = f", {document['nproc']} ranks, the slowest of each" if document["nproc"] > 1 else ""
+    share = document["others_cpu_share"] or 0.0
+    way_out = "`trainmark doctor` says what to do, then measure again"
+    busy = [f"others used {share:.0%} of the cores meanwhile: rates are too low; {way_out}"]
+    busy *= share > BUSY_SHARE
     return [
         Paragraph(f"{', '.join(products)}{ranks}"),
         *(_table(title, some) for title, some in groups.items()),
-        *map(Paragraph, _of_ranks(document, _remarks)),
+        *map(Paragraph, [*_of_ranks(document, _remarks), *busy]),
     ]
 
 

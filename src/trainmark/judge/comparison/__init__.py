@@ -140,10 +140,16 @@ def compare(
     kept, paired = sides.counted(a, b)
     of_a, of_b = map(sides.side_of, (a, b), kept)
     verdict, words = _quality(of_a, of_b)
+    contradicted = [
+        name for name, side in (("A", of_a), ("B", of_b))
+        if not side.names and any(one.reason.code == "compare_refuted" for one in side.left_out)
+    ]  # fmt: skip
     return Comparison(
         of_a, of_b,
-        figures=tuple(_compared(known[name], kept, paired=paired, threshold=threshold)
-                      for name in figures or _usual(kept)),
+        figures=tuple(
+            _compared(known[name], kept, contradicted, paired=paired, threshold=threshold)
+            for name in figures or _usual(kept)
+        ),
         quality=words, quality_verdict=verdict,
         differences=sides.unlike_environment(*kept), allowed=allowed,
         paired=paired, threshold=threshold,
@@ -167,7 +173,12 @@ def _value(record: Record, name: str) -> float | None:
 
 
 def _compared(
-    spec: FigureSpec, kept: Sequence[Sequence[Record]], *, paired: bool, threshold: float
+    spec: FigureSpec,
+    kept: Sequence[Sequence[Record]],
+    contradicted: Sequence[str],
+    *,
+    paired: bool,
+    threshold: float,
 ) -> ComparedFigure:
     """Return a figure with its verdict; it has no ratio where one side does not tell it."""
     name = spec.name
@@ -185,6 +196,8 @@ def _compared(
     code = f"verdict.{verdict}"
     if moved and abs(moved) * min(len(a), len(b)) > threshold / 3:
         verdict, code, args = "too_noisy", "compare_trend", args | {"change": moved}
+    elif contradicted:
+        code, args = "compare_contradicted", {"sides": ", ".join(contradicted)}
     elif low is None:
         code = "compare_absent" if value is None else "compare_no_interval"
     means = [over_launches(side).mean if side else None for side in (a, b)]

@@ -14,6 +14,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
@@ -21,7 +22,7 @@ from markdown_it import MarkdownIt
 from trainmark.errors import UsageError
 from trainmark.library.importers import logs, table
 from trainmark.library.importers.cells import WORDS, columns, folded, nothing, plain, with_commas
-from trainmark.library.importers.table import Line, Page, device_and_vendor
+from trainmark.library.importers.table import Line, Page, device_and_vendor, known_model
 from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.work import Row, Unread
@@ -41,6 +42,7 @@ _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 _MARKDOWN.core.ruler.enableOnly(["normalize", "block"])
 _OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
 _NAME = re.compile(r".*?_(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
+_TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
 
 
@@ -138,6 +140,10 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     of_facts = [found for found in tables if folded(found[0].cells[0]) in WORDS["facts"]]
     facts = {folded(x.cells[0]): x.cells[1] for found in of_facts for x in found if x.cells[1:]}
     page, results = _with_facts(page, facts), False
+    if not page.model:
+        title = _TITLE.search(text)
+        model = known_model(plain(title[1]) if title else "", PurePath(page.file).stem)
+        page = replace(page, model=model)
     for head, *body in (found for found in tables if found not in of_facts):
         for entry in table.read(head, body, page, unknown="quality"):
             results = results or not (isinstance(entry, Unread) and entry.kind == "table")

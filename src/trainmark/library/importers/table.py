@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark import cases
+from trainmark.judge.audit.subject import workload_of
 from trainmark.library.importers import cells
 from trainmark.library.importers.cells import WORDS, CellError, columns, folded, nothing, plain
 from trainmark.plan import reference
@@ -181,6 +182,12 @@ def _case_names() -> dict[str, str]:
     """Return the case of each name and alias, in lower case."""
     known, _ = cases.load_all()
     return {word.casefold(): case.name for case in known for word in (case.name, *case.aliases)}
+
+
+def known_model(*names: str) -> str:
+    """Return the first name that is a case's, or of a model that the audit knows; empty: none."""
+    known = (x for x in names if x.casefold() in _case_names() or workload_of(None, x).names)
+    return next(known, "")
 
 
 def _failures(facts: dict[str, str]) -> list[Message]:

@@ -8,9 +8,11 @@ Values reach the database as parameters only.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmark import cases
 from trainmark.errors import UsageError, nearest
 from trainmark.library.store.columns import COLUMNS, INDEXED
 from trainmark.library.store.index import TABLE
@@ -117,6 +119,8 @@ def _condition(word: str) -> tuple[str, str | float | bool]:
     Raises:
         UsageError: not a filter, an unknown key, or a value or operator not of the key's type.
     """
+    with suppress(UsageError):
+        word = f"case={cases.load(word).name}"
     parts = _WORD.fullmatch(word)
     if parts is None:
         what, remedy = f"not a filter: {word[:80]!r}", "name a folder with --store"
