@@ -8,15 +8,16 @@ saves where no fused kernel runs, and workspaces of libraries come on top.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmark.errors import EnvironmentFault
 from trainmark.recipe import AUTOCAST
 from trainmark.spec import Figure, OwnFigures, RankMemory, message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trainmark.protocols import Device, RankWork
     from trainmark.recipe import Recipe
@@ -191,7 +192,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         predict: from a recipe to what a rank of it needs.
 
     Raises:
-        EnvironmentFault: it names the memory needed.
+        EnvironmentFault: it names the memory needed, and the batch and layers that fit.
     """
     if recipe.kernels is None:  # the default; see ``train.kernels``
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
@@ -199,6 +200,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     if needed.total + PROCESS_BYTES <= memory.rank_bytes:
         return
     held = f" ({memory.held})" if memory.held else ""
+    fits = " or ".join(_fitting(predict, recipe, memory.rank_bytes - PROCESS_BYTES))
     raise EnvironmentFault(
         f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "
         f"{_gib(memory.rank_bytes)}{held}",
@@ -206,9 +208,24 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         rule=f"weights {_gib(needed.weights)}, gradients and optimizer "
         f"{_gib(needed.gradients + needed.optimizer)}, activations {_gib(needed.activations)}, "
         f"the process {_gib(PROCESS_BYTES)}",
-        remedy="use a smaller micro_batch_size, checkpoint_activations or fsdp where the case has "
-        "them, more or larger devices, or a smaller model",
+        remedy=(f"{fits} fits; else " if fits else "")
+        + "use checkpoint_activations or fsdp where the case has them, more or larger devices, or "
+        "a smaller model",
     )
+
+
+def _fitting(predict: Callable[[R], Prediction], recipe: R, most_bytes: int) -> Iterator[str]:
+    """Yield the largest micro-batch that fits as the recipe is, and the most layers."""
+    for name in ("micro_batch_size", "num_layers"):
+        smaller = range(1, getattr(recipe, name, 1))
+
+        def needed(value: int, name: str = name) -> int:
+            changed: dict[str, Any] = {name: value}
+            return predict(replace(recipe, **changed)).total
+
+        fitting = bisect_right(smaller, most_bytes, key=needed)
+        if fitting:
+            yield f"{name}={fitting}"
 
 
 def _gib(size: int) -> str:

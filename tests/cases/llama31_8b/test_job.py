@@ -21,6 +21,7 @@ from trainmark.cases.llama31_8b.job import lr_factor
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
 from trainmark.spec import Figure, RankMemory
+from trainmark.train.step_memory import PROCESS_BYTES
 
 # By ranks, what of the recipe spreads the model over them.
 SPREADS: dict[int, list[dict[str, Any]]] = {
@@ -122,6 +123,19 @@ def test_a_real_step_takes_what_is_predicted(changes: dict[str, Any]) -> None:
     assert 0.95 * live.peak <= needed <= 1.002 * live.peak
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
         check_fit(Path(), recipe, 1, RankMemory(needed))
+
+
+def test_the_batch_and_the_layers_that_fit_are_named() -> None:
+    recipe = tiny_llama31.recipe(kernels="own", micro_batch_size=8, num_layers=6)
+    less, fewer = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
+    for fits, named in ((less, "micro_batch_size=5"), (fewer, "num_layers=3")):
+        enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
+        with pytest.raises(EnvironmentFault) as caught:
+            check_fit(Path(), recipe, 1, enough)
+        assert named in str(caught.value.remedy).split()
+    with pytest.raises(EnvironmentFault) as caught:
+        check_fit(Path(), recipe, 1, RankMemory(PROCESS_BYTES))
+    assert "fits" not in str(caught.value.remedy)
 
 
 def test_mfu_by_both_published_counts_of_attention() -> None:
