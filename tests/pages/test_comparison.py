@@ -29,3 +29,10 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
     text = show(comparison(found), Screen(width=100), lang)
     assert "\x1b" not in text
     check_golden(f"comparison.{lang}.txt", text + "\n")
+
+
+def test_sentences_name_the_side_that_they_are_of() -> None:
+    a, b = series("a", [100.0]), series("b", [100.0])
+    text = show(comparison(compare(a, b), "C"), Screen(width=200))
+    assert "p_core of C is 1.000 times A's" in text
+    assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text

@@ -50,7 +50,7 @@ def test_a_report_is_compared_with_chosen_runs_else_with_published_rows(
     report: Call, tmp_path: Path
 ) -> None:
     assert report("bert", "-o", "page.html", "--against", "other")[0] == 0
-    assert "(own run)" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert report("bert", "-o", "page.html")[0] == 0
     made = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Nothing comparable; the nearest is A100" in made
@@ -67,7 +67,9 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
         (folder / "record.json").write_text(record.model_dump_json() if kept else "{")
     for day, found in (("03", 1), ("01", 0)):
         assert report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
-        assert (tmp_path / "page.html").read_text(encoding="utf-8").count("(own run)") == found
+        assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
+            "(own run, noisy)"
+        ) == found
 
 
 @pytest.mark.parametrize(

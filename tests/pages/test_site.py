@@ -113,8 +113,17 @@ def test_launches_are_one_row_with_mean_and_range(tmp_path):
     database = store(tmp_path / "runs", *made)
     writing.write_site(database, tmp_path / "site")
     page = read(tmp_path / "site" / "index.html")
-    assert {"113 samples/s ", "100 – 130, 3 launches"} <= set(page.texts)
+    assert {"113 samples/s ", "100 – 130 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
+
+
+@pytest.mark.parametrize(
+    ("grade", "launches", "tone"),
+    [("noisy", 1, "warn"), ("noisy", 5, "good"), ("do_not_quote", 1, "bad")],
+)
+def test_a_run_has_the_tone_of_its_page_in_the_list(grade, launches, tone):
+    one = {"status": "passed", "trust": grade, "trust_reasons": "trust_few_launches"}
+    assert lists._badge([one] * launches)[2] == tone
 
 
 def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
@@ -201,8 +210,8 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
     ]  # fmt: skip
     every = views.every(store(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.machines_page(every, Links("machines.html")))
-    assert page.texts.count("90.0 s · 100 samples/s") == 2
-    assert "100 samples/s" in page.texts
+    assert page.texts.count("90.0 s · 100 samples/s [not to be quoted]") == 2
+    assert "100 samples/s [not to be quoted]" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
     bars = Reader(lists.case_page(every, "a", Links("cases/a.html")))
     assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts

@@ -4,11 +4,13 @@ import pytest
 from rich.cells import cell_len
 
 from fakes import GOLDEN
+from trainmark.library.store.query import Listing
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html
+from trainmark.pages.results import listing_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import Screen, show_page
-from trainmark.record.record import Cause, Record
+from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import message
 
 
@@ -47,10 +49,30 @@ def test_the_end_of_a_run_answers_whether_that_is_good():
     other = record(run_id="other")
     (line,) = [x for x in first_lines([record()], [other]) if "comparable" in x]
     assert line == (
-        "Beside comparable results: p_train: × 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run)"
+        "p_train beside comparable results: × 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
     )
     many = [record(run_id=f"r{n}") for n in range(20)]
-    assert len(first_lines(many, [other])) <= 10  # and two paths
+    assert len(first_lines(many, [other])) <= 11  # and two paths
+    assert "p_train: geometric mean 457.2 samples/s, 457.2 – 457.2 (95%), 20 launches" in (
+        first_lines(many)
+    )
+
+
+def test_what_may_not_be_quoted_is_a_hint():
+    odd = record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
+    for own, others in (([record()], [odd]), ([odd], [record()])):
+        for lang, words in (("en", "Only as a hint: p_train"), ("zh", "仅供参考：p_train")):
+            assert any(x.startswith(words) for x in first_lines(own, others, lang))
+    (line,) = [x for x in first_lines([record()], [odd]) if "hint" in x]
+    assert line.endswith("(own run, do not quote)")
+
+
+def test_a_table_folds_at_blanks_where_they_are_enough():
+    listed = Listing(1, ["case", "device", "trust", "path"], [""] * 4, [[
+        "toy", "AMD EPYC 9V74 Processor", "do_not_quote", "runs/20261126T155330Z-toy-f3c135/r2",
+    ]])  # fmt: skip
+    text = listing_table(listed, "zh", screen=Screen(width=45))
+    assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 
 def test_what_is_said_of_charts_stands_where_charts_are():

@@ -37,7 +37,7 @@ EXAMPLES = {
   trainmark results rebuild                               the index anew from the records
 """,
 }
-_COLUMNS = "path,case,device,world,precision,status,trust,verification,p_core"
+_COLUMNS = "case,device,world,precision,status,trust,p_core,path"
 
 
 def report(
@@ -150,7 +150,7 @@ def results(
         say_json(display.listing_json(found, unread(index)))
     else:
         if found.rows:
-            typer.echo(display.listing_table(found))
+            typer.echo(display.listing_table(found, lang))
         else:
             say_remark(f"no run in {index.folder} meets the filters")
         for line in display.listing_remarks(found, unread(index), lang):

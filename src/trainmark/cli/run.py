@@ -23,7 +23,7 @@ EXAMPLES = {
     "run": """\
   trainmark run distilbert_sst2                      tiny recipe, generated data
   trainmark run distilbert_sst2 --nproc 2            two ranks
-  trainmark run distilbert_sst2 --repeat 5           five launches, median and interval
+  trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
   trainmark run plans/demo.yaml                      several runs; again: what is left

@@ -36,11 +36,13 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
     """
     tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
     tone = "warn" if found.verdict in UNTOLD else tone
-    said = replace(found.sentence, args=found.sentence.args | {"b": b})
+    said = replace(found.sentence, args=found.sentence.args | {"side": b})
     name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
     columns = (name, "A", b, unit, f"{b}/A", *rest)
     shown: list[Block] = [Paragraph(said, tone), table(columns, map(_row, found.figures))]
-    shown += [Paragraph(found.quality)] if found.quality else []
+    quality = found.quality
+    if quality:
+        shown.append(Paragraph(replace(quality, args=quality.args | {"side": b})))
     sides = (("A", found.a), (b, found.b))
     for name, side in sides:
         line = trust_line(side.trust, side.verification, name)

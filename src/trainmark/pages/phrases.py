@@ -13,11 +13,12 @@ from trainmark.record.messages import in_short
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmark.pages.document import Table
     from trainmark.record.record import Record, Trust, Verification
     from trainmark.record.shapes import HangGroup
+    from trainmark.record.stats import Launches
     from trainmark.spec import FigureSpec, Message
 
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
@@ -89,6 +90,12 @@ def counted(kind: str, n: int) -> Phrase:
     return t(f"count_of.{kind}", n=n) if n != 1 else t(f"count_one.{kind}")
 
 
+def ends(over: Launches, shown: Callable[[float], str]) -> Phrase:
+    """Return the 95% interval over launches, of few the range, and which of them it is."""
+    kind = "range" if over.is_range else "interval"
+    return t(f"ends.{kind}", low=shown(over.low), high=shown(over.high))
+
+
 def verdict(record: Record) -> Phrase:
     """Return the quality against the target as a sentence."""
     quality = record.quality
@@ -111,13 +118,6 @@ def label_text(label: str) -> Phrase:
         if key in TEXTS:
             return t("label.form", label=label, meaning=t(key))
     return label
-
-
-def status_tone(status: str) -> Tone:
-    """Return the tone of a status."""
-    if status == "passed":
-        return "good"
-    return "warn" if status in ("target_missed", "interrupted") else "bad"
 
 
 def trust_line(trust: Trust, word: Verification, side: Phrase = "") -> Phrase:

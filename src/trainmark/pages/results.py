@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.phrases import sentence, trust_line
 from trainmark.pages.terminal import Screen, show
-from trainmark.pages.texts import say
+from trainmark.pages.texts import say, term
 from trainmark.record.messages import render
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import trust_of, verification_of
@@ -29,23 +30,33 @@ if TYPE_CHECKING:
     UnreadFiles = Sequence[tuple[str, Message]]
 
 
+_SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, its launches
+
+
 def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
     unread = [{"file": path, "reason": asdict(reason)} for path, reason in failed]
     return {"total": found.total, "runs": found.documents(), "unread": unread}
 
 
-def listing_table(found: Listing, *, screen: Screen | None = None) -> str:
-    """Return a listing as a table; figures in a readable unit, ``/`` where there is none."""
+def listing_table(found: Listing, lang: str = "en", *, screen: Screen | None = None) -> str:
+    """Return a listing as a table; figures in a readable unit, ``/`` where there is none.
+
+    English headings are the keys, which filters take. Where a row is wider than the screen, a path
+    is what a shell finds it by in its folder: ``*fa3c1e/r0``.
+    """
     # Whatever reads a pipe reads lines: nothing is folded there.
     screen = screen or (Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000))
     heads, columns = [], []
     for at, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
         values = [row[at] for row in found.rows]
         texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
-        heads.append(f"{key} {scale}".strip())
+        named = key if lang == "en" else say(term("site", key), lang)
+        heads.append(f"{named} {scale}".strip())
         columns.append(texts)
-    return show([table(heads, zip(*columns, strict=True))], screen)
+    if any(len("   ".join(row)) > screen.width for row in zip(*columns, strict=True)):
+        columns = [[_SHORT.sub(r"*\1", x) for x in texts] for texts in columns]
+    return show([table(heads, zip(*columns, strict=True))], screen, lang)
 
 
 def _cell(value: Any) -> str:
@@ -140,8 +151,8 @@ def _said(outcome: Outcome) -> Iterator[str]:
         yield f"{outcome.state}: {outcome.reason}"
     if outcome.fallen:
         yield f"did not pass before: {', '.join(_fallen(outcome))}"
-    trust = trust_of(outcome.records)
-    if trust is not None:
+    if outcome.records:
+        trust = trust_of(outcome.records)
         yield say(trust_line(trust, verification_of(outcome.records)), "en")
     for record in outcome.records:
         result = record.figures.get("final_result")

@@ -17,6 +17,7 @@ from trainmark.pages.document import Facts, Tile, Tiles, table
 from trainmark.pages.phrases import (
     TONES,
     counted,
+    ends,
     has_cards,
     heads,
     num_parameters,
@@ -30,7 +31,7 @@ from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import Launches, over_launches
-from trainmark.record.trust import of_repeats, verification_of
+from trainmark.record.trust import of_repeats, trust_of, verification_of
 from trainmark.record.work import differing, each_once, work
 
 if TYPE_CHECKING:
@@ -178,18 +179,14 @@ def badge(records: Sequence[Record]) -> tuple[Phrase, Tone]:
     """Return passed, passed and not to be quoted, or failed; with its tone."""
     if not any(record.passed for record in records):
         return t("badge.failed"), "bad"
-    grade = _trust(records).grade
+    grade = trust_of(records).grade
     return t(f"badge.{'do_not_quote' if grade == 'do_not_quote' else 'passed'}"), TONES[grade]
-
-
-def _trust(records: Sequence[Record]) -> Trust:
-    return records[0].trust if len(records) == 1 else of_repeats(records)
 
 
 def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
     """Return the two gravest reasons to doubt the figures, and how many more there are."""
     told = ("trust_few_launches", "trust_not_passed")  # by the tiles, by the badge
-    found: list[Phrase] = [in_short(x) for x in _trust(records).reasons if x.code not in told]
+    found: list[Phrase] = [in_short(x) for x in trust_of(records).reasons if x.code not in told]
     more = [t("first.more", n=len(found) - _DOUBTS)] if len(found) > _DOUBTS else []
     return (*found[:_DOUBTS], *more)
 
@@ -248,7 +245,7 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
             continue
         note: Phrase = counted("launches", of.launches) if name == speed else ""
         if note and of.launches > 1:
-            note = (f"{cells.rounded(of.low)} – {cells.rounded(of.high)}", ", ", note)
+            note = join((ends(of, cells.rounded), note))
         value, unit = cells.rounded(of.mean), _unit(record, name)
         if name == "e2e_time":
             value, unit = cells.duration(of.mean), ""
@@ -275,7 +272,7 @@ def cause_facts(record: Record) -> Facts:
 def first_lines(
     records: Sequence[Record], against: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
-    """Return title with badge, the sentence, doubts, a row a launch, the ruler and the limit.
+    """Return title with badge, the sentence, doubts, a row a launch, mean, ruler, limit.
 
     Of a run that failed, its cause and what to try in place of the last two.
     """
@@ -293,6 +290,15 @@ def first_lines(
             lines.append((launch, row if one.passed else t(f"status.{one.status}")))
     if len(told) < len(records):
         lines.append(t("head.left_out", n=len(records) - len(told)))
+    name, passed = speed_name(record), [one for one in records if one.passed]
+    if len(passed) > 1 and (mean := over(passed, name)):
+        value = (cells.number(mean.mean), " ", _unit(record, name))
+        said = (
+            (t("head.mean"), " ", value),
+            ends(mean, cells.number),
+            counted("launches", mean.launches),
+        )
+        lines.append(join((name, join(said)), "colon"))
     failed = next((one for one in records if one.cause is not None), None)
     if failed is not None:
         lines += [join(pair, "colon") for pair in cause_facts(failed).items]

@@ -134,7 +134,7 @@ def show_page(page: Document, screen: Screen | None = None, lang: str = "en") ->
 
 
 def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
-    """Return a table whose cells fold rather than lose characters."""
+    """Return a table whose cells fold rather than lose characters, at blanks where they can."""
     names = [cells.clean(say(head, lang)) for head in block.headers]
     columns = [
         [cells.clean(say(cell, lang)) for cell in column]
@@ -152,10 +152,18 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         padding=(0, 1) if roomy else (0, 0),
         show_header=any(names),
     )
-    for head, column in zip(names, columns, strict=True):
+    words = [
+        max(cell_len(word) for cell in (head, *column) for word in cell.split() or [""])
+        for head, column in zip(names, columns, strict=True)
+    ]
+    fits = not roomy and sum(words) + len(words) - 1 <= screen.width
+    while fits and sum(widths) + len(widths) - 1 > screen.width:
+        widest = max(range(len(widths)), key=lambda at: (widths[at] > words[at], widths[at]))
+        widths[widest] -= 1
+    for head, column, width in zip(names, columns, widths, strict=True):
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
-        drawn.add_column(Text(head), overflow="fold", justify=side)
+        drawn.add_column(Text(head), overflow="fold", justify=side, width=width if fits else None)
     for row in zip(*columns, strict=True):
         drawn.add_row(*map(Text, row))
     return drawn

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmark.pages.cells import NOTHING
 from trainmark.record.messages import MESSAGES, render
 from trainmark.spec import Message, Text
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LANGUAGES = ("en", "zh")
-NOTHING = "/"  # the founding pages' mark for "not measured"
 Phrase = object
 
 

@@ -91,10 +91,8 @@ def of_repeats(records: Sequence[Record]) -> Trust:
     return graded(reasons)
 
 
-def trust_of(records: Sequence[Record]) -> Trust | None:
-    """Return the trust in one launch or in several of the same work; None without any."""
-    if not records:
-        return None
+def trust_of(records: Sequence[Record]) -> Trust:
+    """Return the trust in one launch or in several of the same work."""
     return records[0].trust if len(records) == 1 else of_repeats(records)
 
 

@@ -189,7 +189,7 @@ def _compared(
     a, b = ([value for value in side if value is not None] for side in known)
     value, low, high = ratio(a, b, paired=paired) if a and b else (None, None, None)
     moved = None if paired or low is None else trend(a) or trend(b) or trend(a, b)
-    args = {"b": "B", "figure": name, "ratio": value, "low": low, "high": high,
+    args = {"side": "B", "figure": name, "ratio": value, "low": low, "high": high,
             "threshold": threshold, "launches": min(len(a), len(b)),
             "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
     verdict = _verdict(low, high, spec, threshold)
@@ -229,7 +229,13 @@ def _quality(a: Side, b: Side) -> tuple[Verdict, Message | None]:
     """Return whether B misses a target that A reaches, judged by most launches of each."""
     if not a.judged or not b.judged:
         return "no_difference", None
-    args = {"a": a.reached, "of_a": a.judged, "b": b.reached, "of_b": b.judged}
+    args: dict[str, Any] = {
+        "side": "B",
+        "a": a.reached,
+        "of_a": a.judged,
+        "b": b.reached,
+        "of_b": b.judged,
+    }
     if 2 * a.reached > a.judged and 2 * b.reached < b.judged:
         return "target_missed", message("compare_target_missed", **args)
     if a.reached == a.judged and b.reached < b.judged:

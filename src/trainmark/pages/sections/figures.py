@@ -16,8 +16,9 @@ from trainmark.record.trust import trust_of, verification_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.pages.document import Tone
     from trainmark.record.record import Record
-    from trainmark.record.run.telemetry import Use
+    from trainmark.record.run.telemetry import IntervalName, Use
 
 _COLOURS = {"evaluate": "evaluation", "compile": "compute", "warmup": "compute", "train": "compute"}
 _EVALUATIONS = 5  # rows of the page; the record has all
@@ -113,15 +114,15 @@ def telemetry(record: Record) -> list[Block]:
     found = record.telemetry
     if found is None:
         return []
-    over = "train" if "train" in found.intervals_s else "run"
+    over: IntervalName = "train" if "train" in found.intervals_s else "run"
     uses: list[tuple[Phrase, Use | None]] = [
-        *((", ".join(map(str, x.ranks)), x.over.get(over)) for x in found.devices),  # type: ignore[call-overload]
-        (t("use.host"), found.hosts[0].get(over)),  # type: ignore[call-overload]
+        *((", ".join(map(str, x.ranks)), x.over.get(over)) for x in found.devices),
+        (t("use.host"), found.hosts[0].get(over)),
     ]
     rows = [_row(name, use) for name, use in uses if use is not None and use.readings]
     if not rows:
         return []
-    start_s, end_s = found.intervals_s[over]  # type: ignore[index]
+    start_s, end_s = found.intervals_s[over]
     every = known(None if found.interval_s is None else f"{found.interval_s:g}")
     said = t(
         "telemetry.caption",
@@ -147,12 +148,12 @@ def _row(name: Phrase, use: Use) -> list[Phrase]:
 
 def doubts(records: Sequence[Record]) -> Section:
     """Return how far figures can be trusted: reasons, findings, notes, the limits."""
-    record, trust = records[0], trust_of(records)
-    assert trust is not None
-    blocks: list[Block] = [Paragraph(trust_line(trust, verification_of(records)))]
-    for kind, tone in (("finding", "warn"), ("note", "plain")):
+    record, line = records[0], trust_line(trust_of(records), verification_of(records))
+    blocks: list[Block] = [Paragraph(line)]
+    tones: dict[str, Tone] = {"finding": "warn", "note": "plain"}
+    for kind, tone in tones.items():
         found = {str(x): x for one in records for x in getattr(one, f"{kind}s")}
         for one in found.values():
             line = join((t(f"terminal.{kind}"), sentence(record, one)), "colon")
-            blocks.append(Paragraph(line, tone))  # type: ignore[arg-type]
+            blocks.append(Paragraph(line, tone))
     return folded("trust", *blocks, rules_table(record))

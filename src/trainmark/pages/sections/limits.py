@@ -1,6 +1,7 @@
 """What limits a training, how it stands beside comparable results, and how its ranks differ.
 
-Owns the rules: each tells how much of the training time it costs, and advises only what follows.
+Owns the rules: each tells what it costs of the training time, where that is known, and advises
+only what follows.
 Comparable is the same work, on any device: own launches, and rows that others published.
 """
 
@@ -12,33 +13,37 @@ from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, Tone, table
 from trainmark.pages.phrases import configuration, devices, has_cards, heads, speed_name
-from trainmark.pages.texts import Phrase, join, t
+from trainmark.pages.texts import Phrase, join, t, term
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.record import Record
-from trainmark.record.run.findings import BUSY_SHARE
+from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE
+from trainmark.record.run.usage import THROTTLED_SHARE
 from trainmark.record.stats import over_launches
-from trainmark.record.trust import refuted
+from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmark.record.run.telemetry import IntervalName
     from trainmark.record.stats import Launches
     from trainmark.record.work import Result
 
 _LEAST_SHARE = 0.005  # of the training time; less is told with the rest
 _GOOD_USE, _ROOMY = 0.4, 0.5  # of the matmul rate; of the memory
-_ALIKE = 0.02  # of a step
 _DEVICES = "device_products"  # other devices are what a comparison is for
 _MOST = 3  # comparable results that are drawn
 _LONGEST = 60  # characters of a printed configuration, of a difference
 
 
 class Limit(NamedTuple):
-    """A rule that holds: the share of the time that it costs, the sentence, the arithmetic."""
+    """A rule that holds: the share of the time that it costs, the sentence, the arithmetic.
+
+    ``cost``: None where nobody knows.
+    """
 
     rule: str
-    cost: float
+    cost: float | None
     said: Phrase
     arithmetic: str
 
@@ -88,9 +93,9 @@ def rules_table(record: Record) -> Table | None:
 
 
 def limits(record: Record) -> list[Limit]:
-    """Return what the rules find in a run, the costliest first."""
+    """Return what the rules find in a run, the costliest first, those of unknown cost last."""
     found = [one for one in (rule(record) for rule in _RULES) if one is not None]
-    return sorted(found, key=lambda one: -one.cost)
+    return sorted(found, key=lambda one: -(one.cost or 0.0))
 
 
 def _spent_on(name: str, least: float) -> Callable[[Record], Limit | None]:
@@ -108,11 +113,11 @@ def _spent_on(name: str, least: float) -> Callable[[Record], Limit | None]:
     return rule
 
 
-def _throttled(record: Record, interval: str) -> dict[int, float]:
+def _throttled(record: Record, interval: IntervalName) -> dict[int, float]:
     """Return the share of an interval with clocks lowered beyond set limits, by first rank."""
     found: dict[int, float] = {}
     for device in record.telemetry.devices if record.telemetry else ():
-        use = device.over.get(interval)  # type: ignore[call-overload]
+        use = device.over.get(interval)
         lowered = (use.throttled or {}) if use else {}
         share = max((x for why, x in lowered.items() if why not in SET_LIMITS), default=0.0)
         if device.ranks and share > 0:
@@ -124,7 +129,9 @@ def _clocks(record: Record) -> Limit | None:
     found = _throttled(record, "measured")
     share, rank = max(((x, rank) for rank, x in found.items()), default=(0.0, 0))
     said = t("advice.clocks", rank=rank, share=f"{share:.0%}")
-    return Limit("clocks", share, said, f"{share:.1%} ≥ 5%") if share >= 0.05 else None
+    if share <= THROTTLED_SHARE:
+        return None
+    return Limit("clocks", share, said, f"{share:.1%} > {THROTTLED_SHARE:.0%}")
 
 
 def _slowest(record: Record) -> tuple[int, float] | None:
@@ -136,21 +143,23 @@ def _slowest(record: Record) -> tuple[int, float] | None:
     if len(times) < 2:
         return None
     share = times[-1][0] / times[(len(times) - 1) // 2][0] - 1
-    return (times[-1][1], share) if share >= _ALIKE else None
+    return (times[-1][1], share) if share > SLOW_SHARE else None
 
 
 def _rank(record: Record) -> Limit | None:
-    rank, over = _slowest(record) or (0, 0.0)
+    found = _slowest(record)
+    if found is None:
+        return None
+    rank, over = found
     lost, said = over / (1 + over), t("advice.rank", rank=rank, share=f"{over:.0%}")
-    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}") \
-        if over >= 0.05 else None  # fmt: skip
+    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}")
 
 
 def _other_work(record: Record) -> Limit | None:
     """Return that other programs used the cores that a run computed on or read with."""
     share: float = record.environment.get("others_cpu_share") or 0.0
     said = t("advice.other_work", share=f"{share:.0%}")
-    return Limit("other_work", share, said, f"{share:.1%} of the cores") \
+    return Limit("other_work", None, said, f"{share:.1%} of the cores") \
         if share > BUSY_SHARE else None  # fmt: skip
 
 
@@ -163,7 +172,7 @@ def _batch(record: Record) -> Limit | None:
         return None
     said = t("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / total:.0%}")
     shown = f"{cells.memory(used, total)} < {_ROOMY:.0%}"
-    return Limit("batch", 0.05, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown}")
+    return Limit("batch", None, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown}")
 
 
 _RULES: tuple[Callable[[Record], Limit | None], ...] = (
@@ -207,24 +216,40 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
         told = [(value.mean, one) for one in same if (value := over(one, figure))]
         if ours and told:
             best = sorted(told, key=lambda x: -x[0])[:_MOST]
-            return _bars(figure, own[0].figures[figure].unit, ours.mean, best)
+            return _bars(figure, own, ours.mean, best)
     keys, nearest = min(unlike, key=lambda one: len(one[0]))
-    differs = sorted((f"{name} {a} / {b}" for name, (a, b) in keys.items()), key=len)[:2]
-    why = join(one[:_LONGEST] for one in differs) if keys else t("against.silent")
+    differs = sorted(keys.items(), key=lambda one: len(str(one)))[:2]
+    why = join((_differs(*one) for one in differs), "semicolon") if keys else t("against.silent")
     return Paragraph(t("against.none", name=_named(nearest[0]), why=why), "muted")
 
 
+def _differs(name: str, both: tuple[object, object]) -> Phrase:
+    """Return in what work differs, with both values, in plain words."""
+    a, b = (term("origin", str(one)[:_LONGEST]) for one in both)
+    return t("against.differs", what=term("work", name), a=a, b=b)
+
+
 def _bars(
-    figure: str, unit: str, ours: float, told: Sequence[tuple[float, Sequence[Result]]]
+    figure: str,
+    own: Sequence[Record],
+    ours: float,
+    told: Sequence[tuple[float, Sequence[Result]]],
 ) -> Bars:
-    end = max(ours, told[0][0])
+    end, unit, grades = (
+        max(ours, told[0][0]),
+        own[0].figures[figure].unit,
+        {str(trust_of(own).grade)},
+    )
     items = [Bar(t("against.this"), 0.0, ours / end, "own", "", f"{cells.number(ours)} {unit}")]
     for value, results in told:
-        kind = "published" if isinstance(results[0], Row) else "history"
+        runs = [one for one in results if isinstance(one, Record)]
+        kind = trust_of(runs).grade if runs else "published"
+        grades.add(kind)
         label = t(f"against.{kind}", name=_named(results[0]))
         hover = f"{cells.number(value)} {unit}; {', '.join(map(name_of, results))}"
         items.append(Bar(label, 0.0, value / end, "other", f"× {ours / value:#.3g}", hover))
-    return Bars(t("against.title", figure=figure), tuple(items))
+    hint = [t("against.hint")] if "do_not_quote" in grades else []
+    return Bars(join((*hint, t("against.title", figure=figure)), "colon"), tuple(items))
 
 
 def ruler_line(records: Sequence[Record], against: Sequence[Result]) -> Phrase:
@@ -273,12 +298,12 @@ def strip(record: Record) -> Strip | None:
         said.append(t("strip.hottest", rank=hot[0], celsius=f"{hot[1]:.0f}"))
     nodes: dict[int, list[tuple[Tone, Phrase]]] = {}
     for one in record.ranks:
-        tone: Tone = "bad" if slow and one.rank == slow[0] else "plain"
-        tone = "warn" if one.rank in lowered or not one.finished else tone
+        tone: Tone = "warn" if one.rank in lowered or not one.finished else "plain"
+        tone = "bad" if slow and one.rank == slow[0] else tone
         step = "/" if one.step_ns is None else f"{one.step_ns / 1e6:.4g} ms"
         hover = f"rank {one.rank}, {short_device(record)}: {step}"
         nodes.setdefault(one.rank // record.plan.nproc, []).append((tone, hover))
-    told = join(said, "semicolon") if said else t("strip.alike")
+    told = join(said, "semicolon") if said else t("strip.alike", share=f"{SLOW_SHARE:.0%}")
     return Strip(t("strip.title"), tuple(map(tuple, nodes.values())), told)
 
 

@@ -1,6 +1,6 @@
 """Pages about many runs: the list, a page a case, and one over all machines.
 
-A run is all its launches: one row, with the mean over those that passed and their range. A speed
+A run is all its launches: one row, with the mean over those that passed and its interval. A speed
 is the figure that a run's page has first: tokens of a device where a case counts tokens.
 """
 
@@ -13,12 +13,12 @@ from trainmark.judge.comparison.history import change_points
 from trainmark.pages import cells
 from trainmark.pages.charts import spec
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
-from trainmark.pages.phrases import TONES, heads, status_tone
+from trainmark.pages.phrases import TONES, counted, ends, heads
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page
-from trainmark.pages.texts import Link, Phrase, t
+from trainmark.pages.texts import Link, Phrase, join, t
 from trainmark.record.figures import FIGURES
-from trainmark.record.stats import over_launches
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ _REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
 _LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
 KEYS = (
     "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
-    "status", "trust", "verification", "suite_commit", "work", "comparable",
+    "status", "trust", "trust_reasons", "verification", "suite_commit", "work", "comparable",
     "final_result_unit", "quality_value", "quality_metric", "quality_reached", "e2e_time",
     "power", "MFU", "p_train", "token/p/s",
 )  # fmt: skip
@@ -68,14 +68,21 @@ def _when(one: Launch) -> str:
     return str(one["started_utc"])[:16].replace("T", " ")
 
 
+def _grade(run: Run) -> str:
+    """Return the worst trust among launches; that each is one alone counts where they are few."""
+    alone = "trust_few_launches" if len(run) >= INTERVAL_MIN_LAUNCHES else None
+    found = {"usable" if alone and x["trust_reasons"] == alone else x["trust"] for x in run}
+    return next(x for x in reversed(TONES) if x in found)
+
+
 def _badge(run: Run) -> tuple[str, Phrase, str]:
     """Return what became of a run: a word, a text, a tone."""
     first = next((one for one in run if one["status"] != "passed"), run[0])
     if first["status"] != "passed":
-        return first["status"], t(f"status.{first['status']}"), status_tone(first["status"])
-    if any(one["trust"] == "do_not_quote" for one in run):
-        return "do_not_quote", t("badge.do_not_quote"), "warn"
-    return "passed", t("badge.passed"), "good"
+        return first["status"], t(f"status.{first['status']}"), "bad"
+    grade = _grade(run)
+    word = grade if grade == "do_not_quote" else "passed"
+    return word, t(f"badge.{word}"), TONES[grade]
 
 
 def _row(run: Run, links: Links) -> dict[str, Any]:
@@ -86,8 +93,7 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     many: Phrase = ""
     if len(values) > 1:
-        low, high = cells.rounded(min(values)), cells.rounded(max(values))
-        many = t("site.of_launches", low=low, high=high, n=len(values))
+        many = join((ends(over_launches(values), cells.rounded), counted("launches", len(values))))
     texts: dict[str, Phrase] = {
         "started_utc": _when(one),
         "speed": (cells.rounded(speed), " ", _unit(one)) if speed else None,
@@ -168,14 +174,11 @@ def _speeds(works: dict[str, Run], links: Links) -> Block:
     rows: list[list[Phrase]] = []
     for of in works.values():
         first, over = of[0], over_launches([one[_speed_key(one)] for one in of])
-        ends: Phrase = f"{cells.number(over.low)} – {cells.number(over.high)}"
-        ends = t("site.range", ends=ends) if over.is_range else ends
-        worst = next(x for x in reversed(TONES) if x in {one["trust"] for one in of})
         rows.append([
             first["device"], first["world"], first["precision"], first["recipe"], len(of),
-            cells.number(over.mean), ends if len(of) > 1 else cells.NOTHING,
+            cells.number(over.mean), ends(over, cells.number) if len(of) > 1 else cells.NOTHING,
             cells.percent(_mean(of, "MFU")), cells.quality(_mean(of, "quality_value")),
-            t(f"trust.{worst}"), Link(_when(first), links.run(first["run_id"])),
+            t(f"trust.{_grade(of)}"), Link(_when(first), links.run(first["run_id"])),
         ])  # fmt: skip
     unit = _unit(next(iter(works.values()))[0])
     names = ("device", "world", "precision", "recipe", "launches", "speed_unit", "interval", "MFU",
@@ -212,7 +215,9 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
     for of in works.values():  # the fastest first
         one, time = of[0], _mean([x for x in of if x["quality_reached"]], "e2e_time")
         took = "" if time is None else f"{cells.duration(time)} · "
-        shown = (took, cells.rounded(_speed(of) or 0.0), " ", _unit(one))
+        shown: Phrase = (took, cells.rounded(_speed(of) or 0.0), " ", _unit(one))
+        if (grade := _grade(of)) != "usable":
+            shown = (shown, " [", t(f"trust.{grade}"), "]")
         row = found.setdefault((one["device"], one["world"]), {})
         row.setdefault(one["case"], Link(shown, links.run(one["run_id"])))
     rows = ((*machine, *(row.get(name) for name in names)) for machine, row in found.items())

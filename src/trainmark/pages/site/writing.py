@@ -79,7 +79,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         _write(folder / path, text, served=served)
         paths.add(path)
     there = {folder / (f"{path}.gz" if served else path) for path in paths}
-    for kind in ("runs", "cases", "zh/runs", "zh/cases"):
+    for kind in (Links(x, lang).file for x in ("runs", "cases") for lang in LANGUAGES):
         for file in (folder / kind).glob("*"):
             if file not in there:
                 file.unlink()

@@ -40,7 +40,7 @@ _FEW_ROWS, _LEAST_DISTINCT = 8, 0.9  # real data hold some rows twice
 _FLOPS_TOLERANCE = 0.2
 _ALWAYS_READ_AHEAD = 2
 # Of the ranks' median step, and of the rate of the other devices of one product.
-_SLOW = 0.05
+SLOW_SHARE = 0.05
 _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decides
 _GIB = 2**30
 
@@ -161,7 +161,7 @@ def _slow_devices(record: Record) -> Iterator[Message]:
     for product, known in rates.items():
         usual = median_high(known.values())
         for number, rate in known.items():
-            if rate < (1 - _SLOW) * usual:
+            if rate < (1 - SLOW_SHARE) * usual:
                 yield message(
                     "slow_device", rank=number, device=product, tflops=rate / 1e12,
                     others_tflops=usual / 1e12, share=1 - rate / usual,
@@ -183,7 +183,7 @@ def _slow_ranks(record: Record) -> Iterator[Message]:
     step_s = median_low(steps_s.values()) or 1e-9
     for code, taken in (("slow_rank", steps_s), ("slow_data", waits_s)):
         usual_s = median_low(taken.values())
-        slow = [rank for rank in taken if taken[rank] - usual_s > _SLOW * step_s]
+        slow = [rank for rank in taken if taken[rank] - usual_s > SLOW_SHARE * step_s]
         if slow:
             rank = max(slow, key=taken.__getitem__)
             yield message(

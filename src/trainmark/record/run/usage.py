@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainmark.record.run.telemetry import IntervalName, Telemetry, Use
 
-_THROTTLED = 0.01  # of the measured time; less is one reading of many
+THROTTLED_SHARE = 0.01  # of the measured time; less is one reading of many
 
 
 def compute(
@@ -130,7 +130,7 @@ def throttled(telemetry: Telemetry | None) -> Iterator[Message]:
     for device in telemetry.devices if telemetry else ():
         shares = device.over["measured"].throttled if "measured" in device.over else None
         counted = {x: share for x, share in (shares or {}).items() if x not in SET_LIMITS}
-        if max(counted.values(), default=0.0) > _THROTTLED:
+        if max(counted.values(), default=0.0) > THROTTLED_SHARE:
             found.append((max(counted.values()), device.ranks[0], counted))
     if telemetry and found:
         share, rank, reasons = max(found, key=lambda item: item[0])
