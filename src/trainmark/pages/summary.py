@@ -290,15 +290,12 @@ def first_lines(
             lines.append((launch, row if one.passed else t(f"status.{one.status}")))
     if len(told) < len(records):
         lines.append(t("head.left_out", n=len(records) - len(told)))
-    name, passed = speed_name(record), [one for one in records if one.passed]
-    if len(passed) > 1 and (mean := over(passed, name)):
-        value = (cells.number(mean.mean), " ", _unit(record, name))
-        said = (
-            (t("head.mean"), " ", value),
-            ends(mean, cells.number),
-            counted("launches", mean.launches),
-        )
-        lines.append(join((name, join(said)), "colon"))
+    name = speed_name(record)
+    mean = over([one for one in records if one.passed], name)
+    if mean and mean.launches > 1:
+        value = (t("head.mean"), " ", cells.number(mean.mean), " ", _unit(record, name))
+        said = join((value, ends(mean, cells.number), counted("launches", mean.launches)))
+        lines.append(join((name, said), "colon"))
     failed = next((one for one in records if one.cause is not None), None)
     if failed is not None:
         lines += [join(pair, "colon") for pair in cause_facts(failed).items]

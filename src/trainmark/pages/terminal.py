@@ -140,11 +140,16 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         [cells.clean(say(cell, lang)) for cell in column]
         for column in zip(*block.rows, strict=True)
     ] or [[] for _ in names]
-    widths = [
-        max(cell_len(line) for cell in (head, *column) for line in cell.split("\n"))
-        for head, column in zip(names, columns, strict=True)
+    sizes = [
+        [max(map(cell_len, [*parts, ""])) for parts in (text.split("\n"), text.split())]
+        for text in ("\n".join(pair) for pair in zip(names, map("\n".join, columns), strict=True))
     ]
-    roomy = sum(widths) + 3 * (len(widths) - 1) <= screen.width
+    roomy = sum(line for line, _ in sizes) + 3 * (len(sizes) - 1) <= screen.width
+    # The widest give way down to their longest word; where that is not enough, words are split.
+    tries = ([max(word, min(line, most)) for line, word in sizes]
+             for most in range(screen.width, 0, -1))  # fmt: skip
+    fits = (x for x in tries if sum(x) + len(x) - 1 <= screen.width)
+    widths: Sequence[int | None] = next(fits, [None] * len(sizes))
     drawn = RichTable(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -152,18 +157,10 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         padding=(0, 1) if roomy else (0, 0),
         show_header=any(names),
     )
-    words = [
-        max(cell_len(word) for cell in (head, *column) for word in cell.split() or [""])
-        for head, column in zip(names, columns, strict=True)
-    ]
-    fits = not roomy and sum(words) + len(words) - 1 <= screen.width
-    while fits and sum(widths) + len(widths) - 1 > screen.width:
-        widest = max(range(len(widths)), key=lambda at: (widths[at] > words[at], widths[at]))
-        widths[widest] -= 1
     for head, column, width in zip(names, columns, widths, strict=True):
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
-        drawn.add_column(Text(head), overflow="fold", justify=side, width=width if fits else None)
+        drawn.add_column(Text(head), overflow="fold", justify=side, width=width)
     for row in zip(*columns, strict=True):
         drawn.add_row(*map(Text, row))
     return drawn

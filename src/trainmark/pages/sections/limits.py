@@ -129,9 +129,8 @@ def _clocks(record: Record) -> Limit | None:
     found = _throttled(record, "measured")
     share, rank = max(((x, rank) for rank, x in found.items()), default=(0.0, 0))
     said = t("advice.clocks", rank=rank, share=f"{share:.0%}")
-    if share <= THROTTLED_SHARE:
-        return None
-    return Limit("clocks", share, said, f"{share:.1%} > {THROTTLED_SHARE:.0%}")
+    return Limit("clocks", share, said, f"{share:.1%} > {THROTTLED_SHARE:.0%}") \
+        if share > THROTTLED_SHARE else None  # fmt: skip
 
 
 def _slowest(record: Record) -> tuple[int, float] | None:
@@ -147,12 +146,10 @@ def _slowest(record: Record) -> tuple[int, float] | None:
 
 
 def _rank(record: Record) -> Limit | None:
-    found = _slowest(record)
-    if found is None:
-        return None
-    rank, over = found
+    rank, over = _slowest(record) or (0, 0.0)
     lost, said = over / (1 + over), t("advice.rank", rank=rank, share=f"{over:.0%}")
-    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}")
+    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}") \
+        if over else None  # fmt: skip
 
 
 def _other_work(record: Record) -> Limit | None:
@@ -230,16 +227,11 @@ def _differs(name: str, both: tuple[object, object]) -> Phrase:
 
 
 def _bars(
-    figure: str,
-    own: Sequence[Record],
-    ours: float,
+    figure: str, own: Sequence[Record], ours: float,
     told: Sequence[tuple[float, Sequence[Result]]],
-) -> Bars:
-    end, unit, grades = (
-        max(ours, told[0][0]),
-        own[0].figures[figure].unit,
-        {str(trust_of(own).grade)},
-    )
+) -> Bars:  # fmt: skip
+    end, unit = max(ours, told[0][0]), own[0].figures[figure].unit
+    grades = {str(trust_of(own).grade)}
     items = [Bar(t("against.this"), 0.0, ours / end, "own", "", f"{cells.number(ours)} {unit}")]
     for value, results in told:
         runs = [one for one in results if isinstance(one, Record)]
