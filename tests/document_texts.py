@@ -1,7 +1,8 @@
-"""What blocks of a page say in a language, for tests."""
+"""What blocks of a page say in a language, and what is in a page of HTML, for tests."""
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 from trainmark.pages.charts import drawing
@@ -43,3 +44,38 @@ def facts(blocks: Iterable[Any], lang: str = "en") -> dict[str, str]:
     """Return the facts that lists among blocks have, by name."""
     pairs = (item for block in blocks if isinstance(block, Facts) for item in block.items)
     return {say(name, lang): say(value, lang) for name, value in pairs}
+
+
+class Reader(HTMLParser):
+    """Collects elements, attributes and text of a page; fails where elements are not nested."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.attributes += attrs
+        if tag not in {"meta", "br", "hr", "img", "link", "input"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def seen(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+    def of(self, tag: str, key: str) -> list[Any]:
+        return [given[key] for found, given in self.elements if found == tag and key in given]
+
+    def values(self, *names: str) -> list[Any]:
+        return [value for name, value in self.attributes if name in names]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fake_nvml import FakeCard, put_cards
 from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.check import doctor
 from trainmark.check.doctor import CHECKS, SLOW, examine, subject_of
-from trainmark.devices.accelerator import TorchBuild
-from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.cpu import Cpu
-from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan.choosing import choose
 from trainmark.plan.request import RunRequest
@@ -195,34 +191,6 @@ def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, b
     assert len(conditions) == found
     assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
     assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """Let torch be built for CUDA, and NVIDIA's library tell these cards."""
-
-    def have(*cards, **more):
-        build = TorchBuild("2.13.0+cu130", cuda="13.0")
-        monkeypatch.setattr(nvidia, "torch_build", lambda: build)
-        put_cards(monkeypatch, *cards, **more)
-
-    return have
-
-
-def test_faults_of_nvidia_s_cards_come_through(tmp_path, cuda):
-    checks = [doctor.device, doctor.driver, doctor.occupants, doctor.device_state]
-    cuda(FakeCard(), FakeCard(uuid="GPU-2"))
-    sound = examine(machine(tmp_path, vendor=Nvidia()), checks)
-    assert sound.exit_code == 0
-    capped = FakeCard(uuid="GPU-2", limit_mw=300_000, persistent=False, computing={4242: 1 << 30})
-    cuda(FakeCard(), capped, names={4242: "/usr/bin/python3"})
-    faulty = examine(machine(tmp_path, vendor=Nvidia()), checks).checks
-    found = {one.code: one for one in faulty if one.severity != "fine"}
-    assert {code: one.severity for code, one in found.items()} == {
-        "occupants": "spoils", "power_limit": "spoils", "persistence": "spoils",
-    }  # fmt: skip
-    assert "python3 (process 4242)" in found["occupants"].what
-    assert "card 1" in found["power_limit"].what
 
 
 @pytest.fixture

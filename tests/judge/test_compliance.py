@@ -8,7 +8,6 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark import __version__, cases
-from trainmark.cli.app import main
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import check
 from trainmark.plan import overrides, reference
@@ -142,30 +141,21 @@ def test_a_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
     assert fault.value.where == f"{name}/rules.toml"
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["trainmark", *words])
-    with pytest.raises(SystemExit) as ending:
-        main()
-    return int(ending.value.code or 0)
-
-
 def test_the_command_ends_by_the_division_that_is_claimed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
-    folder = str(tmp_path / "result")
+    folder = tmp_path / "result"
     for number in range(1, 6):
         place = tmp_path / "result" / f"r{number}"
         place.mkdir(parents=True)
         (place / "record.json").write_text(planned().model_dump_json(), encoding="utf-8")
-    assert command(monkeypatch, "audit", "--rules", folder) == 1  # no evidence
-    faults = [x for x in capsys.readouterr().out.splitlines() if "FAULT" in x]
-    assert len(faults) == 1
-    assert "evidence_absent" in faults[0]
+    code, out, _ = cli("audit", "--rules", folder)
+    (fault,) = [x for x in out.splitlines() if "FAULT" in x]
+    assert (code, "evidence_absent" in fault) == (1, True)
     monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
-    assert command(monkeypatch, "audit", "--rules", folder) == 0
-    assert "closed: compliant" in capsys.readouterr().out
-    command(monkeypatch, "audit", "--rules", folder, "--lang", "zh")
-    assert "ok " not in capsys.readouterr().out
-    assert command(monkeypatch, "audit", "--rules", folder + "/r1") == 1
-    assert "at least 5 launches; there are 1" in capsys.readouterr().out
-    assert command(monkeypatch, "audit", "--rules", folder + "/none") == 2
+    code, out, _ = cli("audit", "--rules", folder)
+    assert (code, "closed: compliant" in out) == (0, True)
+    assert "ok " not in cli("audit", "--rules", folder, "--lang", "zh")[1]
+    code, out, _ = cli("audit", "--rules", folder / "r1")
+    assert (code, "at least 5 launches; there are 1" in out) == (1, True)
+    assert cli("audit", "--rules", folder / "none")[0] == 2

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
-from trainmark.cli.app import main
 from trainmark.library import bundle
+from trainmark.library.importers import files
 from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
@@ -35,13 +35,12 @@ def packed(run_dir: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trainmark_ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Return a function that calls the program and returns its exit code."""
+def imported(tmp_path: Path) -> Callable[..., files.Imported]:
+    """Return a function that writes a file and imports it."""
 
-    def ends(*words: str) -> int:
-        monkeypatch.setattr("sys.argv", ["trainmark", *words])
-        with pytest.raises(SystemExit) as ending:
-            main()
-        return int(ending.value.code or 0)
+    def read(content: str | bytes, name: str = "rank0.out.log") -> files.Imported:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return files.read([path])
 
-    return ends
+    return read

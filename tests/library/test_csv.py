@@ -5,20 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fakes import GOLDEN
-from trainmark.library.importers import files
 from trainmark.pages.exports import to_csv
 from trainmark.record.record import Record
 from trainmark.record.work import printed_work
-
-
-@pytest.fixture
-def imported(tmp_path):
-    def read(text, name):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return files.read([path])
-
-    return read
 
 
 def test_our_csv_gives_back_the_figures_of_its_records(imported):

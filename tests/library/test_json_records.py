@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from trainmark.library.importers import files
 from trainmark.record.index_record import IndexRecord
 
 INDEX = {
@@ -14,15 +13,6 @@ INDEX = {
     "direction_id": 1, "run_mode": "sp", "index": 1, "gpu_num": 1, "FINAL_RESULT": 9000,
     "JOB_FAIL_FLAG": 0, "UNIT": "tokens/s",
 }  # fmt: skip
-
-
-@pytest.fixture
-def imported(tmp_path):
-    def read(text, name="file.json"):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        return files.read([tmp_path / name])
-
-    return read
 
 
 def test_a_record_is_a_row_of_its_line(imported):
@@ -40,7 +30,7 @@ def test_a_record_is_a_row_of_its_line(imported):
 
 def test_a_failed_job_has_no_figure(imported):
     failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
-    (row,) = imported(IndexRecord(**failed).to_json()).rows
+    (row,) = imported(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
     assert {name: found.value for name, found in row.figures.items()} == {
         "final_result": None, "final_loss": 2.5,
@@ -61,4 +51,4 @@ def test_a_failed_job_has_no_figure(imported):
     ],
 )
 def test_what_cannot_be_read_is_listed(imported, text, codes):
-    assert [entry.reason.code for entry in imported(text).unread] == codes
+    assert [entry.reason.code for entry in imported(text, "file.json").unread] == codes

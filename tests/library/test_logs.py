@@ -7,8 +7,6 @@ import json
 
 import pytest
 
-from trainmark.library.importers import files
-
 
 def perflog(event, time_ms=0, value=None, rank=0, **fields):
     metadata = {"file": "run.py", "lineno": 1, "time_ms": time_ms, "rank": rank}
@@ -35,16 +33,6 @@ TOTALS = {
     "training_sequences_per_second": 1700.0, "final_acc": 0.915, "converged": True,
     "num_trained_samples": 640, "final_loss": 0.25,
 }  # fmt: skip
-
-
-@pytest.fixture
-def imported(tmp_path):
-    def read(text, name="rank0.out.log"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return files.read([path])
-
-    return read
 
 
 def values(row):

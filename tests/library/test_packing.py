@@ -7,7 +7,7 @@ import json
 import socket
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -175,26 +175,24 @@ def test_a_bundle_is_written_whole_or_not_at_all(
 
 
 def test_a_run_without_its_evidence_is_not_bundled(
-    run_dir: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
     for entry in reduce.evidence(run_dir):
         (run_dir / entry.name).unlink()
     with pytest.raises(bundle.BundleError, match="evidence is not there"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
-    assert trainmark_ends("bundle", str(run_dir), "-o", str(tmp_path / "x.trainmark.zip")) == 2
-    assert "evidence is not there" in capsys.readouterr().err
+    code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
+    assert (code, "evidence is not there" in err) == (2, True)
 
 
 def test_a_record_that_its_evidence_contradicts_is_not_bundled(
-    run_dir: Path, tmp_path: Path, trainmark_ends: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
     document = json.loads((run_dir / "record.json").read_text())
     document["figures"]["p_train"]["value"] *= 2
     (run_dir / "record.json").write_text(json.dumps(document))
-    assert trainmark_ends("bundle", str(run_dir), "-o", str(tmp_path / "x.trainmark.zip")) == 2
-    said = capsys.readouterr().err
-    assert "contradicted by its evidence" in said
-    assert "trainmark verify" in said
+    code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
+    assert (code, "contradicted by its evidence" in err, "trainmark verify" in err) == (
+        2, True, True,
+    )  # fmt: skip
     assert not (tmp_path / "x.trainmark.zip").exists()

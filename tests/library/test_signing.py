@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -89,24 +89,22 @@ def test_a_signature_of_another_manifest_or_of_nothing_is_wrong(
 
 @needs_ssh
 def test_the_program_signs_and_verifies(
-    run_dir: Path, signers: Path, trainmark_ends: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    run_dir: Path, signers: Path, cli: Callable[..., Any]
+) -> None:
     path = str(signers.with_name("x.trainmark.zip"))
     private = str(signers.with_name("lab@example.org"))
-    assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", private) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{path}\n"
-    assert "signed" in printed.err
-    words = ("--allowed-signers", str(signers), "--signer", "lab@example.org", "--json")
-    assert trainmark_ends("verify", path, *words) == 0
-    (document,) = json.loads(capsys.readouterr().out)
+    code, out, err = cli("bundle", run_dir, "-o", path, "--sign", private)
+    assert (code, out, "signed" in err) == (0, f"{path}\n", True)
+    words = ("--allowed-signers", signers, "--signer", "lab@example.org", "--json")
+    code, out, _ = cli("verify", path, *words)
+    (document,) = json.loads(out)
+    assert code == 0
     assert {check["name"]: check["state"] for check in document["checks"]} == {
         "archive": "held", "signature": "held", "record": "held", "audit": "held", "trust": "noted",
     }  # fmt: skip
-    assert trainmark_ends("verify", path, "--signer", "lab@example.org") == 2
-    assert trainmark_ends("bundle", str(run_dir), "-o", path, "--sign", "/none") == 2
-    assert "cannot sign" in capsys.readouterr().err
+    assert cli("verify", path, "--signer", "lab@example.org")[0] == 2
+    code, _, err = cli("bundle", run_dir, "-o", path, "--sign", "/none")
+    assert (code, "cannot sign" in err) == (2, True)
     assert judged(signers.with_name("x.trainmark.zip"), signers)[0] == 0  # as it was
 
 

@@ -19,7 +19,6 @@ from trainmark.pages.document import Chart, Table
 from trainmark.pages.texts import say
 from trainmark.record import reduce
 from trainmark.record.record import Record
-from trainmark.record.series import MOST_LINES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,13 +123,6 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     assert say(heat.description, "en") == (
         "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
     )
-
-
-def test_many_devices_are_a_band(tmp_path: Path) -> None:
-    found = charts(steps.over_time(sampled(tmp_path, world=MOST_LINES + 1)))
-    heat = drawn(found["time-device-temperature"])
-    lines = {(x["of"], x["s"]): x["v"] for x in data(heat)["lines"]}
-    assert [lines[name, 0.03] for name in ("lowest", "median", "highest")] == [40.0, 44.0, 48.0]
 
 
 def test_ranks_stand_in_a_table_the_slowest_first() -> None:

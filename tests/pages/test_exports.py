@@ -9,18 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from comparison_records import golden as record
 from exported_runs import write_two_ranks
-from fakes import GOLDEN, check_golden
+from fakes import check_golden
 from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.exports import table, to_csv, write_parquet
 from trainmark.pages.exports.forms import to_index, to_json, to_text
 from trainmark.pages.exports.tensorboard import write_tensorboard
 from trainmark.record.record import FigureEntry, Record
-
-
-def record(**changes):
-    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    return Record.model_validate_json(text).model_copy(update=changes)
 
 
 @pytest.fixture

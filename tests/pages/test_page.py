@@ -9,10 +9,10 @@ import re
 import shlex
 from base64 import b64encode
 from hashlib import sha256
-from html.parser import HTMLParser
 
 import pytest
 
+from document_texts import Reader
 from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
@@ -32,7 +32,6 @@ from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 HOSTILE = '<script>alert("x")</script>|a\nb\x1b[31m`c`**d**'
-VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 def read(name="distilbert"):
@@ -82,31 +81,6 @@ def failed(**changes):
     )  # fmt: skip
 
 
-class Checker(HTMLParser):
-    """Collect tags, attributes and text; insist that tags close in order."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.open, self.seen, self.attributes, self.words = [], [], [], []
-        self.feed(source)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    def of(self, *names):
-        return [value for name, value in self.attributes if name in names]
-
-
 def undrawn(made):
     """Return a page without its pictures, whose drawing follows from versions of libraries."""
     return re.sub(r"<svg .*?</svg>", "<svg/>", made, flags=re.DOTALL)
@@ -145,7 +119,7 @@ def visible(made, lang="en"):
     """Return the words and the figures of what is open on a page."""
     body = body_html(made, lang)
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
-    words = Checker(f"{body}</header>").words
+    words = Reader(f"{body}</header>").texts
     text = " ".join(word for word in words if word.strip())
     found = re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)
     return text.split(), found
@@ -342,11 +316,11 @@ def hostile():
 
 def test_hostile_strings_stay_text_in_html():
     made = page.html_page([hostile()])
-    found = Checker(made)
+    found = Reader(made)
     assert found.seen.count("script") == 1
     assert not {"img"} & set(found.seen)
     assert not {"\x1b", "\u2028", "\r"} & set(made)
-    assert any('<script>alert("x")</script>|a b' in text for text in found.words)
+    assert any('<script>alert("x")</script>|a b' in text for text in found.texts)
 
 
 def test_hostile_strings_stay_cells_in_markdown():
@@ -365,19 +339,19 @@ def test_hostile_strings_stay_cells_in_markdown():
 
 def test_html_is_one_file_in_both_languages_that_loads_nothing():
     made = page.html_page([failed(), planned(case="other")], "zh")
-    found = Checker(made)
+    found = Reader(made)
     assert not {"link", "img", "iframe", "object", "form"} & set(found.seen)
-    assert found.of("src", "srcset", "action") == []
+    assert found.values("src", "srcset", "action") == []
     style = made[made.index("<style>") : made.index("</style>")]
     assert "url(" not in style
     assert ":root:has(#lang-zh:checked) .in-en" in style.replace(", ", " ")
     (program,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
     digest = b64encode(sha256(program.encode()).digest()).decode()
-    (policy,) = [value for value in found.of("content") if "default-src" in value]
+    (policy,) = [value for value in found.values("content") if "default-src" in value]
     assert f"script-src 'sha256-{digest}';" in policy
-    ids = found.of("id")
+    ids = found.values("id")
     assert len(ids) == len(set(ids))
-    assert {link[1:] for link in found.of("href")} <= set(ids)
+    assert {link[1:] for link in found.values("href")} <= set(ids)
     checked = [place for place, pair in enumerate(found.attributes) if pair == ("checked", None)]
     assert [found.attributes[place - 1] for place in checked] == [
         ("value", "zh"),
@@ -421,7 +395,7 @@ def test_several_launches_share_a_page_with_their_median():
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
     assert "- Training speed: 478 samples/s 457 – 500 (range), 2 launches\n" in text
-    ids = Checker(html(*launches)).of("id")
+    ids = Reader(html(*launches)).values("id")
     assert len(ids) == len(set(ids))
 
 
@@ -447,7 +421,7 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
 def test_a_run_that_broke_off_is_on_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     for one in page.documents([record(), broken]):
-        Checker(body_html(one, "en", live=True))
+        Reader(body_html(one, "en", live=True))
 
 
 def test_no_record_and_no_language_are_refused():

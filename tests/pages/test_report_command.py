@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fakes import GOLDEN
-from trainmark.cli.app import main
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Call = Callable[..., tuple[int, str]]
+    Call = Callable[..., tuple[int, str, str]]
 
 BERT = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
 TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
-def report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Call:
-    """Write three runs; return a function that calls the verb and returns its exit code."""
+def report(tmp_path: Path, cli: Call) -> Call:
+    """Write three runs; return a function that calls the verb."""
     other = BERT.model_copy(
         update={"run_id": "other", "environment": BERT.environment | {"kernel": "9.9 other"}}
     )
     for name, record in (("bert", BERT), ("other", other), ("toy", TOY)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["trainmark", "report", *words])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as ending:
-            code = ending.code or 0
-        return code, capsys.readouterr().err
-
-    return call
+    return partial(cli, "report")
 
 
 def test_a_report_is_compared_with_chosen_runs_else_with_published_rows(
@@ -84,5 +70,5 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
 def test_what_cannot_be_compared_is_refused(
     report: Call, tmp_path: Path, words: list[str], told: str
 ) -> None:
-    code, err = report("bert", *words)
+    code, _, err = report("bert", *words)
     assert (code, told in err, (tmp_path / "x.html").exists()) == (2, True, False)

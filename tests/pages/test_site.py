@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from document_texts import Reader
 from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
@@ -18,30 +18,6 @@ from trainmark.pages.site import Links, lists, name, views, writing
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
 FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x", "args": {}}}}
-
-
-class Reader(HTMLParser):
-    """Collects elements, their attributes, and text; fails where they are not nested."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.elements, self.open, self.texts = [], [], []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "link", "input", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    def of(self, tag, key):
-        return [given[key] for found, given in self.elements if found == tag and key in given]
 
 
 def store(folder, *documents):

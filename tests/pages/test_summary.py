@@ -4,19 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from comparison_records import golden as record
 from document_texts import heads, rows
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.summary import remarks, summary, summary_table
 from trainmark.pages.texts import say
-from trainmark.record.record import Record
 from trainmark.record.work import groups
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def record(**changes):
-    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    return Record.model_validate_json(text).model_copy(update=changes)
 
 
 def launch(number, p_core, **changes):

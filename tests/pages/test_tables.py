@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import trainmark
+from comparison_records import golden as record
 from document_texts import heads, rows
 from trainmark import cases
 from trainmark.errors import RecordError
@@ -14,14 +14,13 @@ from trainmark.pages.sections import performance as tables
 from trainmark.pages.texts import say
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
-from trainmark.record.record import Record
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GIB = 1024**3
 SPEED = ["precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core"]
 # The cells of the founding pages' tables: configuration, device, world, then the columns.
 FOUNDING = {
-    "distilbert": (
+    "distilbert_sst2": (
         [*SPEED, "acc", "mem"],
         [
             ("A100单机8卡（1x8）", "1x8", "fp32", "/", "361", "1764.0", "1861.9", "1942.6",
@@ -34,7 +33,7 @@ FOUNDING = {
              "0.911", "32.9/40.0"),
         ],
     ),
-    "glm": (
+    "glm_superglue": (
         [*SPEED, "acc", "mem"],
         [
             ("BI-V100单机8卡（1x8）", "1x8", "fp32", "bs=8, lr=1e-05", "", "", "", "", "0.806",
@@ -45,7 +44,7 @@ FOUNDING = {
              "28.3/32.0"),
         ],
     ),
-    "llama2": (
+    "llama2_7b_lora": (
         ["fix_hp", "token/p/s", "loss", "mem", "acc(MMLU)", "MFU"],
         [
             ("A100单机单卡（1x1）", "1x1", "/", "2788", "1.64", "37.3/40", "0.38", "/"),
@@ -53,7 +52,7 @@ FOUNDING = {
              "32.0/40", "0.43", "36.1%"),
         ],
     ),
-    "dlrm": (
+    "dlrm_criteo": (
         [*SPEED, "auc", "mem"],
         [
             ("A100单机单卡(1x1)", "1x1", "amp", "/", "1152", "7292588", "7466400", "8493416",
@@ -73,46 +72,14 @@ FOUNDING = {
 }  # fmt: skip
 
 
-def toml(columns, rows):
-    quoted = [f'"{name}"' for name in columns]
-    text = f"columns = [{', '.join(quoted)}]\n"
-    text += '[[source]]\nid = "page"\nevidence = "C"\ntext = {en = "p", zh = "p"}\n'
-    for named, world, *printed in rows:
-        cells = ", ".join(f'"{cell}"' for cell in printed)
-        text += (
-            f'[[reference]]\nsource = "page"\nconfiguration = "{named}"\n'
-            f'device = "A100"\nworld = "{world}"\nprecision = "fp32"\ncells = [{cells}]\n'
-        )
-    return text
-
-
-def record(**changes):
-    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    return Record.model_validate_json(text).model_copy(update=changes)
-
-
-@pytest.mark.parametrize("page", FOUNDING)
-def test_a_founding_page_equals_our_table_cell_by_cell(page, tmp_path):
-    columns, printed = FOUNDING[page]
-    path = tmp_path / "reference.toml"
-    path.write_text(toml(columns, printed), encoding="utf-8")
-    table = tables.reference_table(reference.read(path))
+@pytest.mark.parametrize("case", FOUNDING)
+def test_a_founding_page_equals_our_table_cell_by_cell(case):
+    columns, printed = FOUNDING[case]
+    table = tables.reference_table(reference.of_case(case))
     assert heads(table, "zh") == ["配置", *columns]
     assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
     # None of the published cells needs escaping: what Markdown shows is what was printed.
     assert all(markdown(cell) == cell for row in rows(table, "zh") for cell in row)
-
-
-def test_the_shipped_references_are_the_founding_page():
-    package = Path(trainmark.__file__).parent
-    for case, page in (("distilbert_sst2", "distilbert"), ("glm_superglue", "glm")):
-        columns, printed = FOUNDING[page]
-        table = tables.reference_table(reference.read(package / "cases" / case / "reference.toml"))
-        assert heads(table, "zh") == ["配置", *columns]
-        assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
-    assert [row[0] for row in rows(table)] == [
-        "BI-V100 1 node x 8 (1x8)", "BI-V100 1 node x 1 (1x1)", "BI-V100 2 nodes x 8 (2x8)",
-    ]  # fmt: skip
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
@@ -138,7 +105,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
     )  # fmt: skip
     (row,) = rows(tables.performance_table([made]), "zh")
-    printed = FOUNDING["distilbert"][1][1]
+    printed = FOUNDING["distilbert_sst2"][1][1]
     assert row == (printed[0], *printed[2:])
     (row,) = rows(tables.performance_table([made]))
     assert row[0] == "A100 1 node x 8 (1x8)"
@@ -166,7 +133,7 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 def test_a_fine_tuning_page_is_another_column_set():
     made = record()
-    named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2"][0]})
+    named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2_7b_lora"][0]})
     told = made.plan.about.model_copy(update={"references": named})
     made = record(plan=made.plan.model_copy(update={"about": told}))
     table = tables.performance_table([made])
@@ -181,8 +148,8 @@ def test_the_references_choose_the_column_set():
         return reference.References(columns=columns)
 
     assert tables.columns(named()) == tables.PERFORMANCE
-    assert tables.columns(named(*FOUNDING["llama2"][0])) == FINE_TUNING
-    assert tables.columns(named(*FOUNDING["dlrm"][0])) == tables.PERFORMANCE
+    assert tables.columns(named(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
+    assert tables.columns(named(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
     with pytest.raises(RecordError, match="acc, p_hole"):
         tables.columns(named("acc", "p_hole"))
 

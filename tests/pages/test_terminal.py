@@ -3,6 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
+from comparison_records import golden as record
 from fakes import GOLDEN
 from trainmark.library.store.query import Listing
 from trainmark.pages.page import document
@@ -12,11 +13,6 @@ from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import Screen, show_page
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import message
-
-
-def record(**changes):
-    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    return Record.model_validate_json(text).model_copy(update=changes)
 
 
 def hostile():

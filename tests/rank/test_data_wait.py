@@ -216,23 +216,3 @@ def test_each_step_s_wait_is_what_a_queue_of_that_depth_gives(  # noqa: PLR0917
     for window in windows:
         for step_ns, wait_ns in zip(window["step_ns"], window["wait_ns"], strict=True):
             assert 0 <= wait_ns <= step_ns
-
-
-@pytest.mark.parametrize(
-    ("kind", "depth", "waits"),
-    [
-        # Batches take 100 to read; a step computes for 60.
-        (Host, 0, [100, 100, 100, 100]),
-        (Host, 1, [100, 40, 40, 40]),
-        (Host, 2, [100, 40, 40, 40]),
-        (Card, 0, [100, 100, 40, 40]),  # the second step is the first of a window
-        (Card, 2, [100, 40, 40, 40]),
-    ],
-)
-def test_a_reader_slower_than_the_step_costs_the_difference(
-    kind: type[Host], depth: int, waits: list[int]
-) -> None:
-    device = kind(FakeClock(START_NS))
-    steps = [Micro(fetch_ns=100, work_ns=60) for _ in waits]
-    windows = windows_of(device, [steps], depth, window_steps=9)
-    assert [wait_ns for window in windows for wait_ns in window["wait_ns"]] == waits

@@ -182,15 +182,6 @@ def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
     assert stages.take_ns(device) == {}
 
 
-def test_an_exposed_loader_costs_exactly_its_exposed_part(async_device: AsyncDevice) -> None:
-    loop, events = make_loop(async_device, [[Micro(fetch_ns=130, work_ns=100)] * 6])
-    loop.run()
-    (train,) = [item for item in events.named("window") if item["phase"] == "train"][:1]
-    assert train["wait_ns"] == [130, 30, 30]
-    assert train["step_ns"] == [230, 130, 130]
-    assert train["end_ns"] - train["start_ns"] == sum(train["step_ns"])
-
-
 def test_accumulation_on_an_async_device_adds_each_exposed_fetch(
     async_device: AsyncDevice,
 ) -> None:
@@ -232,59 +223,30 @@ def test_nothing_is_written_read_or_synchronised_inside_a_window(
 
 
 @pytest.mark.parametrize(
-    ("every", "epochs", "max_steps", "evaluated_after"),
+    ("cadence", "max_steps", "evaluated_after"),
     [
-        (1, 3, None, [2, 4, 6]),
-        (2, 3, None, [4, 6]),  # the last epoch is always evaluated
-        (5, 3, None, [6]),
-        (1, 3, 3, [2, 3]),  # out of steps inside an epoch
-        (None, 3, None, []),
+        ({"eval_every_epochs": 1}, None, [5, 10, 15]),
+        ({"eval_every_epochs": 2}, None, [10, 15]),  # the last epoch is always evaluated
+        ({"eval_every_epochs": 1}, 7, [5, 7]),  # out of steps inside an epoch
+        ({}, None, []),
+        ({"eval_every_samples": 16}, None, [4, 8, 12, 15]),  # four a step; the end once more
+        ({"eval_every_samples": 16, "eval_from_sample": 4}, None, [1, 5, 9, 13, 15]),
+        # Due at 1, 11, 21, 31, 41, 51.
+        ({"eval_every_samples": 10, "eval_from_sample": 1}, None, [1, 3, 6, 8, 11, 13, 15]),
+        ({"eval_every_samples": 16}, 8, [4, 8]),  # the last step was just evaluated
+        ({"eval_every_samples": 1}, 3, [1, 2, 3]),  # every step
+        ({"eval_every_samples": 100}, None, [15]),  # never due: the end alone
     ],
 )
 def test_evaluation_cadence(
     sync_device: SyncDevice,
-    every: int | None,
-    epochs: int,
+    cadence: dict[str, int],
     max_steps: int | None,
     evaluated_after: list[int],
 ) -> None:
+    epochs = [[Micro(samples=4)] * 5] * 3
     loop, events = make_loop(
-        sync_device,
-        [[Micro()] * 2] * epochs,
-        qualities=[0.5] * 3,
-        eval_every_epochs=every,
-        max_steps=max_steps,
-    )
-    loop.run()
-    assert [item["step"] for item in events.named("evaluate")] == evaluated_after
-
-
-@pytest.mark.parametrize(
-    ("every", "first", "max_steps", "evaluated_after"),
-    [
-        (16, None, None, [4, 8, 10]),  # each 16 samples, four a step; the end once more
-        (16, 4, None, [1, 5, 9, 10]),  # from sample 4
-        (10, 1, None, [1, 3, 6, 8, 10]),  # due at 1, 11, 21, 31, the last just after 40
-        (16, None, 8, [4, 8]),  # the last step was just evaluated
-        (40, None, None, [10]),
-        (1, None, 3, [1, 2, 3]),  # every step
-        (100, None, None, [10]),  # never due: the end alone
-    ],
-)
-def test_evaluation_cadence_by_samples(
-    sync_device: SyncDevice,
-    every: int,
-    first: int | None,
-    max_steps: int | None,
-    evaluated_after: list[int],
-) -> None:
-    loop, events = make_loop(
-        sync_device,
-        [[Micro(samples=4)] * 5] * 2,
-        qualities=[0.5] * 9,
-        eval_every_samples=every,
-        eval_from_sample=first,
-        max_steps=max_steps,
+        sync_device, epochs, qualities=[0.5] * 9, max_steps=max_steps, **cadence
     )
     outcome = loop.run()
     assert [item["step"] for item in events.named("evaluate")] == evaluated_after

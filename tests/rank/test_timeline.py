@@ -209,21 +209,15 @@ def figures_of(
     return compute(measured(timeline, precision="bf16", warmup_steps=3, **more))
 
 
-def test_every_null_has_a_reason_and_no_value_has_one(tmp_path: Path) -> None:
-    nothing = figures_of(tmp_path, [])
-    for figure in nothing.values():
-        assert figure.value is None
-        assert figure.reason
-    for figure in figures_of(tmp_path, uneven_ranks()).values():
-        assert (figure.value is None) == (figure.reason is not None)
-
-
-def test_the_same_names_whatever_is_known(tmp_path: Path) -> None:
-    known = set(figures_of(tmp_path, uneven_ranks()))
+def test_the_same_names_whatever_is_known_and_a_reason_for_every_null(tmp_path: Path) -> None:
+    whole = uneven_ranks()
+    known = set(figures_of(tmp_path, whole))
     assert known < set(FIGURES)
-    assert set(figures_of(tmp_path, [])) == known
-    assert set(figures_of(tmp_path, uneven_ranks(flops=None))) == known
-    assert set(figures_of(tmp_path, [rank[:5] for rank in uneven_ranks()])) == known
+    for ranks in ([], whole, uneven_ranks(flops=None), [rank[:5] for rank in whole]):
+        found = figures_of(tmp_path, ranks)
+        assert set(found) == known
+        assert all((one.value is None) == (one.reason is not None) for one in found.values())
+    assert all(one.value is None for one in figures_of(tmp_path, []).values())
 
 
 def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:

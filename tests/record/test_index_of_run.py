@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from fakes import GOLDEN, event, launch_event, span, window, write_run
-from trainmark.launch import run_dir as launching
+from fakes import GOLDEN
 from trainmark.pages.exports.forms import to_index
-from trainmark.plan.plan import Plan
-from trainmark.rank.events import EventWriter
 from trainmark.record.index_record import index_records
 from trainmark.record.record import Record
-from trainmark.spec import Mission
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-S = 1_000_000_000
 SPEED = (
     '{"log_file": "20261121T081500Z-distilbert_sst2-5eed01/events.rank0.jsonl", '
     '"model_name": "nlp_distilbert_mp_bs96_tf32_2", "mission_name": "文本分类", '
@@ -58,26 +50,3 @@ def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None
     assert (speed.FINAL_RESULT, speed.JOB_FAIL_FLAG, speed.LOSS_RESULT) == (0, 1, None)
     assert (memory.FINAL_RESULT, memory.JOB_FAIL_FLAG) == (0, 1)
     assert (speed.UNIT, memory.UNIT) == ("samples/s", "MiB")
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    """Return a run that was cut off after 2 of its steps, of a toy case with a mission."""
-    ticks = window(S, 2 * S, step_ns=[S // 2] * 2, samples=[64, 64])
-    started = event("start", S, pid=4711)
-    folder = write_run(tmp_path / "run", [launch_event()], [started, span("init", S, S), ticks])
-    save_plan(folder, Mission("nlp", "toy", "语言模型", 1))
-    return folder
-
-
-def save_plan(folder: Path, mission: Mission) -> None:
-    """Save the plan of a toy case with a mission."""
-    made = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    about = made.about.model_copy(update={"mission": mission})
-    made.model_copy(update={"about": about}).save(folder)
-
-
-def finish(run_dir: Path, reason: str) -> Record:
-    events = EventWriter(run_dir / "events.launcher.jsonl", lambda: 3 * S)
-    events.emit("stop", reason=reason)
-    return launching.finish(run_dir, events)

@@ -23,14 +23,6 @@ GOOD = {
 }
 
 
-def test_a_record_is_one_line_with_the_keys_in_their_order():
-    assert IndexRecord(**GOOD).to_json() == (
-        '{"log_file": "logs/train.log", "model_name": "nlp_gpt_sp_bs8_fp32_1", '
-        '"mission_name": "语义表示", "direction_id": 1, "run_mode": "sp", "index": 1, '
-        '"gpu_num": 1, "FINAL_RESULT": 9000.125, "JOB_FAIL_FLAG": 0, "UNIT": "tokens/s"}'
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "kept"),
     [(0.0005003, 0.0005), (0.00050049, 0.0005), (0.0123456, 0.0123), (0.09996, 0.1),

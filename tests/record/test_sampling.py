@@ -33,10 +33,6 @@ def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> R
     return reduce.reduce(sampled_run(tmp_path / "run", samples))
 
 
-def codes(found: Record) -> list[str]:
-    return [note.code for note in found.notes]
-
-
 def test_the_record_of_a_sampled_run_is_golden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from comparison_records import golden as record
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
 from trainmark.record import reduce, trust
 from trainmark.record.record import FigureEntry, Record
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.record.record import Trust
-
-
-def record(**changes: Any) -> Record:
-    text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    return Record.model_validate_json(text).model_copy(update=changes)
 
 
 def launch(**changes: Any) -> tuple[str, list[str]]:
