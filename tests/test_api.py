@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ import pytest
 import trainmark
 from fakes import GOLDEN
 from trainmark import api
-from trainmark.errors import RecordError, UsageError
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch import local
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, stop_signals_noted
 from trainmark.pages.exports import to_csv
+from trainmark.pages.page import write_pages
 from trainmark.plan.request import RunFields, RunRequest
 from trainmark.record.record import Record
 
@@ -148,6 +150,17 @@ def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(
     assert made == TOY
     assert [str(one).partition(":")[0] for one in said] == ["page.html was not drawn"]
     assert (tmp_path / "page.en.md").exists()
+
+
+def test_a_page_for_which_the_disk_has_no_room_is_not_left_cut_off(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**15, limit[1]))  # above the pages in Markdown
+    try:
+        with pytest.raises(EnvironmentFault, match=r"page\.html was not drawn: OSError"):
+            write_pages([TOY], tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
 def test_the_typed_fields_of_run_are_those_of_a_request() -> None:

@@ -170,6 +170,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
         (("ranks", 0, "phases", "train", "samples"), 833, "figures.p_whole"),
         (("ranks", 0, "phases", "train", "wait_ns"), 10**9, "figures.p_core"),
         (("trust", "grade"), "usable", "trust.grade"),
+        (("plan", "data", "train_samples"), 100, "counts.samples"),
     ],
 )
 def test_a_record_that_contradicts_itself_is_refuted_without_its_events(

@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices import cores
 from trainmark.rank.events import EventWriter, rank_file
@@ -23,9 +23,11 @@ from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.plan.plan import Plan
     from trainmark.protocols import Job, JobContext
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.watch import StepWatch
+    from trainmark.train.checkpoints import Checkpoints
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
@@ -106,10 +108,34 @@ def _precision_flags(torch_type: str) -> dict[str, Any]:
     }
 
 
-def run_rank(  # noqa: PLR0915 - the order of a rank's work
-    rank: Rank, run_dir: Path, number: int, local_rank: int
-) -> None:
+class _Ready(NamedTuple):
+    """A rank whose job is built."""
+
+    plan: Plan
+    context: JobContext
+    job: Job
+    checkpoints: Checkpoints
+    barrier: Callable[[], None]
+
+
+def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
     """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
+    ready = _prepare(rank, run_dir, number, local_rank)
+    parameters, watch = _measure(rank, ready)
+    if hasattr(ready.job, "save"):
+        with rank.span("checkpoint"):
+            ready.job.save(run_dir / ARTIFACTS_DIR)
+            ready.barrier()
+    _report(rank, ready, parameters, watch)
+    with rank.span("finish"):
+        if ready.plan.world_size > 1:
+            import torch
+
+            torch.distributed.destroy_process_group()
+
+
+def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
+    """Open the device, join the other ranks, build data and model, and emit the facts."""
     with rank.span("init"):
         import torch
 
@@ -117,13 +143,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
         from trainmark.protocols import JobContext
         from trainmark.rank.agreement import memory_that_fits, refuse_other_packages
-        from trainmark.rank.loop import MeasuredLoop, Schedule
-        from trainmark.rank.parameters import ParameterCheck
-        from trainmark.rank.watch import StepWatch
         from trainmark.train.checkpoints import Checkpoints
-        from trainmark.train.parallel import counting
-        from trainmark.train.parameters import GradientWatch, TensorDigest
-        from trainmark.train.read_ahead import batches_of
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
@@ -167,6 +187,20 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
         samples_per_epoch=getattr(job, "samples_per_epoch", None),
         collective=vendor.collective_library() if distributed else None,
     )
+    return _Ready(plan, context, job, checkpoints, barrier)
+
+
+def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
+    """Run the measured loop; return what watched its parameters and its first step."""
+    from trainmark.rank.loop import MeasuredLoop, Schedule
+    from trainmark.rank.parameters import ParameterCheck
+    from trainmark.rank.watch import StepWatch
+    from trainmark.train.parallel import counting
+    from trainmark.train.parameters import GradientWatch, TensorDigest
+    from trainmark.train.read_ahead import batches_of
+
+    plan, context, job, checkpoints, barrier = ready
+    recipe, device = context.recipe, context.device
     with rank.span("check"):
         trained = job.trained_parameters()
         watch = GradientWatch(trained, looks=_GRADIENT_LOOKS)
@@ -181,7 +215,7 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
     MeasuredLoop(
         job=job,
         batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches, rows=rank.rows),
-        schedule=Schedule.of(recipe, case.target(recipe), done=checkpoints.begin.steps),
+        schedule=Schedule.of(recipe, plan.target, done=checkpoints.begin.steps),
         begin=checkpoints.begin,
         save=checkpoints.save,
         device=device,
@@ -196,23 +230,15 @@ def run_rank(  # noqa: PLR0915 - the order of a rank's work
     ).run()
     checkpoints.close()
     watch.close()
-    if hasattr(job, "save"):
-        with rank.span("checkpoint"):
-            job.save(run_dir / ARTIFACTS_DIR)
-            barrier()
-    _report(rank, job, parameters, context, watch_step)
-    with rank.span("finish"):
-        if distributed:
-            torch.distributed.destroy_process_group()
+    return parameters, watch_step
 
 
-def _report(
-    rank: Rank, job: Job, parameters: ParameterCheck, context: JobContext, watch: StepWatch,
-) -> None:  # fmt: skip
+def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWatch) -> None:
     """Emit the facts of the job, of its parameters and of the compiler after training."""
     from trainmark.train.parallel import compiler_facts
 
-    device, now = context.device, _precision_flags(context.device.torch_type)
+    job, device, recipe = ready.job, ready.context.device, ready.context.recipe
+    now = _precision_flags(device.torch_type)
     with rank.span("finish"):
         facts = dict(job.facts())
     with rank.span("check"):  # last, so that a change by any later call is detected
@@ -222,7 +248,7 @@ def _report(
         rank.events.emit(
             "result",
             job=facts,
-            compiler=compiler_facts(context.recipe),
+            compiler=compiler_facts(recipe),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             rows=rank.rows,
@@ -231,7 +257,7 @@ def _report(
                 for name, was in rank.precision.items()
                 if now[name] != was
             ]
-            + watch.changed(rank.precision, context.recipe.precision),
+            + watch.changed(rank.precision, recipe.precision),
             flops_counted=sum(watch.flops.values()) or None,
         )
 

@@ -1,7 +1,7 @@
 """What a launcher is: it turns a plan into a command, and follows the job that this starts.
 
-``command`` is a pure function of plan and cluster, so that it can be printed, pasted and tested;
-running it is separate. An engine that users have (Slurm, Kubernetes, Ray) schedules, queues and
+``command`` follows from plan and cluster, so that it can be printed, pasted and tested; running it
+is separate. An engine that users have (Slurm, Kubernetes, Ray) schedules, queues and
 ends jobs; a launcher of ours only speaks with it. On every node the command starts
 ``trainmark.launch.node``. Each launcher knows one engine, and none knows another.
 """
