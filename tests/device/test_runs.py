@@ -61,17 +61,15 @@ def test_a_killed_rank(faulty, fifo):
     faulty_runs.rank_killed(faulty, fifo, rank=0)
 
 
-def test_a_loss_that_becomes_nan(faulty):
-    faulty_runs.loss_becomes_nan(faulty)
-
-
-def test_a_training_that_diverges(faulty):
-    faulty_runs.diverged(faulty)
-
-
-def test_a_hang(faulty):
-    faulty_runs.hang(faulty, ranks=1, timeout_s=45)
-
-
-def test_a_device_whose_memory_is_full(faulty):
-    faulty_runs.out_of_memory(faulty)
+@pytest.mark.parametrize(
+    ("fault", "options"),
+    [
+        (faulty_runs.loss_becomes_nan, {}),
+        (faulty_runs.diverged, {}),
+        (faulty_runs.hang, {"ranks": 1, "timeout_s": 45}),
+        (faulty_runs.out_of_memory, {}),
+    ],
+    ids=["loss_becomes_nan", "diverged", "hang", "out_of_memory"],
+)
+def test_a_fault_is_named(faulty, fault, options):
+    fault(faulty, **options)

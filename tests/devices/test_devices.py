@@ -11,7 +11,7 @@ import torch
 
 from trainmark import devices
 from trainmark.devices.accelerator import Accelerator
-from trainmark.devices.rates import best_matmul_rate, matmul
+from trainmark.devices.rates import best_matmul_rate
 from trainmark.devices.vendors import cpu
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.recipe import Recipe
@@ -149,9 +149,3 @@ def test_what_cannot_be_opened_is_refused_with_torchs_words() -> None:
     with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
         Accelerator(3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
     assert caught.value.where == "--device ascend"
-
-
-def test_a_product_of_fp8_is_what_its_rounded_factors_give(sync_device: SyncDevice) -> None:
-    work = matmul(sync_device, "fp8", (64, 96, 32))
-    work.run()
-    assert work.fault() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -146,8 +147,10 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     assert {"source", "date", "evidence"} <= set(peak)
 
 
-@pytest.mark.parametrize("shape", [(64, 64, 64), (2500, 40, 33), (1, 5, 1)])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "shape"),
+    [*product(("fp32", "bf16"), [(64, 64, 64), (2500, 40, 33), (1, 5, 1)]), ("fp8", (64, 96, 32))],
+)
 def test_a_matmul_is_checked(
     precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
 ) -> None:
