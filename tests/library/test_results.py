@@ -44,7 +44,7 @@ def test_a_folder_of_runs_is_listed_the_newest_first(cli, runs):
     assert [x.split()[-1] for x in out.splitlines() if "runs/" in x] == [
         "runs/plan/b", "runs/c", "runs/a",
     ]  # fmt: skip
-    assert out.count("distilbert_sst2") == 3
+    assert (out.count("distilbert_sst2"), out.count("unverified")) == (3, 3)
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
     assert "1 of 3 runs" in err

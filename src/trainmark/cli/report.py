@@ -37,7 +37,7 @@ EXAMPLES = {
   trainmark results rebuild                               the index anew from the records
 """,
 }
-_COLUMNS = "case,device,world,precision,status,trust,p_core,path"
+_COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
 
 
 def report(

@@ -42,15 +42,25 @@ def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
 def listing_table(found: Listing, lang: str = "en", *, screen: Screen | None = None) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none.
 
-    English headings are the keys, which filters take. Where a row is wider than the screen, a path
-    is what a shell finds it by in its folder: ``*fa3c1e/r0``.
+    English headings are the keys, which filters take. Beside its trust a run is told to be
+    unverified; that it is verified has no column of its own. Where a row is wider than the screen,
+    a path is what a shell finds it by in its folder: ``*fa3c1e/r0``.
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
     screen = screen or (Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000))
     heads, columns = [], []
+    names = list(found.columns)
+    merged = {"trust", "verification"} <= {*names}
     for at, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
         values = [row[at] for row in found.rows]
+        if merged and key == "verification":
+            continue
         texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
+        if merged and key == "trust":
+            evidence = [row[names.index("verification")] for row in found.rows]
+            texts = [
+                x if y == "verified" else f"{x}, {y}" for x, y in zip(texts, evidence, strict=True)
+            ]
         named = key if lang == "en" else say(term("site", key), lang)
         heads.append(f"{named} {scale}".strip())
         columns.append(texts)
