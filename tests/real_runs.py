@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from trainmark.launch.processes import of_run
-from trainmark.rank.events import EventFile
+from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 from trainmark.record.record import read, schema
 
 try:
@@ -47,6 +48,34 @@ def checked(run_dir: Path) -> Record:
 def wait_for_fault(fifo: Path) -> int:
     """Block until the faulty rank has reached its step; return its process id."""
     return int(fifo.read_text())
+
+
+def job_states(run_dir: Path) -> list[dict[str, Any]]:
+    """Return what an engine said of a run's job, in its order."""
+    return [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
+
+
+def interrupted(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
+    """Send SIGINT to a program whose faulty rank waits, and hold its record to saying so."""
+    wait_for_fault(fifo)
+    process.send_signal(signal.SIGINT)
+    code, out, err = ended(process)
+    record = checked(run_dir)  # no process of the run is left
+    assert (code, record.status) == (1, "interrupted"), out + err
+    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
+    return record
+
+
+def distilbert_on_two_ranks(started: Any, *words: str) -> Path:
+    """Train DistilBERT an epoch on two ranks of an engine; return the run directory."""
+    process, run_dir = started("max_epochs=1", "target=none", *words, case="distilbert_sst2")
+    code, out, err = ended(process)
+    assert code == 0, out + err
+    record = checked(run_dir)
+    assert (record.status, len(record.ranks)) == ("passed", 2)
+    last = job_states(run_dir)[-1]
+    assert (last["phase"], last["exit_code"]) == ("ended", 0)
+    return run_dir
 
 
 def processes_with(variable: str, value: str) -> list[psutil.Process]:

@@ -124,13 +124,3 @@ def test_the_original_scores_our_batch_as_our_model_does() -> None:
 
 
 # In a process of its own: the switches are the whole process's.
-TF32 = """
-import torch
-from transformers.utils.import_utils import enable_tf32
-from benchmarks.trainer import keep_tf32_readable
-keep_tf32_readable()
-print(torch.backends.cuda.matmul.allow_tf32)
-enable_tf32(True)
-keep_tf32_readable()
-print(torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())
-"""

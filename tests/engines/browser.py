@@ -6,33 +6,21 @@ another place than the page's own are refused, and each fails the test.
 
 from __future__ import annotations
 
-import io
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from tools.chromium import chromium, program
 
-from tools import pictures
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route
 
-SHOTS = Path(__file__).parent / "screenshots"
 WIDTHS = (360, 768, 1280, 2560)
 # The same letters on every machine with Debian's fonts-dejavu-core and fonts-noto-cjk; scripts
 # measure the letters of charts in those of fonts-liberation.
-ONE_FONT = "*, ::before, ::after { font-family: 'DejaVu Sans', 'Noto Sans CJK SC' !important }"
-HALF = {"device_scale_factor": 0.5, "bypass_csp": True}  # of windows for screenshots
-_CELL = 8  # pixels of a screenshot that are compared as one
-_SQUARE = 8  # cells
-_DIFFERENT = 24.0  # of 255: a letter that is drawn otherwise changes its cell by less
-MOST_DIFFERENT = 0.08  # of the cells of a square
 _CONTROLS = """() => {
     const all = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
     window.controls = [...document.querySelectorAll(all)].filter(e => !e.disabled
@@ -191,51 +179,6 @@ def visit(browser: Browser) -> Iterator[Any]:
 def file_home(path: Path) -> str:
     """Return where a page that is one file may ask: at itself."""
     return path.resolve().as_uri()
-
-
-def shot(seen: Visit) -> bytes:
-    """Return the whole page as PNG, in letters that every machine has."""
-    seen.page.add_style_tag(content=ONE_FONT)
-    seen.page.evaluate("document.fonts.ready.then(() => scrollTo(0, 0))")
-    return pictures.small(seen.page.screenshot(full_page=True, animations="disabled"))
-
-
-def difference(seen: bytes, kept: bytes) -> float:
-    """Return by how much the worst square of two PNGs differs: a share of its cells.
-
-    1 if the sizes differ by more than a cell.
-    """
-    one, other = (_cells(data) for data in (seen, kept))
-    if any(abs(a - b) > 1 for a, b in zip(one.shape, other.shape, strict=True)):
-        return 1.0
-    rows, columns = (min(a, b) for a, b in zip(one.shape[:2], other.shape[:2], strict=True))
-    apart = np.abs(one[:rows, :columns] - other[:rows, :columns]).max(axis=2) > _DIFFERENT
-    whole = np.zeros([-(-size // _SQUARE) * _SQUARE for size in (rows, columns)])
-    whole[:rows, :columns] = apart
-    squares = whole.reshape(-1, _SQUARE, whole.shape[1] // _SQUARE, _SQUARE)
-    return float(squares.mean(axis=(1, 3)).max())
-
-
-def _cells(data: bytes) -> Any:
-    """Return the mean colour of each cell of a PNG: rows, columns, RGB."""
-    from PIL import Image
-
-    image = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), dtype=np.float32)
-    rows, columns = image.shape[0] // _CELL, image.shape[1] // _CELL
-    image = image[: rows * _CELL, : columns * _CELL]
-    return image.reshape(rows, _CELL, columns, _CELL, 3).mean(axis=(1, 3))
-
-
-def check_shot(name: str, seen: bytes, folder: Path) -> None:
-    """Compare a screenshot with the stored one; ``UPDATE_GOLDEN=1 pytest`` stores it."""
-    kept = SHOTS / f"{name}.png"
-    if os.environ.get("UPDATE_GOLDEN"):
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(seen)
-    found = folder / f"{name}.png"
-    found.write_bytes(seen)
-    share = difference(seen, kept.read_bytes())
-    assert share <= MOST_DIFFERENT, f"{share:.0%} of a square of {found} is not as in {kept}"
 
 
 def unfold(shown: Visit) -> None:

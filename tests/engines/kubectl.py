@@ -2,7 +2,7 @@
 
 What a cluster does besides (scheduling, images, volumes, names of hosts) is not there: pods see
 the folders of this machine, and the first pod is found at 127.0.0.1. All is in the folder
-``KUBE_FOLDER``: ``job.json``; of pod N ``N.pid``, ``N.exit``, and ``N.status`` in place of its own.
+``KUBE_FOLDER``: ``job.json``; of pod N ``N.pid``, ``N.exit``.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ def alive(file: Path) -> bool:
 
 
 def status(file: Path) -> dict[str, Any]:
-    if file.with_suffix(".status").exists():
-        return json.loads(file.with_suffix(".status").read_text())
     if alive(file):
         return {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
     code = int(file.with_suffix(".exit").read_text())

@@ -34,19 +34,14 @@ from ray.cluster_utils import Cluster
 store, port, *agents = map(int, sys.argv[1:])
 cluster = Cluster()
 head = dict(include_dashboard=True, dashboard_port=port)
-first, common = [
+first, second = [
     dict(num_cpus=1, object_store_memory=store, dashboard_agent_listen_port=agent)
     for agent in agents
 ]
 cluster.add_node(**first, **head)
-second = cluster.add_node(**common)
+cluster.add_node(**second)
 print("up", flush=True)
-for line in sys.stdin:
-    if line == "kill\\n":
-        cluster.remove_node(second, allow_graceful=False)
-    else:
-        second = cluster.add_node(**common)
-    print("done", flush=True)
+sys.stdin.read()
 cluster.shutdown()
 """
 
@@ -89,23 +84,13 @@ class RayCluster:
             text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        self._answer("up")
-        for port in ports:  # a job is refused while no agent of a node listens
-            _until_it_listens(int(port))
-
-    def _answer(self, word: str) -> None:
         assert self.process.stdout
-        while (line := self.process.stdout.readline()) != f"{word}\n":
+        while (line := self.process.stdout.readline()) != "up\n":
             if not line:
                 self.down()
-                raise EndedEarlyError(word)
-
-    def tell(self, word: str) -> None:
-        """Kill the second node, or add it again."""
-        assert self.process.stdin
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-        self._answer("done")
+                raise EndedEarlyError
+        for port in ports:  # a job is refused while no agent of a node listens
+            _until_it_listens(int(port))
 
     def down(self) -> None:
         while left := processes_with(_VARIABLE, self.id):

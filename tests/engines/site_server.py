@@ -1,13 +1,9 @@
-"""The results site as people open it: a server's process, and a folder of plain files."""
+"""The results site as people open it: from a server, and from a folder of plain files."""
 
 from __future__ import annotations
 
 import functools
 import http.server
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import urllib.error
@@ -22,27 +18,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
-@contextmanager
-def served(store: Path, *words: str) -> Iterator[str]:
-    """Start ``trainmark serve`` on a free port; give its address without the slash at the end."""
-    command = [sys.executable, "-m", "trainmark", "serve", "--store", str(store), "--port", "0"]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*command, *words], stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        try:
-            address = process.stdout.readline().strip()
-            log.seek(0)
-            assert address.startswith("http"), log.read()
-            _wait_for_pages(address)
-            yield address.rstrip("/")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=_PATIENCE_S)
-    assert process.returncode == 0
-
-
-def _wait_for_pages(address: str) -> None:
+def wait_for_pages(address: str) -> None:
     """Wait until the server has written the site."""
     until_s = time.monotonic() + _PATIENCE_S
     while True:

@@ -113,12 +113,8 @@ class SlurmCluster:
         self.until((folder / "munge.socket").exists, "munged")
         self._start("slurmctld", "-D", "-f", self.variables["SLURM_CONF"])
         for node in NODES:
-            self.start_node(node)
+            self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
         self.until(lambda: self.states() == ["idle", "idle"], "both nodes")
-
-    def start_node(self, node: str) -> None:
-        """Start the daemon of one node, also after ``stop_node``."""
-        self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
 
     def _start(self, program: str, *words: str, name: str | None = None) -> None:
         path = _path(program)
@@ -164,15 +160,6 @@ class SlurmCluster:
     @staticmethod
     def _steps_above(process: psutil.Process) -> list[psutil.Process]:
         return [one for one in process.parents() if one.name() == "slurmstepd"]
-
-    def stop_node(self, node: str) -> None:
-        """Kill all that runs on a node and then is silent, as when its power goes."""
-        daemon = self._daemons.pop(node)
-        daemon.kill()
-        daemon.wait()
-        for process in self.tasks(node):
-            with suppress(psutil.Error):
-                process.kill()
 
     def down(self) -> None:
         """End the jobs, then the daemons, by their process ids."""

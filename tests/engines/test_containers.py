@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
 from engines.container_runtimes import IMAGE, runtime_of_user, why_not
-from real_runs import checked, ended, wait_for_fault
+from real_runs import checked, ended, interrupted, job_states, wait_for_fault
 from run_fixtures import CASES
-from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 DOCKER = pytest.param("docker", marks=pytest.mark.nightly)
 BOTH = pytest.mark.parametrize("user", ["podman", DOCKER], indirect=True)
@@ -76,7 +74,7 @@ def test_distilbert_in_a_container(run, user):
     version = user.ask(user.runtime, "version", "--format", f"{{{{.{part}.Version}}}}").stdout
     assert told["container_version"] == version.decode().strip()
     assert containers_of(user) == []
-    found = [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
+    found = job_states(run_dir)
     assert [one["phase"] for one in found] == ["running", "ended"]
     assert found[-1]["exit_code"] == 0
     # The files that start the container have the password; what is measured has not.
@@ -89,13 +87,7 @@ def test_distilbert_in_a_container(run, user):
 @BOTH
 def test_ctrl_c_ends_the_container(run, user, work):
     process, run_dir = run("fault=wait")
-    wait_for_fault(work / "fifo")
-    assert len(containers_of(user)) == 1
-    process.send_signal(signal.SIGINT)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "interrupted")
-    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
+    interrupted(process, run_dir, work / "fifo")
     assert containers_of(user) == []
 
 

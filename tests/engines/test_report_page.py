@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines.browser import HALF, WIDTHS, check_shot, click_folds, file_home, shot, unfold
+from engines.browser import WIDTHS, click_folds, file_home, unfold
 from many_records import write_runs
 from trainmark.pages.page import html_page
 from trainmark.record.record import read
@@ -143,27 +143,3 @@ def test_the_page_is_printed(pages, visit):
     printed = shown.page.pdf(format="A4")
     assert printed.startswith(b"%PDF")
     assert printed.count(b"/Type /Page\n") >= 2 or printed.count(b"/Type /Page") >= 3
-
-
-SHOTS = {
-    "report": (RUNS[1], "en", {"width": 1280}),
-    "report-failed-zh-dark-narrow": (RUNS[2], "zh", {"width": 360, "dark": True}),
-}
-
-
-@pytest.fixture
-def pictured(runs, visit, tmp_path):
-    """Return a function that opens what a screenshot shows; charts are those without scripts."""
-
-    def opened(name):
-        run, lang, window = SHOTS[name]
-        path = tmp_path / "page.html"
-        path.write_text(html_page([read(runs / run)], lang), encoding="utf-8")
-        return visit(file_home(path), **window, **HALF).open("")
-
-    return opened
-
-
-@pytest.mark.parametrize("name", SHOTS)
-def test_the_page_looks_as_it_did(pictured, tmp_path, name):
-    check_shot(name, shot(pictured(name)), tmp_path)

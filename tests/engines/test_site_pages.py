@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from engines.browser import HALF, WIDTHS, check_shot, click_folds, shot, unfold
-from engines.site_server import plain_files, served
+from engines.browser import WIDTHS, click_folds, unfold
+from engines.site_server import plain_files, wait_for_pages
 from many_records import DEVICES, REPEATS, write_runs
+from server_process import Server
 from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
 
@@ -27,15 +28,18 @@ nightly = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("store") / "runs"
+    folder.mkdir()
     write_runs(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def site(runs):
-    with served(runs) as address:
-        yield address
+    server = Server(runs.parent)
+    wait_for_pages(server.address)
+    yield server.address.rstrip("/")
+    server.kill()
 
 
 @pytest.fixture
@@ -126,23 +130,6 @@ def test_language_and_theme_are_switched_and_kept(opened):
     assert shown.page.locator("html").get_attribute("lang") == "zh-Hans"
 
 
-def drawn(shown):
-    """Return the charts of a page once each is drawn."""
-    charts = shown.page.locator("figure.chart").all()
-    for chart in charts:
-        chart.scroll_into_view_if_needed()
-        chart.locator(".drawing svg, .drawing canvas").first.wait_for()
-    return charts
-
-
-def test_charts_are_drawn_and_have_tables(opened):
-    shown = opened(PAGES["run"])
-    unfold(shown)
-    charts = drawn(shown)
-    assert len(charts) >= 1
-    assert shown.page.locator("figure.chart details table").count() >= 1
-
-
 @pytest.mark.parametrize("name", ["list", "run", "compare"])
 def test_the_site_is_read_without_scripts(opened, name):
     shown = opened(PAGES[name], java_script_enabled=False)
@@ -151,15 +138,6 @@ def test_the_site_is_read_without_scripts(opened, name):
     for chart in shown.page.locator("figure.chart:has(summary)").all():
         chart.locator("summary").click()
         assert chart.locator("table").is_visible()
-
-
-@nightly
-@pytest.mark.parametrize("name", ["list", "case", "run", "compare"])
-def test_a_page_looks_as_it_did(opened, tmp_path, name):
-    shown = opened(PAGES[name], **HALF)
-    unfold(shown)
-    drawn(shown)
-    check_shot(f"site-{name}", shot(shown), tmp_path)
 
 
 def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +12,14 @@ import pytest
 
 import faulty_runs
 from engines.slurm_cluster import NODES, missing, slurm_cluster
-from real_runs import checked, ended, wait_for_fault
+from real_runs import (
+    checked,
+    distilbert_on_two_ranks,
+    interrupted,
+    job_states,
+    wait_for_fault,
+)
 from run_fixtures import CASES
-from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 
 if missing():
     lacking = ", ".join(missing())
@@ -67,18 +71,8 @@ def run(on_slurm, started, tmp_path):
     return start
 
 
-def job_states(run_dir):
-    return [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
-
-
 def test_distilbert_on_two_nodes(run):
-    process, run_dir = run("max_epochs=1", "target=none", case="distilbert_sst2")
-    code, out, err = ended(process)
-    assert code == 0, out + err
-    record = checked(run_dir)
-    assert (record.status, len(record.ranks)) == ("passed", 2)
-    said = [(event["phase"], event["exit_code"]) for event in job_states(run_dir)]
-    assert said[-1] == ("ended", 0)
+    run_dir = distilbert_on_two_ranks(run)
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
 
@@ -136,30 +130,11 @@ def test_a_killed_rank_leaves_its_signal(run, fifo):
 @pytest.mark.nightly
 def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, on_slurm, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    wait_for_fault(fifo)
-    process.send_signal(signal.SIGINT)
-    code, _, _ = ended(process)
-    record = checked(run_dir)  # no process of the run is left
-    assert (code, record.status) == (1, "interrupted")
-    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
+    interrupted(process, run_dir, fifo)
     assert job_states(run_dir)[-1]["phase"] == "lost"
     number = (run_dir / "job.id").read_text().strip()
     assert "JobState=CANCELLED" in on_slurm.ask("scontrol", "show", "job", number)
     assert [on_slurm.tasks(node) for node in NODES] == [[], []]
-
-
-@pytest.mark.nightly
-def test_a_node_that_is_stopped_is_named(run, on_slurm, fifo):
-    process, run_dir = run("fault=wait", "fault_rank=0")
-    wait_for_fault(fifo)
-    on_slurm.stop_node(NODES[1])
-    code, _, _ = ended(process)
-    on_slurm.start_node(NODES[1])
-    on_slurm.until(lambda: on_slurm.states() == ["idle", "idle"], "the node again")
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "failed")
-    assert record.cause.kind == "node_lost"
-    assert record.cause.message.args["nodes"] == "1"
 
 
 @pytest.mark.nightly
@@ -192,22 +167,3 @@ def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
     attached = trainmark("run", "--attach", str(run_dir))
     assert attached.returncode == 0, attached.stdout + attached.stderr
     assert checked(run_dir).status == "passed"
-
-
-@pytest.mark.nightly
-def test_a_waiting_job_shows_why_and_can_be_cancelled(run, on_slurm):
-    holder = on_slurm.ask(
-        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 300",
-        "--output=/dev/null",
-    )  # fmt: skip
-    on_slurm.until(lambda: on_slurm.states() == ["allocated"] * 2, "a job on both nodes")
-    process, run_dir = run(case="toy")
-    events = run_dir / JOB_EVENTS_FILE
-    on_slurm.until(lambda: events.exists() and "PENDING (" in events.read_text(), "the reason")
-    process.send_signal(signal.SIGTERM)
-    code, _, err = ended(process)
-    on_slurm.ask("scancel", holder)
-    assert (code, checked(run_dir).status) == (1, "interrupted")
-    assert "PENDING (" in err
-    last = job_states(run_dir)[-1]
-    assert (last["phase"], last["exit_code"]) == ("lost", 0)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 
 import pytest
 
 from engines.ssh_hosts import Hosts, wait_until, why_not
-from real_runs import checked, ended, wait_for_fault
+from real_runs import (
+    checked,
+    distilbert_on_two_ranks,
+    ended,
+    interrupted,
+    job_states,
+    wait_for_fault,
+)
 from run_fixtures import CASES
 from trainmark.launch import processes
 from trainmark.plan.plan import Plan
-from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
+from trainmark.rank.events import EventFile
 
 if why_not():
     pytest.skip(f"no hosts for ssh here: {why_not()} (make test-engines)", allow_module_level=True)
@@ -63,25 +69,6 @@ def run(hosts, started, words):
     return start
 
 
-@pytest.fixture
-def refused(hosts, started, words):
-    """Return what ``trainmark run`` says that refuses a run before it began."""
-
-    def start(*lines, **site):
-        process, run_dir = started(*words(*lines, **site), case="toy", prefix=hosts.login.inside())
-        code, _, err = ended(process)
-        assert code == 2, err
-        assert not run_dir.exists()
-        return err
-
-    return start
-
-
-def last_state(run_dir):
-    *_, last = (event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job")
-    return last
-
-
 def left(run_dir):
     """Return the ranks of a run, and all else that has its folder, that are still alive."""
     run_id = Plan.read(run_dir).run_id
@@ -93,14 +80,9 @@ def left(run_dir):
 
 
 def test_distilbert_on_two_hosts(run, hosts):
-    process, run_dir = run("max_epochs=1", "target=none", case="distilbert_sst2")
-    code, out, err = ended(process)
-    assert code == 0, out + err
-    record = checked(run_dir)
-    assert (record.status, len(record.ranks)) == ("passed", 2)
-    assert last_state(run_dir)["exit_code"] == 0
+    run_dir = distilbert_on_two_ranks(run)
     for node in (0, 1):
-        (there,) = hosts.disk(node).glob(f"{record.plan.run_id}/events.node{node}.jsonl")
+        (there,) = hosts.disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
         assert len(list(EventFile(there))) == len(list(EventFile(run_dir / there.name)))
         assert (run_dir / f"telemetry.node{node}.jsonl").exists()
     assert left(run_dir) == []
@@ -109,12 +91,7 @@ def test_distilbert_on_two_hosts(run, hosts):
 @pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    wait_for_fault(fifo)
-    process.send_signal(signal.SIGINT)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
-    assert (code, record.status) == (1, "interrupted")
-    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
+    interrupted(process, run_dir, fifo)
     assert left(run_dir) == []
 
 
@@ -127,7 +104,7 @@ def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
     record = checked(run_dir)
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
-    assert last_state(run_dir)["phase"] == "lost"
+    assert job_states(run_dir)[-1]["phase"] == "lost"
     assert f"{hosts.address(1)}: ssh: " in err
     assert not (run_dir / "events.node1.jsonl").exists()
     wait_until(lambda: left(run_dir) == [], "the end of the lost node's processes", 90)
@@ -144,17 +121,3 @@ def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
     words = ("-m", "trainmark", "run", "--attach", str(run_dir))
     subprocess.run(hosts.login.inside(sys.executable, *words), capture_output=True, check=False)
     assert checked(run_dir).status == "interrupted"
-
-
-@pytest.mark.nightly
-def test_hosts_that_cannot_take_part_are_told_before_anything_starts(refused, hosts):
-    known = hosts.folder / "known_hosts"
-    another = (hosts.folder / "key.pub").read_text()
-    try:
-        known.write_text(f"{hosts.address(0)} {another}{hosts.address(1)} {another}")
-        assert f"Host key for {hosts.address(0)} has changed" in refused()
-        known.write_text("")
-        assert "Host key verification failed" in refused()
-    finally:
-        hosts.trust()
-    assert "10.0.0.77: ssh: connect to host" in refused(hosts.address(0), "10.0.0.77")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from run_fixtures import CASES
+
 ROOT = Path(__file__).parents[2]
 STUB = ROOT / "src" / "trainmark" / "__init__.pyi"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -105,7 +107,7 @@ def test_ctrl_c_leaves_a_record_and_then_interrupts_the_script(tmp_path: Path) -
     os.mkfifo(tmp_path / "go")
     env = os.environ | {
         "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
-        "FAULT_FIFO": str(fifo), "TRAINMARK_CASE_PATH": str(Path(__file__).parent / "cases"),
+        "FAULT_FIFO": str(fifo), "TRAINMARK_CASE_PATH": str(CASES),
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-c", HELD], cwd=tmp_path, env=env, stdout=subprocess.PIPE,

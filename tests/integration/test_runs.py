@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import jsonschema
@@ -13,23 +11,9 @@ import pytest
 from trainmark.record.record import read, schema
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-def trainmark(*words, cache, cwd):
-    env = os.environ | {"TRAINMARK_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "trainmark", *words],
-        env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-
-
 @pytest.mark.cpu_seconds(60)
-def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
-    words = ("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
-    done = trainmark(*words, cache=cache, cwd=tmp_path)
+def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
+    done = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
     record = read(tmp_path / "run")
     jsonschema.validate(json.loads((tmp_path / "run/record.json").read_text()), schema())
@@ -61,13 +45,13 @@ def test_distilbert_on_two_ranks_from_command_to_page(tmp_path, cache):
         page = (tmp_path / "run" / name).read_text()
         assert "p_core" in page
         assert str(tmp_path) not in page
-    exported = trainmark("export", "run", "--to", "csv", cache=cache, cwd=tmp_path)
+    exported = trainmark("export", "run", "--to", "csv")
     assert exported.stdout.splitlines()[1].split(",")[0] == record.run_id
 
 
 @pytest.mark.nightly
 def test_another_process_on_the_device_is_named_before_and_in_the_record(
-    tmp_path, cache, monkeypatch, capsys
+    tmp_path, monkeypatch, capsys
 ):
     from trainmark import devices
     from trainmark.cli.app import main
@@ -78,7 +62,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
         Occupant("Fake Card", "Xorg (process 9)", 4 << 20, False),
     ]
     monkeypatch.setattr(devices, "occupants", lambda name, nproc: users)
-    monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
     words = ["run", "toy", "max_epochs=1", "target_value=none", "--out", "run", "--quiet"]
@@ -97,9 +81,8 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
 
 
 @pytest.mark.cpu_seconds(60)
-def test_repeats_are_launches_of_their_own(tmp_path, cache):
-    words = ("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
-    done = trainmark(*words, cache=cache, cwd=tmp_path)
+def test_repeats_are_launches_of_their_own(trainmark, tmp_path):
+    done = trainmark("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     first, second = json.loads(done.stdout)

@@ -96,10 +96,7 @@ def run_id_of(run_dir):
 FIRST_WORKS = f"if [ ! -e done ]; then touch done; {WORKS}; exit; fi\n"
 FAULTS = {
     "hangs": ("sleep 1000 & sleep 1000", "hung"),
-    "vanishes": (f'rm "$0"; {WORKS}', "absent"),
     "prints another form": (FIRST_WORKS + "echo 'GPU 0: 90.5 W'", "unreadable"),
-    "is killed": (FIRST_WORKS + "kill -9 $$", "failed"),
-    "is no program": ("", "failed"),
 }
 
 
@@ -108,8 +105,6 @@ def test_a_tool_that(fault, tooled, tmp_path):
     """The host's samples go on, and the sampler ends with all it started when it is told to."""
     script, kind = FAULTS[fault]
     variables = tooled(script)
-    if not script:
-        (tmp_path / "bin" / TOOL).write_bytes(b"\x00\x01")
     plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     process = subprocess.Popen(
@@ -132,7 +127,7 @@ def test_a_tool_that(fault, tooled, tmp_path):
     assert last["event"] == "end"
     works = [event["devices"] for event in events if event["event"] == "devices"]
     one = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
-    assert works == ([one] if "rm" in script or FIRST_WORKS in script else [])
+    assert works == ([one] if FIRST_WORKS in script else [])
 
 
 def test_a_killed_sampler_fails_nothing(started, fifo):

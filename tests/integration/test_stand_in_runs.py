@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -19,44 +16,31 @@ STEPS = 5
 FP32_ERROR = 1e-6
 
 
-@pytest.fixture(scope="module")
-def trainmark(tmp_path_factory):
-    """Run the program where the vendor's package is installed."""
-    place = tmp_path_factory.mktemp("runs")
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """Install the vendor's package for the program."""
+    paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
-    def call(*words, **variables):
-        paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = os.environ | {
-            "PYTHONPATH": os.pathsep.join(paths),
-            "TRAINMARK_CACHE": str(place / "cache"),
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "trainmark", *words],
-            env=env, cwd=place, capture_output=True, text=True, check=False, timeout=280,
-        )  # fmt: skip
 
-    call.place = place
+@pytest.fixture
+def run(trainmark, tmp_path, monkeypatch):
+    """Return a function that gives the record of a run and the exit code."""
+
+    def call(case, out, *words, device="standin", **variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        words = ("--out", out, "--device", device, f"max_steps={STEPS}", *SHORT, *words)
+        done = trainmark("run", case, *words)
+        assert (tmp_path / out / "record.json").exists(), done.stderr
+        return read(tmp_path / out), done.returncode
+
     return call
 
 
-def run(trainmark, case, out, *words, steps=STEPS, device="standin", **variables):
-    """Return the record of a run and the exit code."""
-    words = ("--out", out, "--device", device, f"max_steps={steps}", *SHORT, *words)
-    done = trainmark("run", case, *words, **variables)
-    assert (trainmark.place / out / "record.json").exists(), done.stderr
-    return read(trainmark.place / out), done.returncode
-
-
-def windows(trainmark, out):
-    events = (trainmark.place / out / "events.rank0.jsonl").read_text().splitlines()
-    return [item for item in map(json.loads, events) if item["event"] == "window"]
-
-
-def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark):
+def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(run, tmp_path):
     record, code = run(
-        trainmark, "llama2_7b_lora", "llama", "precision=bf16", "gas=2",
+        "llama2_7b_lora", "llama", "precision=bf16", "gas=2",
         "checkpoint_activations=true", "mmlu_mode=off", STANDIN_OPERATION_NS="30000",
     )  # fmt: skip
     assert (code, record.status, record.cause) == (0, "passed", None)
@@ -66,7 +50,7 @@ def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark)
     assert record.environment["driver"] == "1.0"
     assert record.environment["variables"]["STANDIN_OPERATION_NS"] == "30000"
     assert record.quality.history[-1].detail["val_loss"] > 0
-    assert (trainmark.place / "llama/artifacts/adapters/adapter_model.safetensors").exists()
+    assert (tmp_path / "llama/artifacts/adapters/adapter_model.safetensors").exists()
     figures = record.figures
     assert figures["mem_total"].value == 8 << 30
     # Weights and adapters alone are a megabyte; a whole step's activations are not kept.
@@ -81,9 +65,9 @@ def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(trainmark)
         ("dlrm_criteo", ()),  # all-to-all, and DDP for the dense part
     ],
 )
-def test_two_ranks_train_as_on_a_cpu(trainmark, case, words):
-    found, code = run(trainmark, case, case, "--nproc", "2", *words)
-    expected, _ = run(trainmark, case, f"{case}-cpu", "--nproc", "2", *words, device="cpu")
+def test_two_ranks_train_as_on_a_cpu(run, case, words):
+    found, code = run(case, case, "--nproc", "2", *words)
+    expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *words, device="cpu")
     assert (code, found.status, expected.status) == (0, "passed", "passed")
     assert found.steps.loss == pytest.approx(expected.steps.loss, rel=FP32_ERROR)
     assert found.quality.value == pytest.approx(expected.quality.value, rel=1e-5)
@@ -91,8 +75,8 @@ def test_two_ranks_train_as_on_a_cpu(trainmark, case, words):
     assert [x.counts for x in found.ranks] == [x.counts for x in expected.ranks]
 
 
-def test_a_full_device_ends_the_run_as_out_of_memory(trainmark):
-    record, code = run(trainmark, "toy", "full", "bs=512", STANDIN_MEMORY_BYTES="300000")
+def test_a_full_device_ends_the_run_as_out_of_memory(run):
+    record, code = run("toy", "full", "bs=512", STANDIN_MEMORY_BYTES="300000")
     assert (code, record.status) == (1, "oom")
     assert (record.cause.kind, record.cause.rank) == ("oom", 0)
     assert record.cause.type == "OutOfMemoryError"

@@ -15,7 +15,7 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import Command, JobState, absent, start
 from trainmark.launch.launchers.container import Container
-from trainmark.launch.node import Mount, mounts, node_script, pyxis_options
+from trainmark.launch.node import Mount, mounts, node_script
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
@@ -98,7 +98,7 @@ def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
     check_golden(f"containers/{runtime}.{vendor}.sh", text)
 
 
-def test_a_node_gives_the_devices_and_drivers_that_it_has(
+def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
     node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(node, "docker")
@@ -116,13 +116,7 @@ def test_a_node_gives_the_devices_and_drivers_that_it_has(
     assert {"--gpus=all", "--env=ACME_VISIBLE_DEVICES"} <= set(words)
     assert [word for word in words if word.startswith(f"--name=trainmark-{plan.run_id}-")]
     assert (node / "runs" / "a").is_dir()
-
-
-def test_the_image_that_was_inspected_runs_as_the_nodes_user(
-    node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(node, "docker")
-    words = started(node, plan, site(arguments=["--memory=1g"]), monkeypatch)
+    # The image that was inspected runs as the node's user.
     here = words.index("--memory=1g")
     assert words[here + 1 : here + 4] == ["sha256:4567", "python", "-m"]
     assert {"--user=1000:1000", "--group-add=1000", "--group-add=44"} <= set(words[:here])
@@ -149,22 +143,6 @@ def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
 def test_two_mounts_of_one_target_are_refused(plan: Plan) -> None:
     with pytest.raises(UsageError, match="cannot mount"):
         mounts(plan, site(mounts=["/a:/b", "/c:/b"]), "/runs/a")
-
-
-def test_pyxis_is_told_image_and_mounts(plan: Plan) -> None:
-    told = site(
-        runtime="pyxis", mounts=["/opt/site:/site:ro"], arguments=["--container-remap-root"]
-    )
-    plan = plan.model_copy(update={"run_dir": "/runs/a"})
-    assert pyxis_options(plan, told) == [
-        f"--container-image={IMAGE}",
-        "--container-mounts=/data/toy:/data/toy:ro,/runs/a:/runs/a,/opt/site:/site:ro",
-        "--container-workdir=/runs/a",
-        "--no-container-mount-home",
-        "--container-remap-root",
-    ]
-    assert pyxis_options(plan, site()) == []
-    assert pyxis_options(plan, Cluster()) == []
 
 
 def test_every_accelerator_says_what_a_container_needs() -> None:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from trainmark.errors import UsageError
 from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.launchers import Command
-from trainmark.launch.node import node_script
-from trainmark.plan.choosing import Elsewhere
-from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import resolve
 
 
 def test_a_pasted_script_does_what_the_command_says(tmp_path: Path) -> None:
@@ -86,29 +81,3 @@ def test_no_site_file_is_needed_but_a_named_one_is(
     (tmp_path / "trainmark").mkdir()
     (tmp_path / "trainmark/cluster.yaml").write_text("nodes: 3\n")
     assert read_cluster(None).nodes == 3
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Any:
-    return resolve(
-        RunRequest(case="toy", device="cpu", nnodes=2, nproc=4, out=tmp_path / "run"),
-        generated_root=tmp_path, elsewhere=Elsewhere(launcher="slurm"), run_token="abc",
-    )  # fmt: skip
-
-
-def test_the_script_of_a_node(plan: Any) -> None:
-    site = Cluster(
-        python="/opt/py", setup=("module load x",), environment={"A": "b c"},
-        data=Path("/data"), master_port=1234,
-    )  # fmt: skip
-    text = node_script(
-        plan, site, node_rank="$RANK", master="$HOST", folder=Path("/scratch/a"),
-        options=("--heartbeat",),
-    )  # fmt: skip
-    assert text.splitlines() == [
-        "set -e",
-        "module load x",
-        "export A='b c'",
-        "exec /opt/py -m trainmark.launch.node /scratch/a --data /data --port 1234 "
-        '--heartbeat --node-rank "$RANK" --master "$HOST"',
-    ]

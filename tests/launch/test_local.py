@@ -22,15 +22,6 @@ def toy_plan() -> Plan:
     return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
 
 
-def test_the_command_line_is_golden(toy_plan: Plan) -> None:
-    assert local.rank_command("/usr/bin/python", toy_plan.run_dir) == [
-        "/usr/bin/python",
-        "-m",
-        "trainmark.rank.worker",
-        "/somewhere/run",
-    ]
-
-
 def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
     setup = local.Setup([[rank, rank + 8] for rank in range(8)], dict(os.environ), {})
     script = (

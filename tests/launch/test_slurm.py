@@ -89,14 +89,10 @@ def test_a_shared_node_is_asked_for_no_memory_and_the_launchers_options_are_its_
 
 STATES = {
     "pending": ("waiting", None, "PENDING (Resources)"),
-    "running": ("running", None, "RUNNING"),
-    "completing": ("running", None, "COMPLETING"),
     "completed": ("ended", 0, "COMPLETED"),
     "failed": ("ended", 3, "FAILED (NonZeroExitCode)"),
     "cancelled": ("lost", 9, "CANCELLED"),
     "cancelled_waiting": ("lost", 0, "CANCELLED (Resources)"),
-    "timeout": ("lost", 9, "TIMEOUT (TimeLimit)"),
-    "preempted": ("lost", 9, "PREEMPTED"),
     "node_fail": ("ended", 9, "NODE_FAIL (NodeDown)"),
     "launch_failure": ("ended", -53, "FAILED (JobLaunchFailure)"),
 }

@@ -127,16 +127,6 @@ def _run(plan: Plan, site: Cluster, *starts: str) -> ssh.SshJob:
     return start(command, plan.model_copy(update={"launcher": "ssh"}), site)
 
 
-def test_a_node_gets_input_until_it_succeeds(
-    plan: Plan, fakes: Path, make_site: Callable[..., Cluster]
-) -> None:
-    job = _run(plan, make_site(), "read line", "true")
-    assert job.process is not None
-    assert job.process.wait() == 0
-    state = job.state()
-    assert (state.phase, state.exit_code) == ("ended", 0)
-
-
 @pytest.mark.parametrize(
     ("phase", "said"),
     [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,12 +14,9 @@ from trainmark.protocols import MatmulRate, MemoryUse
 from trainmark_stand_in import autocast, collectives
 from trainmark_stand_in.faults import TIMELINES
 from trainmark_stand_in.memory import Memory
-from trainmark_stand_in.monitor import InUse
 from trainmark_stand_in.operations import Operations
 from trainmark_stand_in.vendor import (
-    DEVICES,
     FAULT,
-    IN_USE,
     MEMORY_BYTES,
     NAME,
     OPERATION_NS,
@@ -92,11 +88,7 @@ class StandInDevice(Accelerator):
         """Register the device with torch, once in a process."""
         if StandInDevice._only is None:
             timeline = TIMELINES[os.environ.get(FAULT, "none")](operation_ns=setting(OPERATION_NS))
-            memory = Memory(setting(MEMORY_BYTES))
-            if os.environ.get(IN_USE):
-                in_use = InUse(Path(os.environ[IN_USE]), setting(DEVICES))
-                memory.tell = lambda used_bytes: in_use.tell(local_rank, used_bytes)
-            StandInDevice._only = cls(local_rank, timeline, memory)
+            StandInDevice._only = cls(local_rank, timeline, Memory(setting(MEMORY_BYTES)))
         return StandInDevice._only
 
     def __init__(self, index: int, timeline: Timeline, memory: Memory) -> None:

@@ -10,15 +10,11 @@ from __future__ import annotations
 import ctypes
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from trainmark_stand_in.vendor import NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # dlpack.h: DLManagedTensor{DLTensor{data, DLDevice{device_type, device_id}, …}, …}
 _TYPE_AT, _ID_AT = 8, 12
@@ -38,7 +34,6 @@ class Memory:
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = self.peak_bytes = 0
-        self.tell: Callable[[int], None] = lambda used_bytes: None  # other processes
         # Torch keeps the host's storage alive as long as the device's, and no longer.
         self._host: dict[int, weakref.ref[UntypedStorage]] = {}
 
@@ -68,7 +63,6 @@ class Memory:
                 f"{self.total_bytes} in use"
             )
         self.used_bytes += size
-        self.tell(self.used_bytes)
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self._host[address] = weakref.ref(storage, partial(self._free, address, size))
         capsule = torch._C._to_dlpack(torch.empty(0, dtype=torch.uint8).set_(storage))
@@ -80,7 +74,6 @@ class Memory:
     def _free(self, address: int, size: int, _: object) -> None:
         del self._host[address]
         self.used_bytes -= size
-        self.tell(self.used_bytes)
 
     def reset_peak(self) -> None:
         """Count the peak from what is in use now."""

@@ -6,7 +6,6 @@ Environment variables set the simulated machine; they are recorded with every ru
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.protocols import Refusal
@@ -15,14 +14,12 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from trainmark.recipe import Recipe
     from trainmark_stand_in.device import StandInDevice
-    from trainmark_stand_in.monitor import StandInMonitor
 
 NAME = "standin"
 DEVICES = "STANDIN_DEVICES"
 MEMORY_BYTES = "STANDIN_MEMORY_BYTES"  # of each
 SILENT = "STANDIN_SILENT"  # 1: only an open device tells its memory
 OPERATION_NS = "STANDIN_OPERATION_NS"  # device time of every operation
-IN_USE = "STANDIN_IN_USE"  # file that the monitor reads; unset: there is no monitor
 FAULT = "STANDIN_FAULT"  # a name in ``faults.TIMELINES``
 _DEFAULTS = {DEVICES: 2, SILENT: 0, MEMORY_BYTES: 8 << 30, OPERATION_NS: 20_000}
 
@@ -39,7 +36,7 @@ class StandIn:
     torch_type = NAME
     collective_backend = f"cpu:gloo,{NAME}:gloo"
     visible_devices: str | None = None
-    recorded_variables: tuple[str, ...] = (*_DEFAULTS, FAULT, IN_USE)
+    recorded_variables: tuple[str, ...] = (*_DEFAULTS, FAULT)
     counts_cores = False
 
     def count(self) -> int:
@@ -68,16 +65,11 @@ class StandIn:
     def collective_library(self) -> str:
         return "gloo through host memory"
 
-    def monitor(self) -> StandInMonitor | None:
-        from trainmark_stand_in.monitor import StandInMonitor
-
-        file = os.environ.get(IN_USE)
-        if not file:
-            return None
-        return StandInMonitor(Path(file), self.count(), setting(MEMORY_BYTES))
+    def monitor(self) -> None:
+        """No library reads simulated devices."""
 
     def monitored(self, nproc: int) -> list[int]:
-        return list(range(nproc)) if os.environ.get(IN_USE) else []
+        return []
 
     def open(self, local_rank: int, ranks_here: int) -> StandInDevice:
         from trainmark_stand_in.device import StandInDevice

@@ -1,0 +1,45 @@
+"""Each language case learns with its tiny recipe from the command line, up to its target."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainmark.record.record import read
+
+# Of the quality: the share of the best possible that is asked for, and the unit of the speed.
+CASES = {
+    "glm_superglue": ("nlp_glm-tiny_sp_bs16_fp32_1_speed", "samples/s", (0.9, 1.0)),
+    "gpt_megatron": ("nlp_gpt-tiny_sp_bs32_fp32_1_speed", "tokens/s", (1.0, 1.05)),
+    "llama2_7b_lora": ("nlp_llama2-7b-lora-tiny_sp_bs6_fp32_1_speed", "tokens/s", (0.75, 1.0)),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)  # a minute on an idle machine, several on a busy one
+@pytest.mark.parametrize("case", CASES)
+def test_the_tiny_recipe_learns(trainmark, tmp_path, case):
+    name, unit, (low, high) = CASES[case]
+    words = ("run", case, "--out", "run", "--quiet", "--timeout", "1400")
+    done = trainmark(*words, limit_s=1450)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read(tmp_path / "run")
+    assert low <= record.quality.value / record.quality.best_possible <= high
+    if case == "glm_superglue":
+        assert record.quality.eval_samples == record.plan.data.eval_samples
+        for name_of, count in (
+            ("sequences", record.counts.sequences), ("tokens", record.counts.tokens),
+        ):  # fmt: skip
+            ratio = record.figure(f"p_train_{name_of}") / record.figure("p_train")
+            assert ratio == pytest.approx(count / record.counts.samples, rel=1e-9)
+    speed = json.loads((tmp_path / "run/index" / name).read_text())
+    assert (speed["JOB_FAIL_FLAG"], speed["UNIT"]) == (0, unit)
+    assert speed["FINAL_RESULT"] == pytest.approx(record.figure("final_result"), rel=1e-6)
+    if case == "llama2_7b_lora":
+        assert sorted(path.name for path in (tmp_path / "run/artifacts/adapters").iterdir()) == [
+            "adapter_config.json", "adapter_model.safetensors",
+        ]  # fmt: skip
+        assert record.spans.by_name_ns["checkpoint"] > 0
+        for lang in ("en", "zh"):
+            assert "LoraConfig(" in (tmp_path / f"run/page.{lang}.md").read_text()
