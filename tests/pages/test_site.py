@@ -13,6 +13,7 @@ from document_texts import Reader
 from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
+from trainmark.library.store.query import listing
 from trainmark.pages.charts import drawing
 from trainmark.pages.site import Links, lists, name, views, writing
 
@@ -269,3 +270,24 @@ def test_addresses_are_relative_and_names_are_safe():
     assert name("20261123T120000Z-toy-1") == "20261123T120000Z-toy-1"
     assert len({name("A"), name("a"), name("../a"), name("a/b")}) == 4
     assert re.fullmatch("[0-9a-f]{24}", name("../../etc"))
+
+
+def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
+    runs = tmp_path / "runs"
+    database = store(runs, ("a", document("a", plan__case="toy", figures={"p_train": 100.0})))
+    (runs / "imported").mkdir()
+    table = "configuration,model,precision,p_train\nA100 1x8,toy,fp32,5000\nH100 1x8,GNMT,fp16,70\n"
+    (runs / "imported" / "rows.csv").write_text(table)
+    database.refresh()
+    found = listing(database, ["status=imported"], columns=["case", "device", "world", "p_train"])
+    assert sorted(found.rows) == [["GNMT", "H100", 8, 70.0], ["toy", "A100", 8, 5000.0]]
+    writing.write_site(database, tmp_path / "site")
+    rows = read(tmp_path / "site" / "index.html")
+    assert "imported/rows.csv:2" in " ".join(rows.texts)
+    assert not [x for x in rows.of("a", "href") if "rows.csv" in x]
+    case = " ".join(read(tmp_path / "site" / "cases" / "toy.html").texts)
+    assert ("5,000" in case, "imported/rows.csv:2" in case) == (True, True)
+    assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2
+    (runs / "imported" / "rows.csv").unlink()
+    database.refresh()
+    assert listing(database, ["status=imported"]).total == 0

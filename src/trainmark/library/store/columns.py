@@ -1,7 +1,7 @@
 """The columns of a record: what lists, exports and the index of results call its parts.
 
 A function a column, with the type of its values; None where the record has null. Owns what the
-index holds of a record, and of one that cannot be read.
+index holds of a record, of one that cannot be read, and of a row that others published.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from operator import attrgetter
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -19,13 +20,15 @@ from trainmark.record.figures import FIGURES
 from trainmark.record.work import work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trainmark.record.record import Record
+    from trainmark.record.work import Row
     from trainmark.spec import FigureSpec
 
     Value = str | int | float | bool | None
 
+IMPORTED = "imported"  # folder of files of others in a store; status of their rows
 _MOST_TEXT = 1000  # characters: the index is for finding, the record has the whole
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
@@ -125,7 +128,23 @@ def of_record(found: Record) -> dict[str, Any]:
         "notes": " ".join(sorted({x.code for x in (*found.notes, *found.findings)})),
     }
     made |= {name: column(found) for name, column in COLUMNS.items()}
-    made |= {name: figure.value for name, figure in found.figures.items() if name in FIGURES}
+    return _stored(made, found.figures)
+
+
+def of_row(row: Row, file: str) -> dict[str, Any]:
+    """Return what the index holds of a row of a file below the store's folder."""
+    made = {name: getattr(row, name) for name in ("vendor", "device", "precision")} | {
+        "run_id": f"{file}:{row.line}", "status": IMPORTED, "world": row.world_size,
+        "case": row.case or row.model or PurePath(file).name, "quality_metric": row.metric,
+        "quality_value": row.figure(row.metric or ""),
+        "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
+    }  # fmt: skip
+    return _stored(made, row.figures)
+
+
+def _stored(made: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns with the figures of all cases, and with text that any database takes."""
+    made |= {name: figure.value for name, figure in figures.items() if name in FIGURES}
     return {key: _text(value) if isinstance(value, str) else value for key, value in made.items()}
 
 

@@ -18,9 +18,10 @@ from weakref import finalize
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.selection import stamp, walk
-from trainmark.library.store.columns import INDEXED, of_record, of_unread
+from trainmark.library.store.columns import IMPORTED, INDEXED, of_record, of_row, of_unread
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
+from trainmark.record.messages import render
 from trainmark.record.verify import MOST_BYTES, checked
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Index:
             found = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
             known = {path: (size, mtime_ns) for path, size, mtime_ns in found}
         there = {path[len(top) + 1 :]: found for path, found in walk(top)}
+        others = [x for x in (self.folder / IMPORTED).rglob("*") if x.is_file()]
+        there |= {str(x.relative_to(self.folder)): seen for x in others if (seen := stamp(str(x)))}
         self.take([path for path, found in there.items() if known.get(path) != found])
         self._put([], known.keys() - there.keys())
 
@@ -126,17 +129,26 @@ class Index:
         # While this one is open, SQLite does not write back after each transaction.
         with self.opened():
             for start in range(0, len(paths), _BATCH):
-                self._put([self._read(x) for x in paths[start : start + _BATCH]])
+                self._put([x for path in paths[start : start + _BATCH] for x in self._read(path)])
 
-    def _read(self, path: str) -> dict[str, Any]:
-        """Return what the index holds of a run directory."""
-        file = self.folder / path / record.RECORD_FILE
+    def _read(self, path: str) -> list[dict[str, Any]]:
+        """Return what the index holds of a run directory, or of a file that others published."""
+        place = self.folder / path
+        imported = place.is_file()
+        file = place if imported else place / record.RECORD_FILE
         size, mtime_ns = stamp(str(file)) or (None, None)  # before it is read: a change shows
         try:
-            made = of_record(checked(record.read(file), file.parent, most_bytes=MOST_BYTES))
+            if imported:
+                from trainmark.library.importers import files  # an extra brings what it needs
+
+                found = files.read([file])
+                made = [of_row(row, path) for row in found.rows]
+                made = made or [of_unread(render(found.unread[0].reason, "en"))]
+            else:
+                made = [of_record(checked(record.read(file), place, most_bytes=MOST_BYTES))]
         except RecordError as error:
-            made = of_unread(error.what)
-        return made | {"path": path, "bytes": size, "mtime_ns": mtime_ns}
+            made = [of_unread(error.what)]
+        return [one | {"path": path, "bytes": size, "mtime_ns": mtime_ns} for one in made]
 
     def _put(self, found: Sequence[dict[str, Any]], gone: Iterable[str] = ()) -> None:
         """Put rows in place of what the index held of the same files; drop ``gone``."""

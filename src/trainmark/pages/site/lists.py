@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
+from trainmark.library.store.columns import IMPORTED
 from trainmark.pages import cells
 from trainmark.pages.charts import spec
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
@@ -33,6 +34,7 @@ _FILTERS = ("case", "device", "precision", "badge")
 _COLUMNS = (
     "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
 )  # fmt: skip
+_TOLD = ("passed", IMPORTED)  # status of what has figures
 _NUMBERS = ("world", "speed", "MFU", "quality")
 _REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
 _LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
@@ -45,7 +47,7 @@ KEYS = (
 
 
 def _mean(run: Run, key: str) -> float | None:
-    values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
+    values = [x[key] for x in run if x["status"] in _TOLD and x[key] is not None]
     return over_launches(values).mean if values else None
 
 
@@ -95,7 +97,7 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     if len(values) > 1:
         many = join((ends(over_launches(values), cells.rounded), counted("launches", len(values))))
     texts: dict[str, Phrase] = {
-        "started_utc": _when(one),
+        "started_utc": _when(one) if one["started_utc"] else None,
         "speed": (cells.rounded(speed), " ", _unit(one)) if speed else None,
         "MFU": cells.percent(mfu),
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
@@ -106,7 +108,7 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
         "word": word, "badge": badge, "tone": tone, "many": many, "id": one["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
         "short": _REPEAT.sub("", one["run_id"]).rpartition("-")[2],
-        "address": links.run(one["run_id"]),
+        "address": "" if word == IMPORTED else links.run(one["run_id"]),
         "case_address": links.case(one["case"]),
     }  # fmt: skip
 
@@ -134,9 +136,9 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     Where no run may be quoted, it is about all that passed.
     """
     launches = [x for run in runs for x in run if x["case"] == case]
-    works = _works(_shown(launches))
+    works, others = _works(_shown(launches)), _imported(launches, links)
     if not works:
-        return page(links, case, lead=[Paragraph(t("site.none_good"), "warn")])
+        return page(links, case, others, lead=[Paragraph(t("site.none_good"), "warn")])
     sections = [Section(t("site.best"), "best", (_speeds(works, links),))]
     if bars := _bars(works):
         sections.append(Section(t("site.devices"), "devices", bars))
@@ -144,7 +146,16 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
         works, t("site.speed_unit", unit=_unit(next(iter(works.values()))[0])), links
     )
     sections.append(Section(t("site.over_time"), "over-time", (history,)))
-    return page(links, case, sections)
+    return page(links, case, [*sections, *others])
+
+
+def _imported(launches: Run, links: Links) -> list[Section]:
+    """Return the rows that others published, if there are any."""
+    names = ("device", "world", "precision", "speed", "quality")
+    rows = [_row([one], links) for one in launches if one["status"] == IMPORTED]
+    shown = ([*(row["cells"][name][0] for name in names), row["id"]] for row in rows)
+    made = table(heads(*(f"site.{name}" for name in (*names, "run_id"))), shown)
+    return [Section(t(f"status.{IMPORTED}"), IMPORTED, (made,))] if rows else []
 
 
 def _shown(launches: Run) -> Run:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__
 from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
+from trainmark.library.store.columns import IMPORTED
 from trainmark.library.store.query import listing
 from trainmark.pages.charts import drawing
 from trainmark.pages.rendering import shipped
@@ -66,7 +67,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     paths = set[str]()
     for run in runs:
         ids = [one["run_id"] for one in run]
-        for one in run:
+        for one in run if run[0]["status"] != IMPORTED else ():  # which has no page
             run_id, stamp = one["run_id"], [one["id"], one["bytes"], one["mtime_ns"], ids]
             if known.get(run_id) != stamp:
                 anew += 1
