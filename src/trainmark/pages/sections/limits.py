@@ -197,15 +197,18 @@ def _unlike(own: Record, other: Result) -> dict[str, tuple[object, object]]:
 def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragraph | None:
     """Return the launches beside the best comparable results, each with its ratio.
 
-    Where none is comparable, one line names the nearest and what differs. None: nothing to compare.
+    Where none is comparable, one line names the nearest and what differs, or says that no other
+    result is known. None: no launch that counts.
     """
     own = [one for one in records if one.passed and not refuted(one.trust)]
     ids = {one.run_id for one in records}
     others = [x for x in against if isinstance(x, Record) and x.passed and x.run_id not in ids]
     found: list[Sequence[Result]] = [*groups(others)]
     found += [[x] for x in against if isinstance(x, Row) and x.failure is None]
-    if not own or not found:
+    if not own:
         return None
+    if not found:
+        return Paragraph(t("against.nothing"), "muted")
     unlike = [(_unlike(own[0], one[0]), one) for one in found]
     same = [one for keys, one in unlike if not keys]
     for figure in (speed_name(own[0]), "p_train", "p_core", "p_whole"):
