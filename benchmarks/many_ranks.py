@@ -168,7 +168,7 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
         text = _line("launch", clock.own_ns, unix_ns=UNIX_NS + clock.wall_ns, node=node, **started)
         if node != lost:
             ended = clock.own_ns + _end_ns() + S
-            text += _line("agent_exit", ended, failures=[], others_cpu_share=0.0)
+            text += _line("ranks_ended", ended, failures=[], others_cpu_share=0.0)
             text += _line("finished", ended)
         (run_dir / node_file(node)).write_text(text)
         last = STEPS // 2 if node == lost else STEPS

@@ -53,7 +53,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
     """Write what a rank of the measured loop writes, steps of 1 ms with a little variation."""
     t = 5_000_000_000
     with path.open("w") as file:
-        file.write(_line("start", t, rank=rank, pid=1000 + rank, unix_ns=0))
+        file.write(_line("start", t, pid=1000 + rank))
         t += 1_000_000
         device = {"name": "AMD EPYC", "memory_total_bytes": 2**34}
         file.write(
@@ -85,8 +85,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
         file.write(
             _line(
                 "trained", t, start_ns=train_start, end_ns=t, steps=STEPS,
-                epochs=-(-STEPS // EPOCH_STEPS), samples=STEPS * 64, evaluations=0,
-                target_reached=True, whole_epochs=STEPS // EPOCH_STEPS,
+                epochs=-(-STEPS // EPOCH_STEPS), whole_epochs=STEPS // EPOCH_STEPS,
             )
         )  # fmt: skip
         file.write(
@@ -98,7 +97,7 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
         file.write(
             _line(
                 "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,
-                used_bytes=2**28, total_bytes=2**34, memory_scope="process",
+                used_bytes=2**28,
             )
         )  # fmt: skip
         file.write(_line("end", t))
@@ -110,7 +109,7 @@ def _write_launcher(path: Path) -> None:
             _line("launch", 0, unix_ns=0, started="2026-01-01T00:00:00+00:00", argv=[],
                   environment={})
         )  # fmt: skip
-        file.write(_line("agent_exit", 2, failures=[]))
+        file.write(_line("ranks_ended", 2, failures=[]))
 
 
 def measured(run_dir: Path) -> None:
