@@ -18,7 +18,6 @@ NAMES = (
     "sampler_cost",
     "million_steps",
     "many_ranks",
-    "audit_records",
     "verify_bundle",
     "index_building",
     "store_queries",

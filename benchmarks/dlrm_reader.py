@@ -105,7 +105,7 @@ def copying(total_bytes: int) -> Callable[[], float]:
 def main() -> bool:
     with tempfile.TemporaryDirectory() as place:
         spec = write(Path(place))
-        row_bytes = sum(spec.row_bytes("train").values())
+        row_bytes = sum(kind.itemsize for kind in spec.row_types("train").values())
         found = interleave(
             {
                 "in order": reading(spec, BATCH_SIZE, shuffled=False),

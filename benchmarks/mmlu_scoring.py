@@ -73,7 +73,9 @@ class BothWays:
         from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 
         started = time.perf_counter()
-        found = score(self.model, self.mmlu, self.plan, batch_tokens=self.batch_tokens, reuse=reuse)
+        found = score(
+            self.model, self.mmlu, self.plan, batch_tokens=self.batch_tokens, legacy=not reuse
+        )
         seconds = time.perf_counter() - started
         self.answers[reuse] = [item.predicted for item in found.items]
         return seconds

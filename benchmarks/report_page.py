@@ -27,7 +27,7 @@ _DRAWN = """() => {
     for (const fold of document.querySelectorAll('details')) fold.open = true;
     const charts = [...document.querySelectorAll('figure.chart')].filter(x => x.checkVisibility());
     return document.readyState === 'complete' && charts.length > 0
-        && charts.every(x => x.dataset.drawn === 'live');
+        && charts.every(x => x.querySelector('svg'));
 }"""
 RECORD = Path(__file__).parents[1] / "tests" / "golden" / "record_distilbert.json"
 
@@ -91,7 +91,7 @@ def made(path: Path) -> None:
 
 
 def opened_s(path: Path) -> tuple[float, float] | None:
-    """Return after how many seconds a page shows content, and charts that answer the pointer.
+    """Return after how many seconds a page shows content, and all its charts.
 
     In a new Chromium, in a window that is as high as the page: all its charts in one language are
     drawn. None: there is no Chromium here, or no driver of it.

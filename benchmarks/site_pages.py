@@ -30,8 +30,8 @@ def main() -> bool:
         square_s, database = matmul_s(), Index(str(runs))
         links = Links(f"cases/{CASE}.html")
         case_s = median_s(lambda: lists.case_page(views.every(database, lists.KEYS), CASE, links))
-        rows = listing(database, columns=["run_id"], limit=6).rows
-        allow = ["case", "precision", "device_products"]
+        rows = listing(database, [f"case={CASE}"], columns=["run_id"], limit=6).rows
+        allow = ["precision", "device_products"]
         chosen = [row[0] for row in rows]
         compare_s = median_s(lambda: views.compare_page(database, chosen, allow=allow))
         files_s = []

@@ -51,6 +51,7 @@ def write_records(folder: Path, count: int) -> int:
     """Write ``count`` run directories with a record each; return their bytes."""
     made, random, total = json.loads(MODEL.read_text(encoding="utf-8")), Random(1), 0
     plan, environment, figures = made["plan"], made["environment"], made["figures"]
+    step_ns = made["steps"]["time_ns"]
     values = {name: x["value"] for name, x in figures.items() if x["value"] is not None}
     for number in range(count):
         started = FIRST + timedelta(seconds=300 * number)
@@ -69,6 +70,8 @@ def write_records(folder: Path, count: int) -> int:
         made["status"] = "passed" if passed else "failed"
         made["cause"] = None if passed else {"kind": "error", "message": {"code": "x", "args": {}}}
         made["labels"] = ["self-reported", *(["nightly"] if number % 3 == 0 else [])]
+        times = (round(x * random.uniform(0.99, 1.01)) for x in step_ns)
+        made["steps"]["time_ns"] = [*times]  # launches are no copies of each other
         for name, value in values.items():
             figures[name]["value"] = value * random.uniform(0.9, 1.1)
         run_dir = folder / run_id
