@@ -3,7 +3,9 @@
 Both are whole processes, started one after the other in turn on the same file, which lies
 in the page cache after the warm-up.
 
-The whole command may take three times the loop, which reads all lines into a list.
+Both bars are missed since logs are read line by line: the whole command takes 1.4 to 2 times the
+loop's processor time, as measured at 100 MB on a busy machine. The reader of blocks that was
+faster is gone, for the sake of one reader for keywords, positions and JSON events.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 LOG_BYTES = sized(10**9, 10**6)
 BLOCK_LINES = sized(2000, 200)
-SLOWEST, MEGABYTES = 3.0, 100.0
+FASTER, FASTER_DENSE, MEGABYTES = 3.0, 1.0, 100.0
 KEYWORD = "(ms):"
 PROGRAM = str(Path(sys.executable).with_name("trainmark"))
 PLAIN_LOOP = """
@@ -86,7 +88,7 @@ class Runs:
         return seconds
 
 
-def _compare(path: Path, every: int, rounds: int) -> tuple[list[Bar], str]:
+def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar], str]:
     """Return the bars for a log in which one line of ``every`` matches, and a sentence."""
     print(f"  writing the log, one line of {every} matches", file=sys.stderr)
     write_log(path, every)
@@ -105,13 +107,13 @@ def _compare(path: Path, every: int, rounds: int) -> tuple[list[Bar], str]:
     )
     for runs in (plain, ours):
         del runs.processor_s[0]  # the warm-up run, whose wall time is not recorded either
-    wall = ratio(times["ours"], times["plain"])
-    processor = ratio(ours.processor_s, plain.processor_s)
+    wall = ratio(times["plain"], times["ours"])
+    processor = ratio(plain.processor_s, ours.processor_s)
     bars = [
-        Bar(f"{lines}: ours / plain loop, seconds", str(wall), f"at most {SLOWEST:g}",
-            wall.median <= SLOWEST),
-        Bar("the same, processor seconds", str(processor), f"at most {SLOWEST:g}",
-            processor.median <= SLOWEST),
+        Bar(f"{lines}: plain loop / ours, seconds", str(wall), f"at least {bar:g}",
+            wall.median >= bar),
+        Bar("the same, processor seconds", str(processor), f"at least {bar:g}",
+            processor.median >= bar),
         Bar("the same, our peak memory, MB", f"{ours.peak_mb:.0f}", f"under {MEGABYTES:g}",
             ours.peak_mb < MEGABYTES),
     ]  # fmt: skip
@@ -126,8 +128,8 @@ def _compare(path: Path, every: int, rounds: int) -> tuple[list[Bar], str]:
 def main() -> bool:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "train.log"
-        mixed, said = _compare(path, 10, 9)
-        dense, said_dense = _compare(path, 1, 3)
+        mixed, said = _compare(path, 10, FASTER, 9)
+        dense, said_dense = _compare(path, 1, FASTER_DENSE, 3)
     details = (
         "Ours is the whole command, start-up included; the plain loop reads all lines into a list. "
         f"Processor seconds are what a busy machine changes least.\n\n{said}\n\n{said_dense}"
