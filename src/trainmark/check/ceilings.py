@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainmark import __version__, cases, devices
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
-from trainmark.devices import cores, rates
+from trainmark.devices import rates
 from trainmark.devices.peaks import Peak, dense_peak, memory_peak
 from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
@@ -251,8 +251,7 @@ def main(asked: dict[str, Any]) -> None:
     results = os.dup(1)
     os.dup2(2, 1)  # for what others print
     die_with_parent()
-    placement = cores.take(os.environ.get(cores.CORES_VARIABLE))  # before torch
-    found = {"placement": placement, **run_rank(int(os.environ["RANK"]), **asked)}
+    found = run_rank(int(os.environ["RANK"]), **asked)
     line = f"{json.dumps(found, allow_nan=False)}\n"
     os.write(results, line.encode())  # at once: ranks share the file
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import devices
-from trainmark.devices import cores
-from trainmark.devices.vendors.cpu import chosen_threads
+from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.launch import environment, processes, run_dir
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
@@ -48,26 +47,24 @@ class Setup(NamedTuple):
         described: this machine, as the event ``launch`` has it.
     """
 
-    placed: list[list[int]]
+    nproc: int
     variables: dict[str, str]
     described: dict[str, Any]
 
 
 def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
-    """Place the ranks of this machine and describe it.
+    """Describe this machine, and choose the variables of its ranks.
 
     Args:
         mark: value of ``RUN_VARIABLE``, by which the processes are found.
 
     Raises:
-        UsageError: a variable that places ranks, or ``OMP_NUM_THREADS``, has no valid value.
+        UsageError: ``OMP_NUM_THREADS`` has no valid value.
     """
-    placed = cores.placed(vendor, nproc)
-    threads = min(max(1, cores.usable_cores() // nproc), *map(len, placed))
     variables = os.environ | processes.IMPORT_VARIABLES
     variables |= {
         processes.RUN_VARIABLE: mark,
-        "OMP_NUM_THREADS": str(chosen_threads(os.environ) or threads),
+        "OMP_NUM_THREADS": str(threads_of_rank(nproc)),
         # As fast as the default on an idle machine. On a shared one, threads that spin for long
         # take the cores from the thread for which they wait: steps took eight times as long.
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
@@ -77,7 +74,7 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
     described = environment.collect(variables, vendor)
     users = devices.occupants(vendor.name, nproc)
     described["device_users"] = [user._asdict() for user in users]
-    return Setup(placed, variables, described)
+    return Setup(nproc, variables, described)
 
 
 @contextmanager
@@ -91,7 +88,7 @@ def started(
     nnodes: int = 1,
     master: tuple[str, int] | None = None,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start a rank on each share of the cores; when the block ends, end those that still run.
+    """Start the ranks of this machine; when the block ends, end those that still run.
 
     Each has a session of its own, so that no signal of a terminal reaches it.
 
@@ -102,13 +99,12 @@ def started(
     try:
         with ExitStack() as stack:
             meet = master or ("127.0.0.1", stack.enter_context(held_port()))
-            nproc = len(setup.placed)
-            for local_rank in range(nproc):
+            for local_rank in range(setup.nproc):
                 world = {  # as torch.distributed reads them
-                    "RANK": node * nproc + local_rank, "WORLD_SIZE": nnodes * nproc,
-                    "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": nproc,
+                    "RANK": node * setup.nproc + local_rank,
+                    "WORLD_SIZE": nnodes * setup.nproc,
+                    "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": setup.nproc,
                     "MASTER_ADDR": meet[0], "MASTER_PORT": meet[1],
-                    cores.CORES_VARIABLE: cores.compact(setup.placed[local_rank]),
                 }  # fmt: skip
                 own = {name: str(value) for name, value in world.items()}
                 ranks.append(
@@ -260,7 +256,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
         on_poll: called several times a second while the ranks run, to show progress.
 
     Raises:
-        UsageError: a variable that places ranks has no valid value; nothing was started.
+        UsageError: ``OMP_NUM_THREADS`` has no valid value; nothing was started.
         EnvironmentFault: the run directory cannot be made; nothing was started.
         LostRunError: the run directory was deleted while the ranks ran.
     """

@@ -93,7 +93,6 @@ class Facts(Event, tag="facts"):
 
     device: dict[str, Any] = field(default_factory=dict)
     memory_scope: str | None = None
-    placement: dict[str, Any] | None = None
     precision_flags: dict[str, Any] | None = None
     matmul_flops_per_second: float | None = None
     matmul_swing: float | None = None

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices import cores
 from trainmark.rank.events import EventWriter, rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 
@@ -56,7 +55,6 @@ class Rank:
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / rank_file(rank), clock)
         self.place = "start"
-        self.placement: dict[str, Any] | None = None
         self.precision: dict[str, Any] = {}  # flags of torch that were set
         self.rows: list[int] = []  # digests of rows of the first epoch
 
@@ -179,7 +177,6 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         "facts",
         device=device.describe(),
         memory_scope=device.memory().scope,
-        placement=rank.placement and {**rank.placement, "threads": torch.get_num_threads()},
         precision_flags=flags,
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
@@ -289,7 +286,6 @@ def main(run_dir: Path) -> int:
     with (run_dir / stacks_file(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = Rank(run_dir, number)
-        rank.placement = cores.take(os.environ.get(cores.CORES_VARIABLE))
         rank.events.emit("start", pid=os.getpid())
         try:
             run_rank(rank, run_dir, number, local_rank)

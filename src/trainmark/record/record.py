@@ -29,7 +29,6 @@ from trainmark.record.shapes import (
     Number,
     Phase,
     PhaseName,
-    RankPlacement,
     RankSums,
 )
 from trainmark.spec import Message  # noqa: TC001 - likewise
@@ -205,7 +204,6 @@ class Environment(Machine, total=False):
     others_cpu_share: Number | None
     nodes: list[dict[str, str]]  # of several: facts in which each differs from the first
     devices: list[DeviceFacts | None]
-    placement: list[RankPlacement | None]
     precision_flags: dict[str, str | int | float | bool | None] | None
     collective: str | None
     job: JobFacts | None

@@ -167,7 +167,6 @@ def _environment(timeline: RunTimeline) -> Environment:
         "others_cpu_share": ended and ended.others_cpu_share,
         **({"nodes": node_facts(timeline.nodes, told)} if timeline.nodes else {}),
         "devices": [one and one.device for one in told],
-        "placement": [one and one.placement for one in told],
         "precision_flags": rank0.facts.precision_flags,
         "collective": rank0.facts.collective,
         "job": rank0.result.job if rank0.reported_result else None,

@@ -46,14 +46,6 @@ class JobFacts(TypedDict, total=False):
 
 
 @with_config(_FACTS)
-class RankPlacement(TypedDict):
-    """The cores that a rank may use, and its threads."""
-
-    cores: str
-    threads: Count
-
-
-@with_config(_FACTS)
 class DeviceUser(TypedDict):
     """A process of others on a device of this run; see ``protocols.Occupant``."""
 
