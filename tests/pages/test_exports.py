@@ -3,19 +3,15 @@
 import csv
 import io
 import json
-import socket
 
 import pyarrow.parquet as pq
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from comparison_records import golden as record
 from exported_runs import write_two_ranks
 from fakes import check_golden
 from trainmark.library.store.columns import COLUMNS
-from trainmark.pages.exports import table, to_csv, write_parquet
-from trainmark.pages.exports.forms import to_index, to_json, to_text
-from trainmark.pages.exports.tensorboard import write_tensorboard
+from trainmark.pages.exports import table, to_csv, to_index, to_json, to_text, write_parquet
 from trainmark.record.record import FigureEntry, Record
 
 
@@ -69,28 +65,6 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
     assert (kinds["samples"], kinds["quality_reached"]) == ("int64", "bool")
 
 
-def test_tensorboard_reads_steps_evaluations_figures_and_settings(run, tmp_path):
-    made = run[0]
-    write_tensorboard([made], tmp_path / "boards")
-    folder = tmp_path / "boards" / made.run_id
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    series = {
-        tag: [(item.step, item.value) for item in found.Scalars(tag)]
-        for tag in found.Tags()["scalars"]
-    }
-    assert series["train/loss"] == list(enumerate(made.steps.loss, start=1))
-    assert series["train/step_time_s"] == [(step, 0.125) for step in range(1, 13)]
-    assert series["train/samples_per_s"] == [(step, 512.0) for step in range(1, 13)]
-    assert series["eval/acc"] == [(4, 0.75), (12, 0.9375)]
-    assert series["figure/p_train"] == [(12, 384.0)]
-    assert {item.wall_time for item in found.Scalars("train/loss")} == {1767323045.0}  # its start
-    (text,) = found.Tensors("settings")[0].tensor_proto.string_val
-    assert f"| run_id | {made.run_id} |".encode() in text
-    (file,) = folder.iterdir()  # neither host nor process is in its name
-    assert file.name == "events.out.tfevents.1767323045.trainmark"
-    assert socket.gethostname().encode() not in file.read_bytes()
-
-
 @pytest.mark.parametrize("form", ["csv", "perflog"])
 def test_a_text_goes_to_stdout_or_to_a_file_that_is_replaced_as_a_whole(form, run, cli, tmp_path):
     made, folder = run
@@ -108,7 +82,6 @@ def test_what_an_export_cannot_do_is_said(run, cli, tmp_path):
     (tmp_path / "file").touch()
     for form, words, told in (
         ("parquet", (), "-o PATH"),
-        ("tensorboard", (), "-o PATH"),
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("perflog", (run[1],), "2 runs in one log"),

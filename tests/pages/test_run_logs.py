@@ -10,7 +10,7 @@ from trainmark.errors import RecordError
 from trainmark.library.analysis import Options, analyze
 from trainmark.library.importers import files as importers
 from trainmark.pages.exports import to_csv
-from trainmark.pages.exports.run_log import to_mlperf, to_perflog
+from trainmark.pages.run_log import to_mlperf, to_perflog
 from trainmark.plan.plan import Resumed
 from trainmark.protocols import Progress
 from trainmark.rank.events import node_file

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import UsageError
-from trainmark.pages.exports.forms import to_index
+from trainmark.pages.exports import to_index
 from trainmark.record.index_record import IndexRecord, index_records, rounded
 from trainmark.record.record import Record
 

@@ -19,7 +19,7 @@ from trainmark.errors import EXIT_FAILED, EnvironmentFault, MeasurementError, Tr
 _EXTRAS = {
     "duckdb": "prepare", "h5py": "prepare", "httpx2": "server", "junitparser": "library",
     "markdown_it": "library", "pyarrow": "library", "starlette": "server",
-    "tensorboard": "tensorboard", "uvicorn": "server", "vl_convert": "pages",
+    "uvicorn": "server", "vl_convert": "pages",
 }  # fmt: skip
 _CTRL_C = 130  # what typer ends with then, without a message; no verb of ours ends so
 EXAMPLES = """\

@@ -42,7 +42,6 @@ EXAMPLES = {
   trainmark export runs/* --to parquet -o runs.parquet
   trainmark export runs/RUN --to index                         one JSON line each: speed, memory
   trainmark export runs/RUN --to perflog                       for one run; also mlperf
-  trainmark export runs/* --to tensorboard -o boards           a folder
 """,
     "import": """\
   trainmark import pages/README.md                what it prints, row by row
@@ -58,7 +57,7 @@ EXAMPLES = {
 """,
 }
 _SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": "FAULT"}
-Form = Literal["csv", "json", "index", "perflog", "mlperf", "parquet", "tensorboard"]
+Form = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]
 
 
 def bundle(
@@ -169,16 +168,16 @@ def export(
 ) -> None:
     """Write records in a form that another program reads."""
     from trainmark.library.selection import select
-    from trainmark.pages.exports.forms import WRITERS, to_text
+    from trainmark.pages.exports import to_text, write_parquet
 
     found = select(runs or [])
     if not found.records:
         raise RecordError("no record there", rule="rows of pages are not exported")
-    if form in WRITERS:
+    if form == "parquet":
         if output is None:
             raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
         with writing(output):
-            WRITERS[form](found.records, output)
+            write_parquet(found.records, output)
     else:
         write_text(output, to_text(form, found.records, found.places))
     if output:

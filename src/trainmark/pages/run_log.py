@@ -1,4 +1,4 @@
-"""A run as PerfLog or ``:::MLLOG`` lines, in the order of its events; ``logs.toml`` has the lines.
+"""A run as PerfLog or ``:::MLLOG`` lines, in the order of its events; ``run_log.toml`` has them.
 
 Owns which events of rank 0 become which moments, and their wall-clock times. A step line stands at
 the end of a window: nothing is synchronised inside one, so no other host time was measured. No
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.pages.exports import settings
+from trainmark.library.store.columns import COLUMNS
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
 
-LINES = tomllib.loads(Path(__file__).with_name("logs.toml").read_text(encoding="utf-8"))
+LINES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
 _METADATA = {
     "file": "file",
@@ -161,7 +161,8 @@ def _of_run(record: Record) -> dict[str, Any]:
     recipe, data = record.plan.recipe, record.plan.data
     planned = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * record.plan.world_size
     return {
-        **settings(record),
+        **{name: column(record) for name, column in COLUMNS.items()},
+        **{f"recipe/{name}": value for name, value in recipe.items()},
         **{f"figure/{name}": entry.value for name, entry in record.figures.items()},
         "train_samples": data.train_samples,
         "eval_samples": data.eval_samples,

@@ -1,6 +1,6 @@
-"""Records in the forms that other programs read; here as a table, and the table as CSV.
+"""Records in the forms that other programs read: tables, JSON, logs.
 
-A row is one record. Column order is fixed, units are in the names, and what is null in
+A row of a table is one record. Column order is fixed, units are in the names, and what is null in
 the record is empty. Figures of a case's own come last, by name.
 """
 
@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_json as to_json_text
+
 from trainmark.data.documents import written_whole
+from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import COLUMNS, KINDS, column_name
+from trainmark.pages import run_log
 from trainmark.pages.cells import clean
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
+from trainmark.record.index_record import index_records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -51,12 +56,6 @@ def table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
         for record in records
     ]
     return [*COLUMNS, *figures.values()], rows
-
-
-def settings(record: Record) -> dict[str, Any]:
-    """Return what was run on what by the names of the columns, and the recipe's fields."""
-    recipe = {f"recipe/{name}": value for name, value in record.plan.recipe.items()}
-    return {name: column(record) for name, column in COLUMNS.items()} | recipe
 
 
 def to_csv(records: Sequence[Record]) -> str:
@@ -105,3 +104,55 @@ def write_parquet(records: Sequence[Record], path: Path) -> None:
 
     with written_whole(path) as file:
         parquet.write_table(arrow(*table(records)), file)
+
+
+def to_json(records: Sequence[Record]) -> str:
+    """Return the whole records as a JSON array, one record a line."""
+    lines = ",\n".join(to_json_text(record).decode() for record in records)
+    return f"[\n{lines}\n]\n" if lines else "[]\n"
+
+
+def to_index(records: Sequence[Record]) -> str:
+    """Return the JSON records of one case of each run, as the fifth founding document has them.
+
+    Raises:
+        RecordError: a case that has no such record.
+    """
+    lines = []
+    for record in records:
+        found = index_records(record)
+        if not found:
+            raise RecordError(
+                f"case {record.plan.case} names no mission",
+                where=record.run_id,
+                rule="an index record files a run under its case's mission",
+                remedy="leave this run out, or give the case a mission",
+            )
+        lines += [item.to_json() for item in found]
+    return "".join(f"{line}\n" for line in lines)
+
+
+TEXTS: dict[str, Callable[[Sequence[Record]], str]] = {
+    "csv": to_csv,
+    "json": to_json,
+    "index": to_index,
+}
+LOGS = {"perflog": run_log.to_perflog, "mlperf": run_log.to_mlperf}  # of one run, with its events
+
+
+def to_text(form: str, records: Sequence[Record], places: Sequence[str]) -> str:
+    """Return records in a form that is a text.
+
+    Args:
+        places: the path that each was read from.
+
+    Raises:
+        UsageError: a log of several runs, or of none.
+        RecordError: a record that the form cannot hold.
+    """
+    if form in TEXTS:
+        return TEXTS[form](records)
+    if len(records) != 1:
+        raise UsageError(f"{len(records)} runs in one log", remedy="write a file for each run")
+    path = Path(places[0])
+    return LOGS[form](records[0], path if path.is_dir() else path.parent)
