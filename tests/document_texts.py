@@ -5,12 +5,26 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
-from trainmark.pages.charts import drawing
+from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Facts, Paragraph, Table
+from trainmark.pages.page import documents
+from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.texts import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from trainmark.record.record import Record
+
+
+def html_page(records: Sequence[Record], lang: str = "en") -> str:
+    """Return the page of records as one HTML file."""
+    return to_html(documents(records), lang)
+
+
+def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
+    """Return the page of records as Markdown."""
+    return to_markdown(documents(records), lang)
 
 
 def rows(table: Table, lang: str = "en") -> list[tuple[str, ...]]:
@@ -26,7 +40,7 @@ def heads(table: Table, lang: str = "en") -> list[str]:
 def data(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
     """Return the datasets of a chart as they are drawn."""
     assert chart is not None
-    found: dict[str, Any] = drawing.document(chart, lang)["datasets"]
+    found: dict[str, Any] = rendering.drawn_by_script(chart, lang)["datasets"]
     return found
 
 

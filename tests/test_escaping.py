@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from document_texts import html_page, markdown_page
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
 from trainmark.launch.series import Outcome
 from trainmark.pages.exports import to_csv
-from trainmark.pages.page import document, html_page, markdown_page
+from trainmark.pages.page import document
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import Screen, show_page

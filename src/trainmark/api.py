@@ -26,8 +26,8 @@ from trainmark.launch.run_dir import refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
-from trainmark.pages.page import html_page, markdown_page, write_missing, write_pages
-from trainmark.pages.rendering import rendered
+from trainmark.pages.page import documents, write_missing, write_pages
+from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
 from trainmark.pages.terminal import Screen, show
@@ -89,7 +89,7 @@ class Records(list[Record]):
 
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
         """Return the result page as Markdown, or as HTML: a file in both languages."""
-        return html_page(self, lang) if html else markdown_page(self, lang)
+        return (to_html if html else to_markdown)(documents(self), lang)
 
 
 def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Cluster]:

@@ -24,7 +24,7 @@ def page_of(case):
     page = document.Document(
         title=case, badge="", tone="plain", verification="", sentence="", sections=(section,),
     )  # fmt: skip
-    return to_markdown(page, "zh")
+    return to_markdown([page], "zh")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -14,7 +14,7 @@ from document_texts import charts, data, heads, rows
 from fakes import GOLDEN
 from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
 from trainmark.pages import charts as steps
-from trainmark.pages.charts import drawing
+from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.texts import say
 from trainmark.record import reduce
@@ -35,7 +35,7 @@ def drawn(chart: Chart | None) -> Chart:
     """Return a chart that is there, after it was drawn in both languages."""
     assert chart is not None
     for lang in ("en", "zh"):
-        picture = drawing.svg(chart, lang)
+        picture = rendering.drawn(chart, lang)
         ET.fromstring(picture)
         assert not re.search("NaN|undefined|Infinity", picture)
     return chart
@@ -141,7 +141,7 @@ def test_ranks_stand_in_a_table_the_slowest_first() -> None:
 
 
 def test_a_picture_has_the_page_s_colours() -> None:
-    inner = drawing.svg(drawn(steps.loss(record())), "en")
+    inner = rendering.drawn(drawn(steps.loss(record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none", "transparent", "var(--accent)", "var(--rule)", "var(--soft)",
     }  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_picture_has_the_page_s_colours() -> None:
 
 
 def test_the_script_is_whole_and_can_stand_in_a_page() -> None:
-    made = drawing.script()
+    made = rendering.chart_script()
     assert "figure.chart" in made
     assert "</script" not in made
     assert len(made.encode()) < 1_000_000
@@ -166,7 +166,9 @@ def test_a_title_is_no_expression_and_has_no_control_character() -> None:
             "encoding": {"x": {"field": "x", "type": "quantitative", "title": word}},
         }
         hostile = replace(chart, spec=spec, data={"x": [{"x": 7, "name": word}]})
-        labels = [x.get("aria-label", "") for x in ET.fromstring(drawing.svg(hostile, "en")).iter()]
-        title = drawing.document(hostile, "en")["encoding"]["x"]["title"]
+        labels = [
+            x.get("aria-label", "") for x in ET.fromstring(rendering.drawn(hostile, "en")).iter()
+        ]
+        title = rendering.drawn_by_script(hostile, "en")["encoding"]["x"]["title"]
         assert [label for label in labels if label.endswith(": 7")] == [f"{title}: 7"]
         assert ("\\" in title, title.isprintable()) == (False, True)

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import pytest
 
-from document_texts import Reader
+from document_texts import Reader, html_page, markdown_page
 from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
@@ -47,7 +47,7 @@ def planned(run_id="o", **changes):
 
 
 def markdown(*records, lang="en"):
-    return to_markdown(page.document(records), lang)
+    return to_markdown([page.document(records)], lang)
 
 
 def html(*records, lang="en"):
@@ -91,7 +91,7 @@ def undrawn(made):
     [
         ("page.en.md", lambda: markdown(record())),
         ("page.zh.md", lambda: markdown(record(), lang="zh")),
-        ("page.html", lambda: undrawn(page.html_page([record()]))),
+        ("page.html", lambda: undrawn(html_page([record()]))),
         ("page.failed.en.md", lambda: markdown(failed())),
         ("page.sampled.en.md", lambda: markdown(read("sampled"))),
     ],
@@ -105,7 +105,7 @@ def test_each_language_has_its_own_script():
         assert CJK.findall(made) == []
     headings = re.findall(r"^## (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
     assert [heading for heading in headings if not CJK.search(heading)] == []
-    assert '<html lang="zh-Hans">' in page.html_page([record()], "zh")
+    assert '<html lang="zh-Hans">' in html_page([record()], "zh")
 
 
 def test_published_rows_of_other_work_say_so():
@@ -154,7 +154,7 @@ def counting_tokens(**changes):
 
 def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
     made = page.document([counting_tokens()], price=Price.of("36 EUR"))
-    text = to_markdown(made)
+    text = to_markdown([made])
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device 1 launch" in text
     assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
@@ -272,7 +272,7 @@ def test_a_price_gives_the_cost_of_a_million_samples():
     assert Price.of("$2.50") == Price(2.5, "$")
     with pytest.raises(UsageError, match="no price: free"):
         Price.of("free")
-    text = to_markdown(made)
+    text = to_markdown([made])
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     assert "36 / 3600 s / 457.2 samples/s x 1,000,000" in body_html(made, "en")
 
@@ -315,7 +315,7 @@ def hostile():
 
 
 def test_hostile_strings_stay_text_in_html():
-    made = page.html_page([hostile()])
+    made = html_page([hostile()])
     found = Reader(made)
     assert found.seen.count("script") == 1
     assert not {"img"} & set(found.seen)
@@ -338,7 +338,7 @@ def test_hostile_strings_stay_cells_in_markdown():
 
 
 def test_html_is_one_file_in_both_languages_that_loads_nothing():
-    made = page.html_page([failed(), planned(case="other")], "zh")
+    made = html_page([failed(), planned(case="other")], "zh")
     found = Reader(made)
     assert not {"link", "img", "iframe", "object", "form"} & set(found.seen)
     assert found.values("src", "srcset", "action") == []
@@ -410,12 +410,12 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
     ]  # fmt: skip
     made = page.documents(records)
     assert len(made) == 1 + 5
-    text = page.markdown_page(records, "zh")
+    text = markdown_page(records, "zh")
     assert "[模拟设备" in text
     bodies = "".join(body_html(one, "en", live=True) for one in made)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
-    assert page.markdown_page([record(), record()]) == page.markdown_page([record()])
+    assert markdown_page([record(), record()]) == markdown_page([record()])
 
 
 def test_a_run_that_broke_off_is_on_a_page(tmp_path):
@@ -426,9 +426,9 @@ def test_a_run_that_broke_off_is_on_a_page(tmp_path):
 
 def test_no_record_and_no_language_are_refused():
     with pytest.raises(RecordError, match="no record"):
-        page.html_page([])
+        html_page([])
     with pytest.raises(UsageError, match="'fr'"):
-        page.markdown_page([record()], "fr")
+        markdown_page([record()], "fr")
 
 
 SPREAD = PageSpec(

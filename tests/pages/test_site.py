@@ -14,7 +14,7 @@ from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
 from trainmark.library.store.query import listing
-from trainmark.pages.charts import drawing
+from trainmark.pages import rendering
 from trainmark.pages.site import Links, lists, name, views, writing
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
@@ -219,7 +219,7 @@ def test_the_axis_of_time_has_24_hours_and_no_english_months():
             "p_train": 1.0,
         }
         works = {"A": [run | {"started_utc": at} for at in times]}
-        drawn = drawing.svg(lists._history(works, "p_train", Links("")), "zh")
+        drawn = rendering.drawn(lists._history(works, "p_train", Links("")), "zh")
         labels = re.findall(r">([^<>]+)</text>", drawn)
         assert expected in labels
         assert not any(re.search("[AP]M|Nov|Dec|Jan", label) for label in labels)

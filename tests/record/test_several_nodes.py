@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from document_texts import markdown_page
 from fakes import (
     GOLDEN,
     TICK,
@@ -80,7 +81,7 @@ def node(
 
 def shown(made: Record) -> tuple[str, str]:
     """Return the record as a page in both languages."""
-    return to_markdown(page.document([made])), page.markdown_page([made], "zh")
+    return to_markdown([page.document([made])]), markdown_page([made], "zh")
 
 
 def test_nodes_that_differ_are_found(run_dir: Path) -> None:

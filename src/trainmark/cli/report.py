@@ -68,34 +68,31 @@ def report(
     agree with its events.
     """
     from trainmark.library.selection import select
-    from trainmark.pages.page import documents, html_page, markdown_page
-    from trainmark.pages.scaling import scaling_text
+    from trainmark.pages.page import documents
+    from trainmark.pages.rendering import to_html, to_markdown
+    from trainmark.pages.scaling import scaling_page
     from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
 
     ending = output.suffix[1:] if output else ""
-    page = "md" if output or scaling else "terminal"
-    wanted = form or ("html" if ending == "html" else page)
+    wanted = form or ("html" if ending == "html" else "md" if output else "terminal")
     found = select(runs or [], rows=False)
     drawn = wanted == "html" and not scaling
     if against and not drawn:
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
-    others = _others(found, against) if drawn else []
     price = None if price_per_hour is None else Price.of(price_per_hour)
-    text = ""
     if scaling:
-        text = scaling_text(found.records, wanted, lang)
-    elif wanted == "terminal":
-        for one in documents(found.records, price=price):
+        pages = [scaling_page(found.records)]
+    else:
+        others = _others(found, against) if drawn else []
+        pages = documents(found.records, others, price=price)
+    if wanted == "terminal":
+        for one in pages:
             say(show_page(one, lang=lang) + "\n")
         for place in found.places:
             say(f"record: {place}")
-    elif wanted == "md":
-        text = markdown_page(found.records, lang)
     else:
-        text = html_page(found.records, lang, against=others, price=price)
-    if text:
-        write_text(output, text)
+        write_text(output, to_html(pages, lang) if wanted == "html" else to_markdown(pages, lang))
     if output:
         say(str(output), err=True)
     say_refuted(found)

@@ -68,7 +68,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What Vega-Lite draws by ``charts.drawing``; the table behind it unless one stands beside it.
+    """What Vega-Lite draws by ``rendering``; the table behind it unless one stands beside it.
 
     ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
     ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
@@ -20,7 +19,7 @@ from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
 from trainmark.pages.document import Block, Document, Paragraph, Section, folded
-from trainmark.pages.rendering import to_html, to_markdown
+from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections import figures, limits, performance, provenance
 from trainmark.pages.texts import LANGUAGES, t
 from trainmark.record.record import RECORD_FILE, read
@@ -29,6 +28,7 @@ from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from trainmark.launch.series import Outcome
     from trainmark.pages.summary import Price
@@ -133,60 +133,31 @@ def _overview(records: Sequence[Record]) -> Document:
     )  # fmt: skip
 
 
-def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
-    """Return the result page of any records as Markdown: one piece of work below the other.
+def write_pages(records: Sequence[Record], folder: Path) -> None:
+    """Write the result pages of one run, or of several together, that with charts last.
+
+    It is drawn in a process of its own: the engine ends its process where it gets no memory.
 
     Raises:
-        RecordError: no record.
-        UsageError: no such language.
+        EnvironmentFault: the page with charts was not drawn.
     """
-    return "\n".join(to_markdown(page, lang) for page in documents(records))
-
-
-def html_page(
-    records: Sequence[Record],
-    lang: str = "en",
-    *,
-    against: Sequence[Result] = (),
-    price: Price | None = None,
-) -> str:
-    """Return the result page of any records as one HTML file; raises as Markdown does.
-
-    Args:
-        lang: which of the languages is shown first.
-        against: results to compare with, of which each case has its own.
-        price: of an hour on all devices of a run.
-    """
-    return to_html(documents(records, against, price=price), lang)
-
-
-def write_pages(records: Sequence[Record], folder: Path) -> None:
-    """Write the result pages of one run, or of several together, that with charts last."""
     for lang in LANGUAGES:
         with written_whole(folder / f"page.{lang}.md") as file:
-            file.write(markdown_page(records, lang).encode())
-    _draw_apart(records, folder / HTML_PAGE, beside(records, folder))
-
-
-def _draw_apart(records: Sequence[Record], file: Path, against: Sequence[Result]) -> None:
-    """Write the HTML page in a process of its own.
-
-    The engine that draws charts ends its process where it gets no memory.
-
-    Raises:
-        EnvironmentFault: the page was not drawn.
-    """
+            file.write(to_markdown(documents(records), lang).encode())
     if find_spec("vl_convert") is None:
         raise EnvironmentFault("vl_convert is not installed: pip install 'trainmark[pages]'")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "trainmark.pages.page", str(file)], capture_output=True,
-        input=pickle.dumps(([*records], [*against])), start_new_session=True, check=False,
+        [sys.executable, "-P", "-m", "trainmark.pages.rendering"], capture_output=True,
+        input=pickle.dumps(documents(records, beside(records, folder))),
+        start_new_session=True, check=False,
     )  # fmt: skip
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         if done.returncode < 0:  # what the engine prints then are addresses
             said = [f"ended by signal {-done.returncode}, as where memory is limited"]
         raise EnvironmentFault(f"{HTML_PAGE} was not drawn: {'; '.join(said)[:300]}")
+    with written_whole(folder / HTML_PAGE) as file:
+        file.write(done.stdout)
 
 
 def beside(records: Sequence[Record], folder: Path | None) -> list[Result]:
@@ -229,10 +200,3 @@ def write_missing(outcome: Outcome) -> None:
     if outcome.planned > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
         fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
         write_pages([*outcome.records, *fallen], place)
-
-
-if __name__ == "__main__":  # records and what they are compared with come on standard input
-    shown, others = pickle.load(sys.stdin.buffer)
-    page = html_page(shown, against=others).encode()
-    with written_whole(Path(sys.argv[1])) as file:
-        file.write(page)

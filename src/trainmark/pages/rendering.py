@@ -1,11 +1,16 @@
-"""Documents as Markdown and as HTML: the templates, and what they are given.
+"""Documents as Markdown and as HTML: the templates, what they are given, charts drawn by Vega.
 
-Foreign text is escaped here alone: by autoescape in HTML, by a filter in Markdown.
+Foreign text is escaped here alone: by autoescape in HTML, by a filter in Markdown. Charts have
+the colours of ``templates/base.css``, so that light, dark and print need no script; the same
+chart gives the same bytes with the same version of vl-convert and fonts.
 """
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
+import sys
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
@@ -16,7 +21,6 @@ from markupsafe import Markup
 
 from trainmark.errors import UsageError, escaped, nearest
 from trainmark.pages import cells
-from trainmark.pages.charts import drawing
 from trainmark.pages.texts import LANGUAGES, Phrase, say, t
 
 if TYPE_CHECKING:
@@ -55,11 +59,11 @@ def templates() -> Environment:
 
     @pass_context
     def svg(context: Context, chart: Chart) -> Markup:
-        return Markup(drawing.svg(chart, context["lang"]))  # by Vega, which escapes every string
+        return Markup(drawn(chart, context["lang"]))  # by Vega, which escapes every string
 
     @pass_context
     def specification(context: Context, chart: Chart) -> dict[str, Any]:
-        return drawing.document(chart, context["lang"])
+        return drawn_by_script(chart, context["lang"])
 
     environment.filters |= {
         "say": said, "say_in": say, "md": markdown, "fence": cells.fence, "svg": svg,
@@ -82,10 +86,10 @@ def rendered(template: str, lang: str, **values: Any) -> str:
     return escaped(templates().get_template(template).render(lang=lang, **values))
 
 
-def to_markdown(page: Document, lang: str = "en") -> str:
-    """Return the page as GitHub-flavoured Markdown."""
-    written = rendered("page.md.j2", lang, page=page)
-    return re.sub(r"\n{3,}", "\n\n", written).strip() + "\n"
+def to_markdown(pages: Sequence[Document], lang: str = "en") -> str:
+    """Return pages as GitHub-flavoured Markdown, one below the other."""
+    written = (rendered("page.md.j2", lang, page=page) for page in pages)
+    return "\n".join(re.sub(r"\n{3,}", "\n\n", one).strip() + "\n" for one in written)
 
 
 def to_html(pages: Sequence[Document], lang: str = "en") -> str:
@@ -119,3 +123,58 @@ def body_html(page: Document, lang: str, *, ident: str = "", live: bool = False)
 def shipped(name: str) -> str:
     """Return the text of a file of the templates."""
     return files("trainmark.pages").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _chart_config() -> dict[str, Any]:
+    # Its font comes with vl-convert, so that text has the same width on every machine.
+    found: dict[str, Any] = json.loads(shipped("charts.json"))
+    return found
+
+
+def drawn_by_script(chart: Chart, lang: str) -> dict[str, Any]:
+    """Return what a page's script draws: Vega-Lite with data, as wide as its place."""
+    spec = {**chart.spec, "width": "container", "datasets": chart.data}
+    return {**_printable(spec, lang), "config": _chart_config()}
+
+
+def drawn(chart: Chart, lang: str) -> str:
+    """Return the static picture for a page; its colours are variables of the page."""
+    import vl_convert
+
+    spec = _printable({**chart.spec, "datasets": chart.data}, lang) | {"config": _chart_config()}
+    made: str = vl_convert.vegalite_to_svg(json.dumps(spec, ensure_ascii=False, allow_nan=False))
+    return made
+
+
+@cache
+def chart_script() -> str:
+    """Return the script that draws a page's charts: Vega, Vega-Lite and ``charts.js``.
+
+    It loads nothing else and evaluates no text as code.
+    """
+    import vl_convert
+
+    made: str = vl_convert.javascript_bundle(shipped("charts.js"))
+    return f'(() => {{"use strict";{made}}})();\n'  # a module's names are its own
+
+
+def _printable(value: Any, lang: str, key: str = "") -> Any:
+    """Return what stands under ``key`` with its phrases as text that Vega takes.
+
+    Control characters are shown as text; Vega-Lite
+    puts titles into expressions and escapes quotation marks only: a backslash before one would end
+    the string there, and what follows would be evaluated.
+    """
+    if isinstance(value, dict):
+        return {escaped(name): _printable(item, lang, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_printable(item, lang, key) for item in value]
+    if value is None or isinstance(value, int | float):
+        return value
+    shown = escaped(say(value, lang))
+    return shown.replace("\n", " ").replace("\\", "\u2216") if key == "title" else shown
+
+
+if __name__ == "__main__":  # documents come on standard input, the page goes to standard output
+    sys.stdout.buffer.write(to_html(pickle.load(sys.stdin.buffer)).encode())

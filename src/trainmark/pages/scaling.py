@@ -8,13 +8,12 @@ smallest world.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Block, Document, Facts, Paragraph, Section, table
-from trainmark.pages.rendering import to_html, to_markdown
+from trainmark.pages.document import Block, Document, Facts, Paragraph, Section, table
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import Phrase, t
 from trainmark.record.trust import graded, verification_of
@@ -28,10 +27,13 @@ if TYPE_CHECKING:
 _FIGURES = ("final_result", "step_time_p50")
 _BATCH = ("micro_batch_size", "grad_accum_steps")
 _OF_WORLD = ("ran_world", "world", *_BATCH)  # ``world``: for which one a recipe was written
+_HEADS = (
+    "world", "launches", "samples_per_rank", "throughput", "efficiency", "step_s", "exposed_s",
+)  # fmt: skip
 _RULE = "scaling compares passed runs of the same work, with one batch for each rank or for all"
 
 
-def scaling(records: Sequence[Record]) -> dict[str, Any]:
+def scaling_page(records: Sequence[Record]) -> Document:
     """Return how throughput grows over the worlds of ``records``, the smallest first.
 
     Throughput and efficiency are the geometric mean over the launches, and both ends of its
@@ -46,29 +48,37 @@ def scaling(records: Sequence[Record]) -> dict[str, Any]:
         _refuse(record, records[0])
         found.setdefault((record.plan.world_size, record.plan.nnodes), []).append(record)
     groups = [found[key] for key in sorted(found)]
-    kind, sums = _kind([group[0] for group in groups]), [summary(group) for group in groups]
-    base, first = (sums[0].figures[name] for name in _FIGURES)
-    worlds = []
-    for group, one in zip(groups, sums, strict=True):
-        plan, (rate, step) = group[0].plan, (one.figures[name] for name in _FIGURES)
-        share = groups[0][0].plan.world_size / plan.world_size
-        far = [rate.low / base.high, rate.high / base.low] if one is not sums[0] else [1.0, 1.0]
-        worlds.append({
-            "world": f"{plan.nnodes}x{plan.nproc}", "launches": rate.launches,
-            "samples_per_rank": prod(plan.recipe[name] for name in _BATCH),
-            "throughput": [rate.mean, rate.low, rate.high],
-            "efficiency": [share * x for x in (rate.mean / base.mean, *far)],
-            "step_s": step.mean,
-            "exposed_s": step.mean - first.mean if kind == "weak" else None,
-        })  # fmt: skip
-    fewest = sorted(sums, key=lambda one: one.launches)
-    return {
-        "case": records[0].plan.case, "device": short_device(records[0]), "kind": kind,
-        "unit": sums[0].units[_FIGURES[0]], "worlds": worlds,
-        "run_ids": [[record.run_id for record in group] for group in groups],
-        "trust": graded(x for one in fewest for x in one.trust.reasons),
-        "verification": verification_of(records),
-    }  # fmt: skip
+    firsts, sums = [group[0] for group in groups], [summary(group) for group in groups]
+    kind, (base, first) = _kind(firsts), (sums[0].figures[name] for name in _FIGURES)
+    rows: list[list[Phrase]] = []
+    for record, one in zip(firsts, sums, strict=True):
+        plan, (rate, step) = record.plan, (one.figures[name] for name in _FIGURES)
+        share = firsts[0].plan.world_size / plan.world_size
+        far = (1.0, 1.0) if one is sums[0] else (rate.low / base.high, rate.high / base.low)
+        rows.append([
+            f"{plan.nnodes}x{plan.nproc}", rate.launches,
+            prod(plan.recipe[name] for name in _BATCH),
+            "{} ({} – {})".format(*map(cells.number, (rate.mean, rate.low, rate.high))),
+            "{:.1%} ({:.1%} – {:.1%})".format(*(share * x for x in (rate.mean / base.mean, *far))),
+            cells.number(step.mean),
+            cells.number(step.mean - first.mean) if kind == "weak" else None,
+        ])  # fmt: skip
+    names = {"first": rows[0][0], "last": rows[-1][0]}
+    unit, fewest = sums[0].units[_FIGURES[0]], sorted(sums, key=lambda one: one.launches)
+    runs = ((row[0], ", ".join(x.run_id for x in of)) for row, of in zip(rows, groups, strict=True))
+    blocks: tuple[Block, ...] = (
+        table((t(f"scaling.{name}", unit=unit) for name in _HEADS), rows),
+        *(Paragraph(t(f"scaling.means-{x}", **names)) for x in (kind, "interval")),
+        Facts(tuple(runs)),
+    )
+    return Document(
+        title=t("scaling.title", case=firsts[0].plan.case, device=short_device(firsts[0])),
+        badge=t(f"scaling.{kind}"), tone="good",
+        sentence=t("scaling.verdict", share=str(rows[-1][4]).partition(" ")[0], **names),
+        verification=t(f"trust.{verification_of(records)}"),
+        doubts=tuple(graded(x for one in fewest for x in one.trust.reasons).reasons),
+        sections=(Section(t("section.scaling"), "scaling", blocks),),
+    )  # fmt: skip
 
 
 def _refuse(record: Record, first: Record) -> None:
@@ -83,59 +93,10 @@ def _refuse(record: Record, first: Record) -> None:
 
 def _kind(firsts: Sequence[Record]) -> str:
     """Return which batch the worlds have in common, given one record of each."""
-    sizes = [record.plan.world_size for record in firsts]
+    worlds = [record.plan.world_size for record in firsts]
     batches = [tuple(record.plan.recipe[name] for name in _BATCH) for record in firsts]
-    if len(set(sizes)) < 2:
-        raise UsageError("all runs have one world size", where="nnodes, nproc", rule=_RULE)
-    if len(set(batches)) == 1:
+    if len(set(worlds)) > 1 and len(set(batches)) == 1:
         return "weak"
-    if len({prod(batch) * size for batch, size in zip(batches, sizes, strict=True)}) == 1:
+    if len(set(worlds)) > 1 == len({prod(x) * n for x, n in zip(batches, worlds, strict=True)}):
         return "strong"
-    raise UsageError(f"{batches} in worlds of {sizes} ranks", where=", ".join(_BATCH), rule=_RULE)
-
-
-def scaling_text(records: Sequence[Record], form: str, lang: str) -> str:
-    """Return what ``scaling`` does as a page, ``md`` or ``html``.
-
-    Raises:
-        UsageError: another form; see also ``scaling``.
-    """
-    found = scaling(records)
-    if form not in ("md", "html"):
-        raise UsageError(f"no scaling page as {form}", where="--format", remedy="md or html")
-    return to_markdown(_page(found), lang) if form == "md" else to_html([_page(found)], lang)
-
-
-def _page(found: dict[str, Any]) -> Document:
-    worlds, kind = found["worlds"], found["kind"]
-    heads = (t(f"scaling.{name}", unit=found["unit"]) for name in worlds[0])
-    names = {"first": worlds[0]["world"], "last": worlds[-1]["world"]}
-    means = (Paragraph(t(f"scaling.means-{x}", **names)) for x in (kind, "interval"))
-    shares = [(one["world"], *one["efficiency"]) for one in worlds]
-    end = max(1.0, *(share for _, share, *_ in shares))
-    bars = (
-        Bar(world, 0.0, share / end, "own", f"{share:.1%} ({low:.1%} – {high:.1%})")
-        for world, share, low, high in shares
-    )
-    runs = ((one["world"], ", ".join(ids)) for one, ids in
-            zip(worlds, found["run_ids"], strict=True))  # fmt: skip
-    shown: tuple[Block, ...] = (
-        Bars(t("scaling.efficiency"), tuple(bars)),
-        table(heads, (map(_cell, world.values()) for world in worlds)), *means,
-    )  # fmt: skip
-    return Document(
-        title=t("scaling.title", case=found["case"], device=found["device"]),
-        badge=t(f"scaling.{kind}"), tone="good",
-        sentence=t("scaling.verdict", share=f"{shares[-1][1]:.1%}", **names),
-        verification=t(f"trust.{found['verification']}"), doubts=tuple(found["trust"].reasons),
-        sections=(
-            Section(t("section.scaling"), "scaling", shown),
-            Section(t("section.provenance"), "provenance", (Facts(tuple(runs)),)),
-        ),
-    )  # fmt: skip
-
-
-def _cell(value: Any) -> Phrase:
-    if isinstance(value, list):
-        return "{} ({}–{})".format(*map(cells.number, value))
-    return cells.number(value) if isinstance(value, float) else value
+    raise UsageError(f"{batches} in worlds of {worlds} ranks", where=", ".join(_BATCH), rule=_RULE)

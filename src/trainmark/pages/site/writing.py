@@ -17,8 +17,7 @@ from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import IMPORTED
 from trainmark.library.store.query import listing
-from trainmark.pages.charts import drawing
-from trainmark.pages.rendering import shipped
+from trainmark.pages.rendering import chart_script, shipped
 from trainmark.pages.results import listing_json
 from trainmark.pages.site import Links, name, run_file
 from trainmark.pages.site.lists import KEYS, case_page, list_page, machines_page
@@ -112,7 +111,7 @@ def _lists(
     database: Index, runs: Sequence[list[dict[str, Any]]], *, served: bool
 ) -> dict[str, str | bytes]:
     """Return what shows many runs, and what every page loads."""
-    files: dict[str, str | bytes] = {"static/charts.js": drawing.script()}
+    files: dict[str, str | bytes] = {"static/charts.js": chart_script()}
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
         files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text

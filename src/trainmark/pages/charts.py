@@ -1,4 +1,4 @@
-"""The charts of a run: a function each, from a record to what Vega-Lite draws by ``specs.json``."""
+"""The charts of a run: a function each, from a record to what Vega-Lite draws (``charts.json``)."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def of_record(record: Record, telemetry: Sequence[Block] = ()) -> list[Section]:
 
 @cache
 def _specs() -> Spec:
-    found: Spec = json.loads(Path(__file__).with_name("specs.json").read_bytes())
+    found: Spec = json.loads(Path(__file__).with_suffix(".json").read_bytes())
     return found
 
 
 def spec(name: str, **values: Any) -> Spec:
-    """Return what Vega-Lite draws: a specification of ``specs.json``, filled.
+    """Return what Vega-Lite draws: a specification of ``charts.json``, filled.
 
     ``$x`` there is a value, ``@x`` a text by its key; what has an ``if`` is there where it is true.
     """
