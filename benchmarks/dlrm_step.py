@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from benchmarks.dlrm_plain import (
@@ -53,7 +54,8 @@ def run_ours(engine: str, precision: str, size: str) -> None:
 
     from trainmark import devices
     from trainmark.cases.dlrm_criteo.model import build_model
-    from trainmark.protocols import Batch, Counts
+    from trainmark.protocols import Batch, Counts, JobContext
+    from trainmark.recipe import Recipe
     from trainmark.train.stepper import Stepper
 
     device = devices.choose("cpu").open(0, 1)
@@ -66,9 +68,10 @@ def run_ours(engine: str, precision: str, size: str) -> None:
         logits = model(numerical, tables(ids)).float()
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
+    recipe = Recipe(precision=precision)  # type: ignore[arg-type]
     stepper = Stepper(
-        model, torch.optim.SGD(model.parameters(), lr=RATE, fused=True), loss_sum,
-        precision=precision, torch_type="cpu", data_size=1,  # type: ignore[arg-type]
+        JobContext(recipe, Path(), 0, 1, device), model,
+        torch.optim.SGD(model.parameters(), lr=RATE, fused=True), loss_sum,
     )  # fmt: skip
     samples = int(size)
     batches = [

@@ -5,19 +5,24 @@ Apart from the tests because a spawned rank has to import it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from trainmark.protocols import Batch, Counts
+from fakes import FakeClock, SyncDevice
+from trainmark.protocols import Batch, Counts, JobContext
+from trainmark.recipe import Recipe
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.shards import Sharding
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from trainmark.recipe import Precision
 
 FEATURES = 6
 ROWS = 71  # in steps of 30 the last holds 11: uneven over 2 ranks and their micro-batches
@@ -34,11 +39,17 @@ def new_model() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
 
 
+def context_of(precision: Precision, *, world_size: int = 1) -> JobContext:
+    device: Any = SyncDevice(FakeClock())
+    return JobContext(Recipe(precision=precision), Path(), 0, world_size, device)
+
+
 def new_stepper(
     model: nn.Module,
     *,
     learning_rate: float = 0.05,
     world_size: int = 1,
+    precision: Precision = "fp32",
     loss_sum: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
     **fields: Any,
 ) -> Stepper:
@@ -48,13 +59,14 @@ def new_stepper(
         features, targets = batch.tensors
         return ((stepper.model(features).float() - targets) ** 2).sum()
 
+    ranks = Ranks(data_size=world_size)
     stepper = Stepper(
-        parallelize(model, Ranks(data_size=world_size)),
+        context_of(precision, world_size=world_size),
+        parallelize(model, ranks),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
         squared_error,
-        torch_type="cpu",
-        data_size=world_size,
-        **{"precision": "fp32", **fields},
+        ranks=ranks,
+        **fields,
     )
     return stepper
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fakes import FakeClock
+from tiny_training import context_of
 from trainmark.errors import NotTrainedError
 from trainmark.protocols import Batch, Counts
 from trainmark.rank.parameters import ParameterCheck
@@ -39,8 +40,8 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
         yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
 
     stepper = Stepper(
-        model, optimizer, loss_sum, precision=precision, torch_type="cpu",
-        data_size=1, schedule_lr=lambda steps: factors[steps],
+        context_of(precision), model, optimizer, loss_sum,
+        schedule_lr=lambda steps: factors[steps],
     )  # fmt: skip
     updates = []
     for _ in factors:

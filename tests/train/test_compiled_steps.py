@@ -86,7 +86,7 @@ def test_each_step_starts_before_its_first_forward_pass(
         return ((model(features) - targets) ** 2).sum()
 
     context = context_of(device, Recipe(compile=mode), tmp_path)
-    stepper = Stepper.of(context, model, torch.optim.SGD(model.parameters()), loss_sum)
+    stepper = Stepper(context, model, torch.optim.SGD(model.parameters()), loss_sum)
     assert len(losses_of_an_epoch(stepper)) == 3
     begins = ["step begins"] if mode == "reduce-overhead" else []
     assert calls == [*begins, "forward"] * 3

@@ -13,7 +13,7 @@ from real_ranks import on_ranks
 from tiny_training import ROWS, new_model, new_stepper, rows_of_data, train, train_rank, weights
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
-from trainmark.train.stepper import add_floats_over_ranks, add_over_ranks
+from trainmark.train.stepper import add_over_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,9 +162,7 @@ def test_two_ranks_equal_one(tmp_path: Path) -> None:
     assert first["reductions"] == second["reductions"] == 22  # one a step, none a micro-batch
 
 
-def test_sums_over_ranks_are_exact_or_refused() -> None:
+def test_sums_over_ranks_are_exact() -> None:
     here = {"world_size": 1, "device": torch.device("cpu")}
     assert add_over_ranks(2**60, 3, **here) == [2**60, 3]
-    assert add_floats_over_ranks(0.25, 1.0, **here) == [0.25, 1.0]
-    with pytest.raises(TypeError, match="use add_floats_over_ranks"):
-        add_over_ranks(0.25, **here)
+    assert add_over_ranks(0.25, 1.0, **here) == [0.25, 1.0]

@@ -16,7 +16,7 @@ from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.step_memory import SHARE
-from trainmark.train.stepper import Stepper, add_floats_over_ranks, add_over_ranks
+from trainmark.train.stepper import Stepper, add_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,7 +62,7 @@ class NextTokenJob:
             context, num_rows=len(data.train), rank=ranks.data_rank, world_size=ranks.data_size
         )
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper.of(
+        self.stepper = Stepper(
             context, replicas, optimizer(model), self._loss_sum, ranks=ranks,
             schedule_lr=schedule_lr, max_grad_norm=recipe.max_grad_norm, **more,
         )  # fmt: skip
@@ -120,7 +120,7 @@ class NextTokenJob:
         counted = ranks.counts_here
         world_size = self.context.world_size
         (scored,) = add_over_ranks(scored if counted else 0, world_size=world_size, device=device)
-        (loss_sum,) = add_floats_over_ranks(
+        (loss_sum,) = add_over_ranks(
             loss.item() if counted else 0.0, world_size=world_size, device=device
         )
         assert scored == total, f"{scored} of {total} validation samples were scored"

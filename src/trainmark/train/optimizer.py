@@ -41,12 +41,12 @@ def decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -
     return min(1.0, max(0.0, done))
 
 
-class LossScaler:
+class LossScaler(torch.amp.GradScaler):
     """Scale losses, drop the steps whose gradients overflow, and adapt the scale.
 
     The scale doubles after ``window`` steps in a row without an overflow. Of the overflows
     since it last doubled, or since the start, the first ``hysteresis - 1`` leave it as it is
-    and each later one halves it. A hysteresis of 1 is ``torch.amp.GradScaler``; 2 is the
+    and each later one halves it. A hysteresis of 1 is the library's ``GradScaler``; 2 is the
     ``delayed_shift=2`` of Megatron-LM's ``DynamicLossScaler``.
 
     Args:
@@ -58,30 +58,15 @@ class LossScaler:
         self, torch_type: str, device: torch.device, *, enabled: bool, window: int,
         hysteresis: int, start: float,
     ) -> None:  # fmt: skip
-        self.enabled = enabled
-        self._scaler = torch.amp.GradScaler(
-            torch_type, init_scale=start, growth_interval=window, enabled=enabled
-        )
+        super().__init__(torch_type, init_scale=start, growth_interval=window, enabled=enabled)
         self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)
         self._skipped = torch.zeros_like(self._one)
         self._until_halved = torch.full_like(self._one, hysteresis)
 
-    def scale(self, loss: Tensor) -> Tensor:
-        """Return ``loss`` times the scale."""
-        return self._scaler.scale(loss)
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale, so that they can be clipped."""
-        self._scaler.unscale_(optimizer)
-
     def current(self) -> Tensor:
         """Return the scale as a tensor on the device."""
-        return self._scaler.scale(self._one)
-
-    def value(self) -> float:
-        """Return the scale. Synchronises: not within a window."""
-        return self._scaler.get_scale()
+        return self.scale(self._one)
 
     def skipped_steps(self) -> int:
         """Return how many steps were dropped. Synchronises: call after the loop."""
@@ -89,41 +74,38 @@ class LossScaler:
 
     def state(self) -> Tensor:
         """Return scale, steps since it changed and overflows left, for ``load``. Synchronises."""
-        found = self._scaler.state_dict() if self.enabled else {"scale": 1.0, "_growth_tracker": 0}
+        found = self.state_dict() if self.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
         numbers = [found["scale"], found["_growth_tracker"], self._until_halved.item()]
         return torch.tensor(numbers, dtype=torch.float64)
 
     def load(self, state: Tensor) -> None:
         """Take over what ``state`` returned."""
-        if self.enabled:
+        if self.is_enabled():
             scale, growth, left = state.tolist()
-            now = {"scale": scale, "_growth_tracker": int(growth)}
-            self._scaler.load_state_dict(self._scaler.state_dict() | now)
+            self.load_state_dict(
+                self.state_dict() | {"scale": scale, "_growth_tracker": int(growth)}
+            )
             self._until_halved.fill_(left)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+    def step_or_skip(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
         """Step ``optimizer`` unless a gradient overflowed, then adapt the scale.
 
         Returns a tensor on the device, 1 where the step was dropped, else 0; None where
         losses are not scaled.
         """
-        if not self.enabled:
+        if not self.is_enabled():
             optimizer.step()
             return None
         before = self.current()
-        self._scaler.step(optimizer)
-        self._scaler.update()
+        self.step(optimizer)
+        self.update()
         after = self.current()
         # The library lowers the scale after an overflow; comparing it does not synchronise.
         dropped = (after < before).to(self._one.dtype)
         self._skipped += dropped
-        if self._hysteresis > 1:
-            self._spare(dropped, before, after)
+        if self._hysteresis > 1:  # the scale stays until the hysteresis is used up
+            spared = (dropped > 0) & (self._until_halved > 1)
+            self.update(torch.where(spared, before, after))
+            left = (self._until_halved - dropped).clamp(min=1)
+            self._until_halved = torch.where(after > before, self._hysteresis, left)
         return dropped
-
-    def _spare(self, dropped: Tensor, before: Tensor, after: Tensor) -> None:
-        """Restore the scale that an overflow lowered before the hysteresis is used up."""
-        spared = (dropped > 0) & (self._until_halved > 1)
-        self._scaler.update(torch.where(spared, before, after))
-        left = (self._until_halved - dropped).clamp(min=1)
-        self._until_halved = torch.where(after > before, self._hysteresis, left)

@@ -8,7 +8,7 @@ give exactly the gradient of the mean loss.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -19,60 +19,43 @@ from trainmark.train.optimizer import LossScaler
 from trainmark.train.parallel import Ranks, micro_batch, parallelize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
     from trainmark.protocols import Batch, JobContext
-    from trainmark.recipe import Precision
 
+Number = TypeVar("Number", int, float)
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 AUTOCAST_DTYPES = {precision: _DTYPES[name] for precision, name in AUTOCAST.items()}
 # Gradients overflowed at every scale from the first one down to this.
 LOSS_SCALE_FLOOR = 1.0
 
 
-def add_over_ranks(*values: int, world_size: int, device: torch.device) -> list[int]:
-    """Return the exact sums of whole numbers over all ranks.
-
-    Raises:
-        TypeError: a value is not a whole number; it would be truncated silently.
-    """
-    if not all(isinstance(value, int) for value in values):
-        raise TypeError(f"{values} are not whole numbers: use add_floats_over_ranks")
-    return [int(total) for total in _all_reduce(values, torch.int64, world_size, device)]
-
-
-def add_floats_over_ranks(*values: float, world_size: int, device: torch.device) -> list[float]:
-    """Return the sums of numbers over all ranks, added in float64."""
-    return [float(total) for total in _all_reduce(values, torch.float64, world_size, device)]
-
-
-def _all_reduce(
-    values: Sequence[float], dtype: torch.dtype, world_size: int, device: torch.device
-) -> list[float]:
+def add_over_ranks(*values: Number, world_size: int, device: torch.device) -> list[Number]:
+    """Return the sums of numbers over all ranks: exact for whole numbers, else in float64."""
     if world_size == 1:
         return list(values)
-    total = torch.tensor(values, dtype=dtype, device=device)
+    whole = all(isinstance(value, int) for value in values)
+    total = torch.tensor(values, dtype=torch.int64 if whole else torch.float64, device=device)
     torch.distributed.all_reduce(total)
-    sums: list[float] = total.tolist()
+    sums: list[Number] = total.tolist()
     return sums
 
 
-def _nothing() -> None:
-    pass
-
-
 class Stepper:
-    """Take optimizer steps.
+    """Take optimizer steps as the recipe of ``context`` says.
+
+    Seeds torch: replicas have the same initial weights but different dropout masks, and ranks
+    that share one replica must have the same masks.
 
     Args:
-        model: over the ranks; see ``parallel.parallelize``.
         loss_sum: called with a batch under autocast; returns the SUM of the losses of the
             batch's samples, a scalar tensor.
+        ranks: those over which the job has parallelized ``model`` itself; none: each rank
+            gets a whole replica.
         schedule_lr: called with the number of finished steps before each step; returns
             the learning rate as a multiple of the optimizer's initial one.
-        begin_step: called at the start of each step; see ``ReplaysGraphs``.
         max_grad_norm: clip the global gradient norm; none: no clipping.
         loss_scale_window: steps without overflow after which fp16's loss scale doubles.
         loss_scale_hysteresis: overflows since then that halve it; see ``LossScaler``.
@@ -81,76 +64,39 @@ class Stepper:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss_sum: Callable[[Any], Tensor],
-        *,
-        precision: Precision,
-        torch_type: str,
-        data_size: int,
-        begin_step: Callable[[], None] = _nothing,
-        schedule_lr: Callable[[int], float] = lambda _: 1.0,
-        max_grad_norm: float | None = None,
-        loss_scale_window: int = 2000,
-        loss_scale_hysteresis: int = 1,
-        loss_scale_start: float = 2.0**16,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.steps = 0
-        self._loss_sum = loss_sum
-        self._precision = precision
-        self._torch_type = torch_type
-        self._data_size = data_size
-        self._begin_step = begin_step
-        self._schedule_lr = schedule_lr
-        self._base_lrs = [group["lr"] for group in optimizer.param_groups]
-        self._max_grad_norm = max_grad_norm
-        self.device = next(self.model.parameters()).device
-        self._scaler = LossScaler(
-            torch_type, self.device, enabled=precision == "fp16",
-            window=loss_scale_window, hysteresis=loss_scale_hysteresis, start=loss_scale_start,
-        )  # fmt: skip
-        self._steps_with_rate = 0
-        self._skipped_with_rate = torch.zeros((), device=self.device)
-
-    @classmethod
-    def of(
-        cls,
         context: JobContext,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss_sum: Callable[[Any], Tensor],
         *,
         ranks: Ranks | None = None,
-        **more: Any,
-    ) -> Stepper:
-        """Return a stepper for the recipe of ``context``.
-
-        Seeds torch: replicas have the same initial weights but different dropout masks, and
-        ranks that share one replica must have the same masks.
-
-        Args:
-            ranks: those over which the job has parallelized ``model`` itself; none: each rank
-                gets a whole replica.
-        """
+        schedule_lr: Callable[[int], float] = lambda _: 1.0,
+        max_grad_norm: float | None = None,
+        loss_scale_window: int = 2000,
+        loss_scale_hysteresis: int = 1,
+        loss_scale_start: float = 2.0**16,
+    ) -> None:
         recipe, device = context.recipe, context.device
         if ranks is None:
             ranks = Ranks.of(context)
             model = parallelize(model, ranks, compiled=recipe.compile)
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
-        return cls(
-            model,
-            optimizer,
-            loss_sum,
-            precision=recipe.precision,
-            torch_type=context.device.torch_type,
-            data_size=ranks.data_size,
-            begin_step=device.begin_step
-            if recipe.replays_graphs and isinstance(device, ReplaysGraphs)
-            else _nothing,
-            **more,
-        )
+        self.model, self.optimizer, self.steps = model, optimizer, 0
+        self.device = next(model.parameters()).device
+        self._loss_sum, self._schedule_lr = loss_sum, schedule_lr
+        self._torch_type, self._precision = device.torch_type, recipe.precision
+        self._data_size = ranks.data_size
+        self._begin_step: Callable[[], None] | None = None
+        if isinstance(device, ReplaysGraphs) and recipe.replays_graphs:
+            self._begin_step = device.begin_step
+        self._base_lrs = [group["lr"] for group in optimizer.param_groups]
+        self._max_grad_norm = max_grad_norm
+        self._scaler = LossScaler(
+            device.torch_type, self.device, enabled=recipe.precision == "fp16",
+            window=loss_scale_window, hysteresis=loss_scale_hysteresis, start=loss_scale_start,
+        )  # fmt: skip
+        self._steps_with_rate = 0
+        self._skipped_with_rate = torch.zeros((), device=self.device)
 
     def check(self) -> None:
         """Stop the run if the loss scale is at its minimum; see ``Job.check``.
@@ -158,12 +104,9 @@ class Stepper:
         Raises:
             DivergedError: gradients overflow even at the smallest scale.
         """
-        if self._scaler.enabled and self._scaler.value() < LOSS_SCALE_FLOOR:
+        if self._scaler.is_enabled() and (scale := self._scaler.get_scale()) < LOSS_SCALE_FLOOR:
             raise DivergedError(
-                "loss_scale_at_floor",
-                scale=self._scaler.value(),
-                step=self.steps,
-                floor=LOSS_SCALE_FLOOR,
+                "loss_scale_at_floor", scale=scale, step=self.steps, floor=LOSS_SCALE_FLOOR
             )
 
     def scale_state(self) -> Tensor:
@@ -177,7 +120,7 @@ class Stepper:
 
     def loss_scale(self) -> float | Tensor:
         """Return the factor on the next step's gradients; a tensor on the device."""
-        return self._scaler.current() if self._scaler.enabled else 1.0
+        return self._scaler.current() if self._scaler.is_enabled() else 1.0
 
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
@@ -199,7 +142,8 @@ class Stepper:
 
         The loss it returns is never in a device graph's memory, which the next step overwrites.
         """
-        self._begin_step()
+        if self._begin_step is not None:
+            self._begin_step()
         total: Tensor | None = None
         samples = 0
         for batch in batches:
@@ -228,9 +172,9 @@ class Stepper:
         for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor
         if self._max_grad_norm is not None:
-            self._scaler.unscale(self.optimizer)
+            self._scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
-        skipped = self._scaler.step(self.optimizer)
+        skipped = self._scaler.step_or_skip(self.optimizer)
         if factor > 0:
             self._steps_with_rate += 1
             if skipped is not None:

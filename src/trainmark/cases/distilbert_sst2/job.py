@@ -104,7 +104,7 @@ class DistilbertJob:
         planned = planned_steps(recipe, self.steps_per_epoch)
         groups = parameter_groups(self.model, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
-        self.stepper = Stepper.of(
+        self.stepper = Stepper(
             context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.step_memory import memory_of_rank
-from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_floats_over_ranks
+from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_over_ranks
 
 from . import data as clicks
 from .case import layers
@@ -113,7 +113,7 @@ class DlrmJob:
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         # Fused, it drops an overflowed fp16 step on the device; otherwise torch asks the host.
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)
-        self.stepper = Stepper.of(
+        self.stepper = Stepper(
             context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
@@ -191,7 +191,7 @@ class DlrmJob:
         auc = 0.0
         if self.context.rank == 0:
             auc = roc_auc(score.cpu().numpy(), label.cpu().numpy())
-        (auc,) = add_floats_over_ranks(auc, world_size=world_size, device=device)
+        (auc,) = add_over_ranks(auc, world_size=world_size, device=device)
         total = self.readers["test"].num_rows
         assert len(score) == total, f"{len(score)} of {total} test rows were scored"
         return Evaluation(auc, total)

@@ -142,7 +142,7 @@ class GlmJob:
         )
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper.of(
+        self.stepper = Stepper(
             context, self.model, optimizer, self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
             max_grad_norm=recipe.max_grad_norm, loss_scale_window=recipe.loss_scale_window,

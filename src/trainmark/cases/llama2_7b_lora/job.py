@@ -22,7 +22,7 @@ from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
-from trainmark.train.stepper import Stepper, add_floats_over_ranks
+from trainmark.train.stepper import Stepper, add_over_ranks
 
 from .case import targets
 from .data import MODEL, load
@@ -77,7 +77,7 @@ class LlamaJob:
         )  # fmt: skip
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper.of(
+        self.stepper = Stepper(
             context, replicas, optimizer, self._loss_sum, ranks=ranks,
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
@@ -142,7 +142,7 @@ class LlamaJob:
                 found = self.model(*tensors)
             total += found if samples else 0.0
         self.model.train()
-        (loss,) = add_floats_over_ranks(total.item(), world_size=world_size, device=device)
+        (loss,) = add_over_ranks(total.item(), world_size=world_size, device=device)
         return loss / int(split.targets.sum())
 
     def answer(self) -> MmluResult:

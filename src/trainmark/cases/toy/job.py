@@ -36,7 +36,7 @@ class ToyJob:
         optimizer = torch.optim.AdamW(weights, lr=rate, fused=True)
         self.sharding = Sharding.of(context, num_rows=len(data["train"]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper.of(context, self.model, optimizer, self._loss_sum)
+        self.stepper = Stepper(context, self.model, optimizer, self._loss_sum)
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
 
