@@ -39,6 +39,8 @@ _POSITIVE = {*RATES, *TIMES, "token/p/s", "p_train_tokens", "mem", "mem_total", 
 _SHARE = re.compile(
     r"acc|精度|auc|\bmap|bleu|rouge|(\b|_)f1|mmlu|iou|recall|top-?[15]", re.IGNORECASE
 )
+# Pages do not say in which direction a quality is better; of these there is no doubt.
+_LOWER = re.compile(r"loss|perplexity|ppl", re.IGNORECASE)
 _NARROW = ("tf32", "bf16", "fp8", "fp4")  # precisions that cards have from some generation on
 _DOUBTS = ("audit_tf32", "audit_memory_of_card")  # a label that is wrong, not a figure
 
@@ -157,35 +159,23 @@ def _of_another_card(one: Subject, total: float, sizes: list[float]) -> Message:
     return message("audit_memory_of_card", total=total, device=one.device, sizes=known)
 
 
-def _too_many_samples(subjects: Subjects) -> Iterator[tuple[Subject, float]]:
-    """Yield rows with more samples than their data and epochs have, and how many times as many."""
-    for one in subjects:
-        known, (least, most) = one.workload, one.samples_bounds()
-        data = (known.samples_per_pass or 0) * (known.epochs or 0)
-        if one.row and data and least > _MORE_SAMPLES * data:
-            yield one, most / data
-
-
 def passes(subjects: Subjects) -> Hits:
-    """Yield rows with more samples than their data and epochs have."""
-    for one, times in _too_many_samples(subjects):
-        epochs, rows = one.workload.epochs or 0, one.workload.samples_per_pass
+    """Yield rows with more samples than their data and epochs have, and how they were counted."""
+    for one in subjects:
+        rows, epochs = one.workload.samples_per_pass or 0, one.workload.epochs or 0
+        least, most = one.samples_bounds()
+        if not one.row or not rows * epochs or least <= _MORE_SAMPLES * rows * epochs:
+            continue
         args = {name: one.figures[name] for name in ("e2e_time", "p_whole")}
-        found = times * epochs
-        yield one, message("audit_passes", passes=found, rows=rows, epochs=epochs, **args)
-
-
-def per_rank(subjects: Subjects) -> Hits:
-    """Yield rows whose samples are a multiple of ranks times data."""
-    for one, multiple in _too_many_samples(subjects):
-        world, known = one.world_size or 0, one.workload
+        args |= {"rows": rows, "epochs": epochs}
+        world, multiple = one.world_size or 0, most / (rows * epochs)
         each = round(multiple / world) if world else 0
         if 0 < each <= _MOST and abs(multiple / world / each - 1) <= _NEAR:
-            rows, epochs = known.samples_per_pass or 0, known.epochs or 0
-            shown = {name: one.figures[name] for name in ("e2e_time", "p_whole")}
-            args = {"times": each * world, "each": each, "world_size": world, "rows": rows,
-                    "epochs": epochs, "once": rows * epochs / shown["e2e_time"]}  # fmt: skip
-            yield one, message("audit_per_rank", **args, **shown)
+            args |= {"times": each * world, "each": each, "world_size": world}
+            once = rows * epochs / args["e2e_time"]
+            yield one, message("audit_per_rank", once=once, **args)
+        else:
+            yield one, message("audit_passes", passes=most / rows, **args)
 
 
 def peak(subjects: Subjects) -> Hits:
@@ -206,9 +196,13 @@ def peak(subjects: Subjects) -> Hits:
 def target(subjects: Subjects) -> Hits:
     """Yield rows that print a target they missed."""
     for one in subjects:
-        if one.row and one.met is False:
-            args = {"metric": one.metric, "value": one.quality, "target": one.target}
-            yield one, message("audit_target_row", **args)
+        metric = one.row.metric if one.row else None
+        value, wanted = (one.figures.get(name) for name in (metric or "", f"{metric}_target"))
+        if metric is None or value is None or wanted is None:
+            continue
+        sign = -1 if _LOWER.search(metric) else 1 if _SHARE.search(metric) else 0
+        if sign * value < sign * wanted:
+            yield one, message("audit_target_row", metric=metric, value=value, target=wanted)
 
 
 # A rule's definition is the sentence ``audit_rule.<name>`` of ``record/messages.toml``.
@@ -220,7 +214,6 @@ RULES: dict[str, tuple[Severity, Callable[[Subjects], Hits]]] = {
     "ordering": ("error", ordering),
     "passes": ("error", passes),
     "peak": ("error", peak),
-    "per_rank": ("error", per_rank),
     "range": ("error", range_),
     "ratios": ("warning", tables.ratios),
     "same_figures": ("warning", tables.same_figures),

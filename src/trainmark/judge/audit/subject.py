@@ -36,9 +36,6 @@ _PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "f
                "fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "mxfp4": "fp4",
                "nvfp4": "fp4"}  # fmt: skip
 _OF_WORLD = ("ran_world", "world")
-# Pages do not say in which direction a quality is better; of these there is no doubt.
-_LOWER = re.compile(r"loss|perplexity|ppl", re.IGNORECASE)
-_HIGHER = re.compile(r"acc|auc|map|bleu|rouge|f1|mmlu", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")
 
 
@@ -75,7 +72,6 @@ class Subject:
         precisions: those that are named, in the words of recipes.
         printed: figures that are known, in the units of a record's figures.
         work: what launches of the same work on any number of devices share; empty: a row.
-        quality: what was reached of ``metric``; ``target`` as printed or planned.
     """
 
     file: str
@@ -87,9 +83,6 @@ class Subject:
     device: str | None
     precisions: tuple[str, ...]
     printed: dict[str, float]
-    metric: str | None
-    quality: float | None
-    target: float | None
     workload: Workload
     work: str = ""
     record: Record | None = None
@@ -105,19 +98,6 @@ class Subject:
         """The precision that is declared; None: none, or a mixture without a single peak."""
         alone = self.record or not {"fp4", "fp8"} & {*self.precisions}
         return self.precisions[0] if len({*self.precisions}) == 1 and alone else None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the quality reached the target; None: one is unknown, or which way is better."""
-        if self.quality is None or self.target is None:
-            return None
-        lower, higher = (bool(way.search(self.metric or "")) for way in (_LOWER, _HIGHER))
-        if self.record is not None:
-            higher = self.record.plan.about.higher_is_better
-            lower = not higher
-        if lower:
-            return self.quality <= self.target
-        return self.quality >= self.target if higher else None
 
     def rounding(self, *names: str) -> float:
         """Return half a unit of the last digit of printed figures, as shares of them, summed."""
@@ -182,15 +162,14 @@ def grouped(
 
 def of_record(record: Record, place: str) -> Subject:
     """Return the view of a record that was read from ``place``."""
-    plan, quality = record.plan, record.quality
+    plan = record.plan
     products = {entry.get("name") for entry in record.environment.get("devices") or [] if entry}
     shared = [item for item in work(record).items() if item[0] not in _OF_WORLD]
     return Subject(
         file=place, configuration=record.case_key, name=plan.case, world_size=plan.world_size,
         device=products.pop() if len(products) == 1 else None,
-        precisions=(plan.recipe["precision"],), metric=quality.metric, target=quality.target,
+        precisions=(plan.recipe["precision"],),
         printed={name: x.value for name, x in record.figures.items() if x.value is not None},
-        quality=quality.value,
         workload=workload_of(plan.case, ""), record=record, work=str(sorted(shared)),
     )  # fmt: skip
 
@@ -198,14 +177,13 @@ def of_record(record: Record, place: str) -> Subject:
 def of_row(row: Row) -> Subject:
     """Return the view of a printed row."""
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
-    name, metric = row.case or row.model or row.file, row.metric or ""
+    name = row.case or row.model or row.file
     # What the page prints is what it claims, also where the reader knows better.
     words = re.findall(r"[a-z]+\d*", (row.cells.get("precision") or row.precision or "").lower())
     return Subject(
         file=row.file, line=row.line, table=(row.file, row.table, name),
         configuration=row.configuration, name=name, world_size=row.world_size, device=row.device,
         precisions=tuple(_PRECISIONS[word] for word in words if word in _PRECISIONS),
-        metric=row.metric, quality=figures.get(metric), target=figures.get(f"{metric}_target"),
         printed=figures, workload=workload_of(row.case, row.model), row=row,
     )  # fmt: skip
 

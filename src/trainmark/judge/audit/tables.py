@@ -209,23 +209,6 @@ def _other_samples(one: Subject, other: Subject) -> bool:
     return True
 
 
-def mfu(subjects: Subjects) -> Hits:
-    """Yield rows whose MFU does not follow from their throughput."""
-    alone = {id(one): found for one in subjects if one.row and (found := _against_peak(one))}
-    yield from alone.values()
-    rest = (one for one in subjects if id(one) not in alone)
-
-    def table(one: Subject) -> list[object]:
-        known = one.row and one.device and _implied(one)
-        return [(one.table, one.device, one.precisions)] if known else []
-
-    for rows in grouped(rest, table):
-        for one, usual in _odd(rows, lambda a, b: _apart(a, b) > 0, lambda row: _implied(row)[0]):
-            args = {"mfu": one.figures["MFU"], "tokens": one.figures["token/p/s"]}
-            apart = _apart(one, usual)
-            yield one, message("audit_mfu_beside", apart=apart, line=usual.line, **args)
-
-
 def _implied(one: Subject) -> list[float]:
     """Return the peaks in FLOP/s that MFU and token throughput imply, one for each FLOP count."""
     share, rate = (one.figures.get(name, 0.0) for name in ("MFU", "token/p/s"))
@@ -233,26 +216,19 @@ def _implied(one: Subject) -> list[float]:
     return [1e11 * rate * size * factor / share for factor in factors for size in sizes if rate]
 
 
-def _slack(one: Subject) -> float:
-    return _AGREES + one.rounding("MFU", "token/p/s")
-
-
-def _apart(one: Subject, other: Subject) -> float:
-    share = min(abs(x / y - 1) for x in _implied(one) for y in _implied(other))
-    return share if share > _slack(one) + _slack(other) - _AGREES else 0.0
-
-
-def _against_peak(one: Subject) -> tuple[Subject, Message] | None:
-    """Return a finding if no published peak of the device explains the MFU."""
-    published, slack = one.dense_peaks(), 1 + _slack(one)
-    if one.precision == "fp32":  # pages call TF32 so; the rule on peaks says it
-        published += [tflops * 1e12 for tflops in one.published("tf32_tflops")]
-    ranges = [(own / slack, own * (slack + _ATTENTION)) for own in _implied(one)]
-    fits = any(low <= peak <= high for low, high in ranges for peak in published)
-    if fits or not ranges or not published:
-        return None
-    size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
-    again = _implied(one)[0] / published[0] * one.figures["MFU"]
-    args = {"tokens": one.figures["token/p/s"], "factor": factor, "parameters": size}
-    shown = {"mfu": one.figures["MFU"], "tflops": published[0] / 1e12}
-    return one, message("audit_mfu_row", again=again, **shown, **args)
+def mfu(subjects: Subjects) -> Hits:
+    """Yield rows whose MFU does not follow from their throughput by any published peak."""
+    for one in subjects:
+        published, slack = one.dense_peaks(), 1 + _AGREES + one.rounding("MFU", "token/p/s")
+        if one.precision == "fp32":  # pages call TF32 so; the rule on peaks says it
+            published += [tflops * 1e12 for tflops in one.published("tf32_tflops")]
+        implied = _implied(one)
+        ranges = [(own / slack, own * (slack + _ATTENTION)) for own in implied]
+        fits = any(low <= peak <= high for low, high in ranges for peak in published)
+        if fits or not one.row or not ranges or not published:
+            continue
+        size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
+        args = {"tokens": one.figures["token/p/s"], "factor": factor, "parameters": size}
+        again = implied[0] / published[0] * one.figures["MFU"]
+        args |= {"mfu": one.figures["MFU"], "tflops": published[0] / 1e12}
+        yield one, message("audit_mfu_row", again=again, **args)
