@@ -11,8 +11,6 @@ import pytest
 
 from comparison_records import series, turns
 from trainmark.record import record as records
-from trainmark.record.trust import graded
-from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,13 +99,3 @@ def test_what_is_left_out_and_what_differs_is_told(cli: Call) -> None:
     assert "in pairs" in out
     assert "590.1" in out
     assert "torch" not in out
-
-
-def test_a_side_that_its_evidence_contradicts_is_told_as_that(cli: Call) -> None:
-    a, b = turns([100.0] * 2, [100.0] * 2)
-    trust = graded([message("evidence_differs")])
-    write("a", a)
-    write("b", [one.model_copy(update={"trust": trust}) for one in b])
-    code, out, _ = cli("a", "b")
-    assert code == 3
-    assert "evidence contradicts the records of B" in " ".join(out.split())

@@ -1,8 +1,8 @@
-"""Baseline files, and verdicts of the gate, each by its rule, with its exit code."""
+"""Verdicts of the gate, each by its rule, with its exit code."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,24 +11,18 @@ import pytest
 from comparison_records import golden, launch
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.comparison.gate import (
-    Baseline,
     Judgement,
     against_baseline,
     against_history,
-    dumps,
     exit_code,
-    read,
-    take,
     tolerance,
 )
 from trainmark.record.record import Cause, FigureEntry
 from trainmark.record.trust import graded
-from trainmark.record.work import work
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from trainmark.record.record import Record
 
@@ -42,38 +36,9 @@ def launches(
             for n, rate in enumerate(rates, 1)]  # fmt: skip
 
 
-def expecting(rates: Sequence[float], figure: str = "p_train", **rules: Any) -> Baseline:
-    """Return a baseline of one figure with tolerances of 3% and 10% or as given."""
-    (entry,) = take(launches("base", rates, figure), [figure]).entries
-    given = {"worse_by": 0.03, "better_by": 0.1} | rules
-    expected = entry.figures[figure].model_copy(update=given)
-    return Baseline(entries=[entry.model_copy(update={"figures": {figure: expected}})])
-
-
-def written(tmp_path: Path, **changes: str) -> Path:
-    """Return a file with one figure, in which words are replaced."""
-    text = dumps(take(launches("run", [100.0]), ["p_train"]))
-    for old, new in changes.items():
-        assert old in text
-        text = text.replace(old, new)
-    path = tmp_path / "baseline.yaml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    taken = take(launches("run", [100.0, 102.0, 98.0]), [])
-    path = tmp_path / "baseline.yaml"
-    path.write_text(dumps(taken), encoding="utf-8")
-    assert read(path) == taken
-    (entry,) = taken.entries
-    assert entry.taken == date(2026, 11, 21)
-    assert entry.environment["driver"] == golden().environment["driver"]
-    assert entry.environment["torch"] == golden().environment["packages"]["torch"]
-    assert entry.work["ran_world"] == work(golden())["ran_world"]
-    assert entry.work["compile"] == "false"
-    assert list(entry.figures) == ["final_result", "p_train", "e2e_time", "mem"]
-    assert entry.figures["p_train"].launches == [100.0, 102.0, 98.0]
+def expecting(rates: Sequence[float], figure: str = "p_train") -> list[Record]:
+    """Return baseline launches; of one launch the tolerances are 3% and 10%."""
+    return launches("base", rates, figure)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +53,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_tolerances_follow_the_scatter_of_launches(
     rates: list[float], worse: float, better: float
 ) -> None:
-    (entry,) = take(launches("run", rates), ["p_train"]).entries
-    expected = entry.figures["p_train"]
-    assert (expected.worse_by, expected.better_by) == (worse, better)
+    args = one([100.0], expecting(rates)).message.args
+    assert (args["worse_by"], args["better_by"]) == (worse, better)
+    assert one([100.0], expecting(rates), worse_by=0.07).message.args["worse_by"] == 0.07
 
 
 @pytest.mark.parametrize(("count", "most"), [(3, 0.015), (5, 0.01), (10, 0.005)])
@@ -104,55 +69,20 @@ def test_a_later_launch_is_rarely_beyond_the_tolerance(count: int, most: float) 
     assert np.mean(later < 1 - allowed) <= most
 
 
-def test_an_update_changes_what_it_names_and_keeps_what_people_wrote(tmp_path: Path) -> None:
-    other = launch("other", recipe={"micro_batch_size": 8}, figures={"p_train": 50.0})
-    old = take([*launches("run", [100.0]), other], ["p_train", "mem"])
-    path = tmp_path / "baseline.yaml"
-    text = dumps(old).replace("worse_by: 0.03", "worse_by: 0.07", 1)
-    path.write_text(text, encoding="utf-8")
-    new = take(launches("run", [110.0], started="2026-12-01T00:00:00"), ["p_train"],
-                        read(path))  # fmt: skip
-    first, second = new.entries
-    assert second == old.entries[1]
-    assert first.taken == date(2026, 12, 1)
-    assert (first.figures["p_train"].launches, first.figures["p_train"].worse_by) == ([110.0], 0.07)
-    assert first.figures["mem"] == old.entries[0].figures["mem"]
-    everything = take(launches("run", [120.0]), [], new).entries[0].figures
-    assert list(everything) == ["p_train", "mem"]  # none is added that was not asked for
-    assert everything["p_train"].launches == [120.0]
-
-
-def test_runs_that_failed_or_are_refuted_make_no_baseline() -> None:
+def test_runs_that_failed_or_are_refuted_are_no_baseline() -> None:
     lying = graded([message("evidence_altered", file="events.rank0.jsonl")])
     for bad in (launch("bad", **OOM), launch("bad", trust=lying)):
         with pytest.raises(RecordError) as caught:
-            take([golden(), bad], [])
+            list(against_baseline([golden()], [golden(), bad], []))
         assert caught.value.where == "bad"
-    for records in ([], [golden(), golden()]):
-        with pytest.raises(UsageError):
-            take(records, [])
+    with pytest.raises(UsageError):
+        list(against_baseline([golden()], [], []))
 
 
-def test_a_figure_that_is_not_known_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError) as caught:
-        take([golden()], ["p_trian"])
-    assert "did you mean p_train" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("worse_by: 0.03", "wrose_by: 0.03", ["figures.p_train.wrose_by"]),
-        ("worse_by: 0.03", "worse_by: 3%", ["worse_by", "valid number"]),
-        ("- 100.0", "- nan", ["launches"]),
-    ],
-)
-def test_what_is_no_baseline_is_refused_at_its_line(
-    tmp_path: Path, old: str, new: str, said: list[str]
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        read(written(tmp_path, **{old: new}))
-    assert [word for word in ("baseline.yaml", *said) if word not in str(caught.value)] == []
+@pytest.mark.parametrize("judge", [against_baseline, against_history])
+def test_a_figure_that_is_not_known_is_refused_with_the_nearest(judge: Any) -> None:
+    with pytest.raises(UsageError, match="did you mean p_train"):
+        list(judge([golden()], [golden()], ["p_trian"]))
 
 
 # ---- Verdicts
@@ -163,9 +93,11 @@ def verdicts(found: Sequence[Judgement]) -> list[tuple[str, str, int]]:
 
 
 def one(
-    rates: Sequence[float], baseline: Baseline, figure: str = "p_train", **changes: Any
-) -> Judgement:
-    (found,) = against_baseline(launches("run", rates, figure, **changes), baseline)
+    rates: Sequence[float], baseline: Sequence[Record], figure: str = "p_train", *,
+    worse_by: float | None = None, **changes: Any,
+) -> Judgement:  # fmt: skip
+    given = launches("run", rates, figure, **changes)
+    *_, found = against_baseline(given, baseline, [figure], worse_by=worse_by)
     return found
 
 
@@ -200,7 +132,7 @@ def test_enough_launches_are_judged_by_the_interval(
     factor: float, scatter: float, verdict: str
 ) -> None:
     rates = [100 * factor * (1 + scatter * (value - 1)) for value in SCATTERED]
-    found = one(rates, expecting([100 * value for value in SCATTERED]))
+    found = one(rates, expecting([100 * value for value in SCATTERED]), worse_by=0.03)
     assert found.verdict == verdict
     low, change, high = (float(found.message.args[name] or 0) for name in ("low", "change", "high"))
     assert low < change < high
@@ -215,13 +147,12 @@ def test_of_times_lower_is_better() -> None:
 
 
 def test_quality_is_judged_by_its_direction() -> None:
-    base = take([golden()], ["quality"])
     lower = golden().plan.about.model_copy(update={"higher_is_better": False})
     plan = golden().plan.model_copy(update={"about": lower})
     worse = golden().quality.model_copy(update={"value": 0.8})
     for of, verdict in ((golden().plan, "regressed"), (plan, "improved")):
         (found,) = against_baseline(
-            [launch("x", quality=worse).model_copy(update={"plan": of})], base
+            [launch("x", quality=worse).model_copy(update={"plan": of})], [golden()], ["quality"]
         )
         assert (found.figure, found.verdict) == ("quality", verdict)
 
@@ -232,15 +163,15 @@ def test_a_figure_that_is_gone_fails() -> None:
             "figures": {**golden().figures, "p_train": FigureEntry(value=None, unit="samples/s")}
         }
     )
-    baseline = expecting([100.0])
-    assert verdicts(list(against_baseline([gone], baseline))) == [("p_train", "missing", 1)]
-    other_unit = expecting([100.0], unit="tokens/s")
-    assert one([100.0], other_unit).verdict == "missing"
+    asked = list(against_baseline([gone], expecting([100.0]), ["p_train"]))
+    assert verdicts(asked) == [("p_train", "missing", 1)]
+    unasked = against_baseline([golden()], [gone], [])
+    assert "p_train" not in [one.figure for one in unasked]
 
 
 def test_other_work_names_the_key_and_both_values() -> None:
     other = launches("run", [100.0], recipe={"micro_batch_size": 8})
-    (found,) = against_baseline(other, expecting([100.0]))
+    (found,) = against_baseline(other, expecting([100.0]), [])
     assert (found.verdict, found.exit_code) == ("other_work", 2)
     assert found.message.args | {"entry": ""} == {
         "key": "micro_batch_size", "known": "96", "found": "8", "others": 0, "entry": ""
@@ -250,18 +181,18 @@ def test_other_work_names_the_key_and_both_values() -> None:
 def test_runs_that_failed_or_are_refuted_fail_and_the_others_are_judged() -> None:
     lying = launch("lying", trust=graded([message("evidence_altered", file="plan.json")]))
     failed, good = launch("failed", **OOM), launch("good", figures={"p_train": 100.0})
-    found = list(against_baseline([failed, lying, good], expecting([100.0])))
+    found = list(against_baseline([failed, lying, good], expecting([100.0]), ["p_train"]))
     assert [(one.verdict, one.message.code) for one in found] == [
         ("failed", "gate_status"), ("failed", "gate_refuted"), ("passed", "gate_passed"),
     ]  # fmt: skip
     assert [one.message.args["run"] for one in found[:2]] == ["failed", "lying"]
-    alone = list(against_baseline([failed], expecting([100.0])))
+    alone = list(against_baseline([failed], expecting([100.0]), []))
     assert verdicts(alone) == [("status", "failed", 1)]
 
 
 def test_what_changed_in_the_environment_is_told() -> None:
     changed = golden().environment | {"driver": "590.1"}
-    found = list(against_baseline([launch("x", environment=changed)], take([golden()], ["mem"])))
+    found = list(against_baseline([launch("x", environment=changed)], [golden()], ["mem"]))
     assert verdicts(found) == [("environment", "passed", 0), ("mem", "passed", 0)]
     assert found[0].message.args == {"changed": "driver: 580.65.06 -> 590.1"}
 
@@ -383,7 +314,5 @@ def test_the_figures_that_are_known_are_judged_and_one_that_is_gone_fails() -> N
     run = [one.model_copy(update={"figures": {**one.figures, "p_train": lost}})
            for one in nights([100.0], first=13)]  # fmt: skip
     assert verdicts(list(against_history(run, past, ["p_train"]))) == [("p_train", "missing", 1)]
-    with pytest.raises(UsageError, match="did you mean p_train"):
-        list(against_history(nights([100.0], first=13), past, ["p_trian"]))
     failed = list(against_history(nights([100.0], first=13, **OOM), past, []))
     assert verdicts(failed) == [("status", "failed", 1)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmark.cli.options import Json, Lang
-from trainmark.cli.output import say, say_faults, say_json, say_refuted, say_remark, write_text
+from trainmark.cli.output import say, say_faults, say_json, say_refuted, write_text
 from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +25,9 @@ EXAMPLES = {
   trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   two runs of a plan file, done in turns
 """,
     "gate": """\
-  trainmark gate runs/RUN --write baseline.yaml            what is expected from now on
-  trainmark gate runs/RUN --baseline baseline.yaml
+  trainmark gate runs/RUN --baseline runs/FIRST            against runs that were good
   trainmark gate runs/RUN --history runs                   against the same work in earlier runs
-  trainmark gate runs/RUN --baseline baseline.yaml --junit gate.xml
+  trainmark gate runs/RUN --baseline first.trainmark.zip --junit gate.xml
 """,
     "audit": """\
   trainmark audit                           the newest run under ./runs
@@ -84,17 +83,15 @@ def _launches(words: Sequence[str]) -> list[Record]:
 
 def gate(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to judge.")],
-    baseline: Annotated[Path | None, typer.Option(help="File of `--write`.")] = None,
-    history: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Earlier runs.")] = None,
-    figure: Annotated[
-        list[str] | None, typer.Option(help="Figure to judge by history, or to write.")
+    baseline: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Runs, bundles: what is expected.")
     ] = None,
-    write: Annotated[
-        Path | None,
+    history: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Earlier runs.")] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="Figure to judge.")] = None,
+    worse_by: Annotated[
+        float | None,
         typer.Option(
-            metavar="FILE",
-            help="Write the runs' figures, with tolerances; in a file that is there, those of "
-            "the same work are replaced. -: stdout.",
+            min=0, max=1, help="Share that a baseline allows; default: by its launches' scatter."
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
@@ -104,7 +101,7 @@ def gate(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Judge runs by a baseline, or by earlier runs of the same work.
+    """Judge runs by baseline runs, or by earlier runs of the same work.
 
     Ends with 0: passed, 1: failed, 2: other work, 3: too noisy or too little data.
     """
@@ -113,21 +110,19 @@ def gate(
     from trainmark.pages.terminal import show
     from trainmark.record.work import each_once
 
-    if bool(write) == bool(baseline or history):
-        remedy = "give --baseline FILE or --history WORD; --write FILE alone makes a baseline"
-        raise UsageError("gate judges, or makes the baseline", remedy=remedy)
-    if figure and not (write or history):
-        raise UsageError("a baseline names its figures itself", where="--figure")
+    if not (baseline or history):
+        raise UsageError("nothing to judge by", remedy="give --baseline WORD or --history WORD")
     records = _launches(runs)
-    for record in records:
+    expected = _launches(baseline) if baseline else []
+    for record in (*records, *expected):
         if record.verification == "unverified" and not unverified:
             rule = "only records that agree with their events are judged"
             raise UsageError("unverified", where=record.run_id, rule=rule, remedy="--unverified")
-    if write:
-        _write(records, write, figure or [])
-        return
     each_once(record.run_id for record in records)
-    judged = list(gating.against_baseline(records, gating.read(baseline))) if baseline else []
+    judged = (
+        list(gating.against_baseline(records, expected, figure or (), worse_by=worse_by))
+        if baseline else []
+    )  # fmt: skip
     if history:
         judged += gating.against_history(records, _launches(history), figure or ())
     code = gating.exit_code(judged)
@@ -139,23 +134,6 @@ def gate(
     else:
         typer.echo(show([report.gate_table(judged, lang)], lang=lang))
     raise typer.Exit(code)
-
-
-def _write(records: Sequence[Record], file: Path, figures: list[str]) -> None:
-    """Write the baseline that ``runs`` make."""
-    from trainmark.judge.comparison.gate import dumps, read, take
-    from trainmark.record.trust import MOST_CV
-
-    new = take(records, figures, read(file) if file.is_file() else None)
-    for entry in new.entries:
-        wide = [name for name, found in entry.figures.items() if found.worse_by > MOST_CV]
-        if wide:
-            advice = "measure on an idle machine, or set worse_by"
-            say_remark(f"{entry.name}: wide tolerance of {', '.join(wide)}: {advice}")
-    stdout = str(file) == "-"
-    write_text(None if stdout else file, dumps(new))
-    if not stdout:
-        say(str(file), err=True)
 
 
 def audit(

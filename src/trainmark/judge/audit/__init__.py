@@ -19,7 +19,7 @@ from trainmark.record.messages import render
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.spec import Message

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.record.record import Record
-    from trainmark.spec import Message
 
 _LEAST_RATIOS, _FINE = 3, 2e-3  # ratios of figures that are printed finely enough
 _ABOVE = 1.1  # noise of one launch, and caches that hold more of a smaller share

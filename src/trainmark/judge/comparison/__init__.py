@@ -27,9 +27,8 @@ Verdict = Literal[
 REGRESSIONS: tuple[Verdict, ...] = ("slower", "worse", "target_missed")
 UNTOLD: tuple[Verdict, ...] = ("too_noisy", "too_little_data")
 THRESHOLD = 0.03
-# Compared unless others are asked for: the throughputs that both sides have, else the first below.
+# Compared unless others are asked for.
 _THROUGHPUTS = ("p_core", "p_train", "p_whole")
-_ELSE = ("token/p/s", "final_result", "e2e_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +139,10 @@ def compare(
     kept, paired = sides.counted(a, b)
     of_a, of_b = map(sides.side_of, (a, b), kept)
     verdict, words = _quality(of_a, of_b)
-    contradicted = [
-        name for name, side in (("A", of_a), ("B", of_b))
-        if not side.names and any(one.reason.code == "compare_refuted" for one in side.left_out)
-    ]  # fmt: skip
     return Comparison(
         of_a, of_b,
         figures=tuple(
-            _compared(known[name], kept, contradicted, paired=paired, threshold=threshold)
+            _compared(known[name], kept, paired=paired, threshold=threshold)
             for name in figures or _usual(kept)
         ),
         quality=words, quality_verdict=verdict,
@@ -157,13 +152,12 @@ def compare(
 
 
 def _usual(kept: Sequence[Sequence[Record]]) -> Sequence[str]:
-    """Return the figures that are compared unless others are asked for."""
-    both = [
-        name
-        for name in (*_THROUGHPUTS, *_ELSE)
+    """Return the throughputs that both sides have, else the first."""
+    both = (
+        name for name in _THROUGHPUTS
         if all(any(_value(one, name) for one in side) for side in kept)
-    ]
-    return [name for name in both if name in _THROUGHPUTS] or both[:1] or _THROUGHPUTS[:1]
+    )  # fmt: skip
+    return tuple(both) or _THROUGHPUTS[:1]
 
 
 def _value(record: Record, name: str) -> float | None:
@@ -175,7 +169,6 @@ def _value(record: Record, name: str) -> float | None:
 def _compared(
     spec: FigureSpec,
     kept: Sequence[Sequence[Record]],
-    contradicted: Sequence[str],
     *,
     paired: bool,
     threshold: float,
@@ -196,8 +189,6 @@ def _compared(
     code = f"verdict.{verdict}"
     if moved and abs(moved) * min(len(a), len(b)) > threshold / 3:
         verdict, code, args = "too_noisy", "compare_trend", args | {"change": moved}
-    elif contradicted:
-        code, args = "compare_contradicted", {"sides": ", ".join(contradicted)}
     elif low is None:
         code = "compare_absent" if value is None else "compare_no_interval"
     means = [over_launches(side).mean if side else None for side in (a, b)]

@@ -1,21 +1,14 @@
-"""Judge runs against a baseline or against their own history, figure by figure.
+"""Judge runs against baseline runs or against their own history, figure by figure.
 
-Owns the verdicts, the rule of each and its exit code; the form of a baseline file, its default
-tolerances, and how runs are taken into it. docs/compare.md states them and describes each key.
+Owns the verdicts, the rule of each, its default tolerances and its exit code, which docs/compare.md
+states.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from annotated_types import Gt, Le
-from pydantic import BeforeValidator, Field
-
-from trainmark.data import documents
-from trainmark.data.documents import Frozen
 from trainmark.errors import (
     EXIT_FAILED,
     EXIT_NOISY,
@@ -26,19 +19,16 @@ from trainmark.errors import (
     nearest,
 )
 from trainmark.judge.comparison import history
-from trainmark.judge.comparison.sides import environment
+from trainmark.judge.comparison.sides import unlike_environment
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.recipe import NonNegativeFloat
 from trainmark.record.figures import specs
-from trainmark.record.shapes import Number  # noqa: TC001 - pydantic reads it
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio
 from trainmark.record.trust import refuted
-from trainmark.record.work import differing, each_once, groups, work
+from trainmark.record.work import differing, groups, work
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from trainmark.record.record import Record
 
@@ -54,37 +44,6 @@ QUALITY = "quality"  # what the case measures, whatever it is called there
 FIGURES = ("final_result", "p_train", "e2e_time", "mem")
 LEAST_WORSE, LEAST_BETTER = 0.03, 0.1
 _DEVIATIONS = 3.0  # of launches from each other, that are no regression
-_Tolerance = Annotated[NonNegativeFloat, Le(1.0)]
-
-
-class Expected(Frozen):
-    """The values of a figure of a piece of work, one a launch, and how far a run may be off."""
-
-    unit: str
-    launches: list[Annotated[Number, Gt(0)]] = Field(min_length=1)
-    worse_by: _Tolerance = LEAST_WORSE
-    better_by: _Tolerance = LEAST_BETTER
-
-
-class Entry(Frozen):
-    """A piece of work, by the names and values of ``record.work``, and what is expected of it."""
-
-    name: str
-    taken: date
-    environment: dict[str, str]
-    work: dict[str, str]
-    figures: dict[str, Expected] = Field(min_length=1)
-
-
-class Baseline(Frozen):
-    """A whole file; of entries of the same work the first counts."""
-
-    schema_version: Annotated[Literal[1], BeforeValidator(int)] = 1
-    entries: list[Entry] = Field(min_length=1)
-
-    def of(self, key: Mapping[str, str]) -> Entry | None:
-        """Return the entry of a piece of work."""
-        return next((entry for entry in self.entries if entry.work == key), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,50 +82,10 @@ def _values(launches: Sequence[Record], name: str, unit: str | None = None) -> l
     return [value for value, of in told if value and unit in (None, of)]
 
 
-def _work(record: Record) -> dict[str, str]:
-    """Return what is the same work, as one line of text each, as a file has it."""
-    return {
-        name: item if isinstance(item, str) else json.dumps(item)
-        for name, item in work(record).items()
-    }
-
-
 def _title(record: Record) -> str:
     """Return a name of a record's work for people."""
     changed = fix_hp_text(record.fix_hp | record.extra)
     return f"{record.case_key} {record.plan.recipe_name} {changed}".rstrip(" /")
-
-
-def take(records: Sequence[Record], names: Sequence[str], old: Baseline | None = None) -> Baseline:
-    """Return the baseline that ``records`` make, in place of the same figures of ``old``.
-
-    Args:
-        names: figures to take; none: those an entry has, for other work ``FIGURES``.
-
-    Raises:
-        RecordError: a record that did not pass, or that its evidence contradicts.
-        UsageError: no record, a run given twice, or a figure that a record lacks.
-    """
-    if not records:
-        raise UsageError("no run there", remedy="name runs that passed")
-    each_once(record.run_id for record in records)
-    for record in records:
-        if refuted(record.trust) or not record.passed:
-            rule = "a baseline is of runs that passed and agree with their evidence"
-            raise RecordError(f"status {record.status}", where=record.run_id, rule=rule)
-    entries = {json.dumps(entry.work): entry for entry in old.entries} if old else {}
-    for launches in groups(records):
-        newest = max(launches, key=lambda record: record.started)
-        key = _work(newest)
-        entry = entries.get(json.dumps(key))
-        figures = dict(entry.figures) if entry else {}
-        for name in names or figures or FIGURES:
-            figures[name] = _expected(launches, name, figures.get(name))
-        entries[json.dumps(key)] = Entry(
-            name=entry.name if entry else _title(newest), work=key, figures=figures,
-            taken=date.fromisoformat(newest.started[:10]), environment=environment(newest),
-        )  # fmt: skip
-    return Baseline(entries=list(entries.values()))
 
 
 def tolerance(cv: float | None, launches: int) -> float:
@@ -178,59 +97,62 @@ def tolerance(cv: float | None, launches: int) -> float:
     return min(1.0, max(LEAST_WORSE, round(factor * (cv or 0.0), 3)))
 
 
-def _expected(launches: Sequence[Record], name: str, known: Expected | None) -> Expected:
-    """Return a figure over ``launches``, with the tolerances that a file has for it already."""
-    found = _values(launches, name)
-    if len(found) < len(launches):
-        others = [other for other in (QUALITY, *launches[0].figures) if _values(launches, other)]
-        what = f"no {name} above zero in each launch"
-        raise UsageError(what, where=launches[0].run_id, remedy=nearest(name, others))
-    new: dict[str, Any] = {"unit": _told(launches[0], name)[1], "launches": found}
-    if known:
-        return known.model_copy(update=new)
-    worse = tolerance(over_launches(found).cv, len(found))
-    return Expected(**new, worse_by=worse, better_by=min(1.0, max(LEAST_BETTER, 2 * worse)))
+def against_baseline(
+    records: Sequence[Record],
+    baseline: Sequence[Record],
+    names: Sequence[str],
+    *,
+    worse_by: float | None = None,
+) -> Iterator[Judgement]:
+    """Yield a judgement for each figure by the launches of ``baseline`` with the same work.
 
-
-def dumps(baseline: Baseline) -> str:
-    """Return the text of a baseline file."""
-    import yaml
-
-    document = baseline.model_dump(mode="json")
-    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100))
-
-
-def read(path: Path) -> Baseline:
-    """Read a baseline file.
+    Args:
+        names: figures to judge; none: those of ``FIGURES`` that the baseline has.
+        worse_by: share by which a figure may be worse; None: by the baseline's own scatter.
 
     Raises:
-        UsageError: no YAML of this form, or of another schema; it names line and nearest key.
+        RecordError: a record of the baseline that did not pass, or that its evidence contradicts.
+        UsageError: there is none, or one of ``names`` is no figure.
     """
-    remedy = "docs/compare.md has the keys; `trainmark gate RUN --write FILE` makes one"
-    return documents.checked(Baseline, documents.read_yaml(path), path, remedy=remedy)
-
-
-def against_baseline(records: Sequence[Record], baseline: Baseline) -> Iterator[Judgement]:
-    """Yield a judgement for each figure that ``baseline`` has of the work of ``records``."""
+    if not baseline:
+        raise UsageError("no run there", where="--baseline", remedy="name runs that passed")
+    for one in baseline:
+        if refuted(one.trust) or not one.passed:
+            rule = "a baseline is of runs that passed and agree with their evidence"
+            raise RecordError(f"status {one.status}", where=one.run_id, rule=rule)
     for launches in groups(records):
-        name, key = _title(launches[0]), _work(launches[0])
-        entry = baseline.of(key)
-        if entry is None:
-            near = min(baseline.entries, key=lambda one: len(differing(one.work, key)))
-            first, *others = differing(near.work, key)
-            sides = {"known": near.work.get(first), "found": key.get(first), "others": len(others)}
-            reason = message("gate_other_work", key=first, entry=near.name, **sides)
-            yield Judgement(name, "work", "other_work", reason)
+        _refuse_unknown(launches[0], names)
+        key = work(launches[0])
+        known = [one for one in baseline if work(one) == key]
+        if not known:
+            near = min(baseline, key=lambda one: len(differing(work(one), key)))
+            first, *others = differing(work(near), key)
+            sides = {"known": str(work(near).get(first)), "found": str(key.get(first))}
+            reason = message("gate_other_work", key=first, entry=_title(near), **sides,
+                             others=len(others))  # fmt: skip
+            yield Judgement(_title(launches[0]), "work", "other_work", reason)
             continue
         usable = yield from _usable(launches)
-        here = environment(launches[0])
-        changed = [f"{key}: {entry.environment.get(key, '/')} -> {here.get(key, '/')}"
-                   for key in differing(entry.environment, here)]  # fmt: skip
+        changed = [f"{x.name}: {_listed(x.a)} -> {_listed(x.b)}"
+                   for x in unlike_environment(known, usable or known)]  # fmt: skip
         if changed:
             reason = message("gate_environment", changed=", ".join(changed))
-            yield Judgement(name, "environment", "passed", reason)
-        for figure, expected in entry.figures.items() if usable else ():
-            yield _by_baseline(usable, figure, expected)
+            yield Judgement(_title(launches[0]), "environment", "passed", reason)
+        told = [name for name in FIGURES if len(_values(known, name)) == len(known)]
+        for name in (names or told) if usable else ():
+            yield _by_baseline(usable, known, name, worse_by)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values)) or "/"
+
+
+def _refuse_unknown(record: Record, names: Sequence[str]) -> None:
+    possible = (QUALITY, *specs(record.plan.about.page))
+    for name in names:
+        if name not in possible:
+            remedy = nearest(name, possible)
+            raise UsageError(f"no figure {name!r}", where="--figure", remedy=remedy)
 
 
 def against_history(
@@ -248,11 +170,7 @@ def against_history(
         UsageError: one of ``names`` is no figure.
     """
     for launches in groups(records):
-        possible = (QUALITY, *specs(launches[0].plan.about.page))
-        for name in names:
-            if name not in possible:
-                remedy = nearest(name, possible)
-                raise UsageError(f"no figure {name!r}", where="--figure", remedy=remedy)
+        _refuse_unknown(launches[0], names)
         usable = yield from _usable(launches)
         begun, key = min(record.started for record in launches), work(launches[0])
         past = [one for one in earlier if one.passed and not refuted(one.trust)]
@@ -288,27 +206,32 @@ def _usable(launches: Sequence[Record]) -> Generator[Judgement, None, list[Recor
     return good
 
 
-def _by_baseline(launches: Sequence[Record], name: str, expected: Expected) -> Judgement:
+def _by_baseline(
+    launches: Sequence[Record], baseline: Sequence[Record], name: str, worse_by: float | None
+) -> Judgement:
     """Judge by the interval of the change; of fewer than five launches by their range."""
-    values, known = _values(launches, name, expected.unit), expected.launches
-    if len(values) < len(launches):
-        return _judged(launches, name, "missing", "missing", unit=expected.unit)
-    middle = over_launches(known).mean
+    unit = _told(baseline[0], name)[1]
+    values, known = _values(launches, name, unit), _values(baseline, name, unit)
+    if len(values) < len(launches) or not known:
+        return _judged(launches, name, "missing", "missing", unit=unit)
+    of_known = over_launches(known)
+    middle, worse = of_known.mean, tolerance(of_known.cv, len(known))
+    better = min(1.0, max(LEAST_BETTER, 2 * worse))
+    worse = worse if worse_by is None else worse_by
     now, *ends = ratio(known, values)
     if None in ends:
         ends = [min(values) / middle, max(values) / middle]
     sign = _sign(launches[0], name)
     low, high = sorted(sign * ((end or 0.0) - 1) for end in ends)
     verdict: Verdict = (
-        "regressed" if high < -expected.worse_by
-        else "improved" if low > expected.better_by
-        else "noisy" if low < -expected.worse_by
+        "regressed" if high < -worse
+        else "improved" if low > better
+        else "noisy" if low < -worse
         else "passed"
     )  # fmt: skip
-    tolerances = {"worse_by": expected.worse_by, "better_by": expected.better_by}
-    return _judged(launches, name, verdict, verdict, unit=expected.unit, expected=middle,
+    return _judged(launches, name, verdict, verdict, unit=unit, expected=middle,
                    value=now * middle, change=sign * (now - 1) + 0.0, low=low, high=high,
-                   **tolerances)  # fmt: skip
+                   worse_by=worse, better_by=better)  # fmt: skip
 
 
 def _by_history(launches: Sequence[Record], name: str, runs: Mapping[str, float]) -> Judgement:
