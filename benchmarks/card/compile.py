@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from benchmarks.card.section import Card
     from trainmark.protocols import Batch
+    from trainmark.recipe import Recipe
 
 TITLE = "Compiled steps: cold, warm, and replayed as device graphs"
 MODULE = "benchmarks.card.compile"
@@ -84,10 +85,26 @@ def _seconds(job: Repeated) -> float:
     return time.perf_counter() - start
 
 
+def _compiler_facts(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the compiler's counts of this process; None where nothing is compiled or counted."""
+    from torch._dynamo.utils import counters
+
+    from trainmark.train.parallel import graphs_compiled
+
+    graphs = graphs_compiled() if recipe.compile else None
+    if graphs is None:
+        return None
+    inductor = counters["inductor"]
+    return {
+        "graphs": graphs,
+        "graph_breaks": sum(counters["graph_break"].values()),
+        "cache_hits": inductor.get("fxgraph_cache_hit", 0),
+        "cache_misses": inductor.get("fxgraph_cache_miss", 0),
+    }
+
+
 def run_variant(case: str, device_name: str, changes: str, file: str, stay: str) -> None:
     """Take the first steps, write their times to ``file``; with ``stay`` take further ones."""
-    from trainmark.train.parallel import compiler_facts as facts
-
     start = time.perf_counter()
     built, _ = build(case, device_name=device_name, **json.loads(changes))
     job = Repeated(built)
@@ -96,7 +113,7 @@ def run_variant(case: str, device_name: str, changes: str, file: str, stay: str)
     job.steps = max(1, round(TURN_S / first[-1]))
     told = {
         "build_s": ready - start, "first": first, "steps": job.steps,
-        "compiler": facts(built.context.recipe),
+        "compiler": _compiler_facts(built.context.recipe),
     }  # fmt: skip
     Path(file).write_text(json.dumps(told), encoding="ascii")
     if stay == "stay":

@@ -81,7 +81,6 @@ def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path
     # Nodes of one machine have one clock: the barrier gives it to within the time it takes.
     timeline = read_run(run, 2, 2)
     assert abs(timeline.nodes[1].shift_ns) < 1_000_000_000
-    assert abs(timeline.nodes[1].skew_s or 0) < 1
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, span, window, write_run
-from trainmark.record.run.cause import find
+from trainmark.record.run.cause import find, status_of
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import Target, message
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Message
 
-UNIX_S = 1_000_000_000.0
 S = 1_000_000_000
 TARGET = Target(metric="acc", value=0.9)
 Events = list[dict[str, Any]]
@@ -50,7 +49,7 @@ def failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
 
 def failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
     """Return what the agent says of one rank."""
-    return {"rank": rank, "exit_code": exit_code, "time_s": UNIX_S + time_s}
+    return {"rank": rank, "exit_code": exit_code, "t_ns": int(time_s * S)}
 
 
 def ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
@@ -62,8 +61,8 @@ def ending(tmp_path: Path) -> Any:
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
         found = find(read_run(run_dir, max(len(ranks), 1)), target)
-        cause = None if found.cause is None else found.cause.model_dump(exclude_defaults=True)
-        return SimpleNamespace(status=found.status, cause=cause)
+        cause = None if found is None else found.model_dump(exclude_defaults=True)
+        return SimpleNamespace(status=status_of(found), cause=cause)
 
     return call
 

@@ -202,7 +202,7 @@ def run_ranks(
             ) as ranks:  # fmt: skip
                 stop = _watch(ranks, plan, folder, reason_to_stop, first=first)
                 failures = [  # those that ended by themselves; the others are ended for it
-                    {"rank": number, "exit_code": rank.returncode, "time_s": time.time()}
+                    {"rank": number, "exit_code": rank.returncode, "t_ns": time.perf_counter_ns()}
                     for number, rank in enumerate(ranks, first)
                     if stop is None and rank.poll()
                 ]

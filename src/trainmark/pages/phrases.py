@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.pages.document import Table
+    from trainmark.rank.events import HangGroup
     from trainmark.record.record import Record, Trust, Verification
-    from trainmark.record.shapes import HangGroup
     from trainmark.record.stats import Launches
     from trainmark.spec import FigureSpec, Message
 

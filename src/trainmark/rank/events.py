@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
+# pydantic refuses the standard library's before Python 3.12.
+from typing_extensions import TypedDict
+
 from trainmark.protocols.monitor import DeviceSample, FaultKind  # noqa: TC001 - read at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
@@ -163,10 +166,9 @@ class Parameters(Event, tag="parameters"):
 
 
 class Result(Event, tag="result"):
-    """What a rank knows after training of its job, compiler and memory."""
+    """What a rank knows after training of its job and memory."""
 
     job: dict[str, Any] = field(default_factory=dict)
-    compiler: dict[str, Count | None] | None = None
     precision_changed: list[str] = field(default_factory=list)  # flags, since they were set
     flops_counted: float | None = None  # of matmuls in the first step
     rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
@@ -182,7 +184,6 @@ class Error(Event, tag="error"):
     message: Message
     place: str
     traceback: str
-    time_s: float | None = None
 
 
 class End(Event, tag="end"):
@@ -219,7 +220,7 @@ class FailedRank(msgspec.Struct, kw_only=True):
 
     rank: Count
     exit_code: int
-    time_s: float
+    t_ns: int
 
 
 class RanksEnded(Event, tag="ranks_ended"):
@@ -229,17 +230,12 @@ class RanksEnded(Event, tag="ranks_ended"):
     others_cpu_share: float | None = None
 
 
-class StackGroup(msgspec.Struct, kw_only=True):
-    """Ranks that were at one place when their stacks were saved; see ``rank.hang``.
+class HangGroup(TypedDict):
+    """Ranks that were at one place when their stacks were saved; see ``rank.hang``."""
 
-    Args:
-        ranks: as ``0-3,8``.
-        call: the collective, or in what they wait.
-    """
-
-    ranks: str
+    ranks: str  # as ``0-3,8``
     state: Literal["collective", "waits", "elsewhere", "silent"]
-    call: str | None
+    call: str | None  # the collective, or in what they wait
     where: str
 
 
@@ -251,7 +247,7 @@ class Stop(Event, tag="stop"):
     message: str = ""
     signal: str = ""
     stacks: list[str] = field(default_factory=list)
-    hang: list[StackGroup] = field(default_factory=list)
+    hang: list[HangGroup] = field(default_factory=list)
     node: int | None = None
 
 

@@ -6,7 +6,6 @@ Must work when little else does: on a full disk, with an exception that cannot b
 from __future__ import annotations
 
 import errno
-import time
 import traceback
 from typing import Any
 
@@ -65,6 +64,5 @@ def error_report(error: BaseException, place: str) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": _message_of(error),
         "place": place,
-        "time_s": time.time(),
         "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],
     }

@@ -231,9 +231,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
 
 
 def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWatch) -> None:
-    """Emit the facts of the job, of its parameters and of the compiler after training."""
-    from trainmark.train.parallel import compiler_facts
-
+    """Emit the facts of the job, and of its parameters after training."""
     job, device, recipe = ready.job, ready.context.device, ready.context.recipe
     now = _precision_flags(device.torch_type)
     with rank.span("finish"):
@@ -245,7 +243,6 @@ def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWa
         rank.events.emit(
             "result",
             job=facts,
-            compiler=compiler_facts(recipe),
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             rows=rank.rows,

@@ -16,13 +16,13 @@ from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.rank.events import HangGroup  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.run.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.series import Line  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.shapes import (
     Amount,
     Count,
     DeviceFacts,
-    HangGroup,
     Int64,
     JobFacts,
     Machine,
@@ -209,15 +209,6 @@ class Environment(Machine, total=False):
     job: JobFacts | None
 
 
-class Compilation(Frozen):
-    """What torch's compiler did on the first rank; null where it was not counted."""
-
-    graphs: Count | None = Field(description="graphs compiled, recompilations counted")
-    graph_breaks: Count | None
-    cache_hits: Count | None = Field(description="forward and backward graphs count each")
-    cache_misses: Count | None
-
-
 class Record(Frozen):
     """One launch of one case: all measurements and their environment."""
 
@@ -236,7 +227,6 @@ class Record(Frozen):
     spans: Spans
     ranks: list[RankEntry]
     steps: Steps
-    compilation: Compilation | None = None
     telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
     series: list[Line] = Field(default=[], description="what charts draw of the run over time")
     figures: dict[str, FigureEntry]

@@ -11,6 +11,8 @@ from hashlib import file_digest
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan
@@ -19,7 +21,6 @@ from trainmark.record import figures as figures_of
 from trainmark.record.record import (
     EVIDENCE_NAME,
     RECORD_FILE,
-    Compilation,
     Environment,
     Evidence,
     FigureEntry,
@@ -78,19 +79,18 @@ def _ranks(timeline: RunTimeline) -> list[RankEntry]:
 
 
 def _steps(timeline: RunTimeline) -> Steps:
-    series, warmup = timeline.series, timeline.warmup_steps
-    moved = drift(series.step_ns[warmup:])
+    series = timeline.series
     return Steps(
-        warmup=warmup,
+        warmup=timeline.warmup_steps,
         time_ns=series.step_ns.tolist(),
         loss=[None if isnan(value) else value for value in series.loss.tolist()],
         samples=series.samples.tolist(),
-        drift=moved,
-        steady=None if moved is None else abs(moved) <= STEADY_DRIFT,
+        drift=None,
+        steady=None,
     )
 
 
-def counts_of(ranks: Sequence[RankEntry], job: JobFacts | None) -> RunCounts:
+def _counts_of(ranks: Sequence[RankEntry], job: JobFacts | None) -> RunCounts:
     """Return the counts of a run with these ranks."""
     return RunCounts(
         **sum((rank.counts for rank in ranks), Counts()).as_dict(),
@@ -101,7 +101,7 @@ def counts_of(ranks: Sequence[RankEntry], job: JobFacts | None) -> RunCounts:
     )
 
 
-def spans_of(ranks: Sequence[RankEntry]) -> Spans:
+def _spans_of(ranks: Sequence[RankEntry]) -> Spans:
     """Return the spans of the rank that ended last."""
     ended = [rank for rank in ranks if rank.wall_ns is not None]
     if not ended:
@@ -120,7 +120,7 @@ def spans_of(ranks: Sequence[RankEntry]) -> Spans:
     )
 
 
-def quality_of(plan: Plan, history: list[QualityPoint], reason: Message | None) -> Quality:
+def _quality_of(plan: Plan, history: list[QualityPoint], reason: Message | None) -> Quality:
     """Return the quality that a run ended with.
 
     Args:
@@ -144,17 +144,34 @@ def quality_of(plan: Plan, history: list[QualityPoint], reason: Message | None) 
     )
 
 
-def labels_of(plan: Plan, ranks: Sequence[RankEntry]) -> list[str]:
+def _labels_of(plan: Plan, ranks: Sequence[RankEntry]) -> list[str]:
     """Return the plan's labels, and that of a run that was cut off."""
     cut_off = any(rank.steps for rank in ranks) and not all(rank.finished for rank in ranks)
     return [*plan.labels, *(["partial"] if cut_off else [])]
 
 
-def _quality(plan: Plan, timeline: RunTimeline) -> Quality:
-    evaluations, named = timeline.ranks[0].evaluations, QualityPoint.model_fields
-    history = [QualityPoint(**{name: getattr(event, name) for name in named})
-               for event in evaluations]  # fmt: skip
-    return quality_of(plan, history, evaluations[-1].reason if evaluations else None)
+DERIVED = {
+    "case_key", "counts", "extra", "fix_hp", "labels", "quality", "spans", "steps",
+}  # fmt: skip
+
+
+def completed(known: Record) -> Record:
+    """Return a record with the fields that follow from plan, ranks, steps and evaluations.
+
+    Args:
+        known: a record, or one that has the rest alone.
+    """
+    plan, ranks, steps, quality = known.plan, known.ranks, known.steps, known.quality
+    moved = drift(np.array(steps.time_ns[steps.warmup :], np.int64))
+    steady = None if moved is None else abs(moved) <= STEADY_DRIFT
+    return known.model_copy(update={
+        **{name: getattr(plan, name) for name in ("case_key", "extra", "fix_hp")},
+        "counts": _counts_of(ranks, known.environment["job"]),
+        "labels": _labels_of(plan, ranks),
+        "quality": _quality_of(plan, quality.history, quality.reason),
+        "spans": _spans_of(ranks),
+        "steps": steps.model_copy(update={"drift": moved, "steady": steady}),
+    })  # fmt: skip
 
 
 def _environment(timeline: RunTimeline) -> Environment:
@@ -172,14 +189,6 @@ def _environment(timeline: RunTimeline) -> Environment:
         "job": rank0.result.job if rank0.reported_result else None,
     }
     return cast("Environment", {k: facts[k] for k in facts if k in Environment.__annotations__})
-
-
-def _compilation(plan: Plan, timeline: RunTimeline) -> Compilation | None:
-    """Return how the run was compiled; None for a recipe that compiles nothing."""
-    if not plan.recipe.get("compile"):
-        return None
-    counts = timeline.ranks[0].result.compiler or {}
-    return Compilation(**{name: counts.get(name) for name in Compilation.model_fields})
 
 
 def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
@@ -210,19 +219,18 @@ def _entries(
 
 def measured(plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None) -> Record:
     """Return a record with what was measured alone: the fields from which others are computed."""
-    environment, ranks = _environment(timeline), _ranks(timeline)
-    return Record.model_construct(
+    evaluations, named = timeline.ranks[0].evaluations, QualityPoint.model_fields
+    history = [QualityPoint(**{name: getattr(event, name) for name in named})
+               for event in evaluations]  # fmt: skip
+    reason = evaluations[-1].reason if evaluations else None
+    return completed(Record.model_construct(
         plan=plan,
-        environment=environment,
-        ranks=ranks,
-        counts=counts_of(ranks, environment["job"]),
-        spans=spans_of(ranks),
+        environment=_environment(timeline),
+        ranks=_ranks(timeline),
         steps=_steps(timeline),
-        quality=_quality(plan, timeline),
-        compilation=_compilation(plan, timeline),
+        quality=Quality.model_construct(history=history, reason=reason),
         telemetry=telemetry,
-        labels=labels_of(plan, ranks),
-    )
+    ))  # fmt: skip
 
 
 def reduce(run_dir: Path) -> Record:
@@ -247,10 +255,10 @@ def reduce(run_dir: Path) -> Record:
     # The installed case declares the units of its figures; a plan of an earlier version does not.
     page = cases.load(plan.case).page if own.figures else plan.about.page
     figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)
-    ending = cause.find(timeline, plan.target)
-    if ending.status in ("passed", "target_missed"):
-        ending = checks.broken(plan, timeline, figures) or ending
-    known = known.model_copy(update={"figures": figures, "status": ending.status})
+    why = cause.find(timeline, plan.target)
+    if cause.status_of(why) in ("passed", "target_missed"):
+        why = checks.broken(plan, timeline, figures) or why
+    known = known.model_copy(update={"figures": figures, "status": cause.status_of(why)})
     doubts = findings.find(known, timeline)
     notes = [*own.notes, *findings.notes(known)]
     known = known.model_copy(update={"findings": doubts, "notes": notes})
@@ -258,14 +266,11 @@ def reduce(run_dir: Path) -> Record:
     return Record.model_validate(dict(known) | {
         "suite": Suite(version=__version__),
         "run_id": plan.run_id,
-        "case_key": plan.case_key,
         "started": launch.started,
-        "cause": ending.cause,
+        "cause": why,
         "trust": of_launch(known),
         "argv": launch.argv,
         "series": list(lines_of(*telemetry_of.columns_of(samples))),
-        "fix_hp": plan.fix_hp,
-        "extra": plan.extra,
         "evidence": evidence(run_dir),
     })  # fmt: skip
 

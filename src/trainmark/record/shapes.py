@@ -80,16 +80,6 @@ class Machine(TypedDict, total=False):
     device_users: list[DeviceUser]
 
 
-@with_config(_FACTS)
-class HangGroup(TypedDict):
-    """Ranks that were at one place when their stacks were saved; see ``rank.hang``."""
-
-    ranks: str
-    state: Literal["collective", "waits", "elsewhere", "silent"]
-    call: str | None
-    where: str
-
-
 PhaseName = Literal["compile", "warmup", "train"]
 
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
-from trainmark.plan.plan import Plan
 from trainmark.recipe import AUTOCAST
 from trainmark.record import figures as figures_of
 from trainmark.record import reduce
 from trainmark.record.run import findings
-from trainmark.record.stats import STEADY_DRIFT, drift, spread
+from trainmark.record.stats import spread
 from trainmark.record.trust import graded, of_launch, refutes, with_findings
+from trainmark.record.work import major_minor
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
     found: list[Difference] = []
     try:
-        for place, recorded, computed in identities(record):
-            found += _differences(recorded, computed, place)
+        for rule in (_computed_again, _of_plan, _ranks, _steps, _ranges):
+            for place, recorded, expected in rule(record):
+                found += _differences(recorded, expected, place)
     except (LookupError, ArithmeticError, ValueError) as error:
         # A rank, span or bound that others name is absent or outside its domain.
         found.append(("record", type(error).__name__, "values that fit each other"))
@@ -71,42 +72,41 @@ def verify(record: Record, folder: Path) -> list[Message]:
     named = {entry.name: entry for entry in record.evidence}
     if not there:
         return [message("evidence_absent")]
-    found = [message("evidence_unnamed", file=name) for name in there if name not in named]
-    for name, entry in named.items():
-        if name not in there:
-            found.append(message("evidence_missing", file=name))
-        elif there[name] != entry:
-            found.append(message("evidence_altered", file=name))
+    found = [
+        message("evidence_altered" if name in there else "evidence_missing", file=name)
+        for name in sorted(named.keys() | there.keys())
+        if there.get(name) != named.get(name)
+    ]
     return found + _recomputed(record, folder)
 
 
 def _recomputed(record: Record, folder: Path) -> list[Message]:
     """Return how the record differs from one reduced again from the same evidence."""
     try:
-        # Ranks without a file count too, so a plan alone could ask for more than fit in memory.
-        planned, ranks = Plan.read(folder).world_size, len(record.ranks)
-        if planned != ranks:
-            return [_disagrees([("ranks", ranks, planned)])]
         anew = reduce.reduce(folder)
     except (RecordError, OSError, ValueError) as error:
         return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
-    # Equal fields are not converted to dicts: a million steps would be in memory four times.
-    unlike = {
-        name
-        for name in set(type(record).model_fields) - {"suite", "evidence", "verification"}
-        if getattr(record, name) != getattr(anew, name)
-    }
-    ours, theirs = (item.model_dump(mode="json", include=unlike) for item in (anew, record))
-    found = list(_differences(theirs, ours, ""))
+    names = set(type(record).model_fields) - {"suite", "evidence", "verification"}
+    found = _between(record, anew, names)
     if not found:
         return []
     if anew.plan.about.page.figures and anew.plan.case not in cases.names():
         return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
-    writers = {tuple(_series(text)) for text in (record.suite.version, anew.plan.suite_version)}
-    if len(writers) == 1 and _series(record.suite.version) != _series(__version__):
+    writers = {major_minor(x) for x in (record.suite.version, anew.plan.suite_version)}
+    if len(writers) == 1 and major_minor(__version__) not in writers:
         return [message("evidence_other_version", version=record.suite.version)]
     return [_disagrees(found)]
+
+
+def _between(record: Record, anew: Record, names: set[str]) -> list[Difference]:
+    """Return the differences between fields of two records.
+
+    Equal fields are not converted to dicts: a million steps would be in memory four times.
+    """
+    unlike = {name for name in names if getattr(record, name) != getattr(anew, name)}
+    theirs, ours = (item.model_dump(mode="json", include=unlike) for item in (record, anew))
+    return list(_differences(theirs, ours, ""))
 
 
 def _disagrees(found: list[Difference]) -> Message:
@@ -120,11 +120,6 @@ def _disagrees(found: list[Difference]) -> Message:
         recomputed=_shown(recomputed),
         fields=len(found),
     )
-
-
-def _series(version: str) -> list[str]:
-    """Return Major.Minor: within it, the same events give the same record."""
-    return version.split(".")[:2]
 
 
 def _shown(value: Any) -> str:
@@ -156,23 +151,9 @@ def _alike(recorded: Any, recomputed: Any) -> bool:
     return isclose(recorded, recomputed, rel_tol=_RELATIVE)
 
 
-def identities(record: Record) -> Iterator[Difference]:
-    """Yield values of a record, each with what other values of it give."""
-    yield from _computed_again(record)
-    yield from _of_plan(record)
-    yield from _ranks(record)
-    yield from _steps(record)
-    yield from _bounded(record)
-
-
-def _bounds(
-    place: str, value: float | None, low: float, high: float | None = None
-) -> Iterator[Difference]:
-    """Yield a value that must lie between two others, with the bound that it passes."""
-    if value is not None:
-        least, most = low - abs(low) * _RELATIVE, high and high + abs(high) * _RELATIVE
-        if value < least or (most is not None and value > most):
-            yield place, value, low if value < least else high
+def _within(value: float | None, low: float, high: float | None = None) -> float | None:
+    """Return the value, or the bound that it passes."""
+    return value if value is None else max(low, value if high is None else min(value, high))
 
 
 def _ended(record: Record) -> bool:
@@ -181,15 +162,9 @@ def _ended(record: Record) -> bool:
 
 
 def _computed_again(record: Record) -> Iterator[Difference]:
-    plan, ranks, quality = record.plan, record.ranks, record.quality
-    anew = {
-        "counts": reduce.counts_of(ranks, record.environment["job"]),
-        "spans": reduce.spans_of(ranks),
-        "quality": reduce.quality_of(plan, quality.history, quality.reason),
-    }
-    for name, part in anew.items():
-        yield name, getattr(record, name).model_dump(), part.model_dump()
-    yield "labels", record.labels, reduce.labels_of(plan, ranks)
+    """Yield what follows from plan, ranks, series and evaluations, made by what made it."""
+    plan, anew = record.plan, reduce.completed(record)
+    yield from _between(record, anew, reduce.DERIVED)
     specs, computed = figures_of.specs(plan.about.page), figures_of.compute(record)
     for name, entry in record.figures.items():
         yield f"figures.{name}.reason", entry.reason is None, entry.value is not None
@@ -208,8 +183,6 @@ def _computed_again(record: Record) -> Iterator[Difference]:
 
 def _of_plan(record: Record) -> Iterator[Difference]:
     plan, counts, recipe = record.plan, record.counts, record.plan.recipe
-    for name in ("case_key", "fix_hp", "extra"):
-        yield name, getattr(record, name), getattr(plan, name)
     if "generated-data" in plan.labels:
         yield "plan.data.origin", plan.data.origin, "generated"
     precision, flags = recipe["precision"], record.environment.get("precision_flags") or {}
@@ -218,83 +191,81 @@ def _of_plan(record: Record) -> Iterator[Difference]:
               "autocast": AUTOCAST.get(precision)}  # fmt: skip
     for name in wanted.keys() & flags.keys():
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
+    limits = {"epochs": recipe.get("max_epochs"), "steps": recipe.get("max_steps")}
     if length := recipe.get("seq_length"):
-        yield from _bounds(
-            "counts.tokens_padded", counts.tokens_padded, 0, counts.sequences * length
+        limits["tokens_padded"] = counts.sequences * length
+    if _ended(record):
+        least, accum = counts.steps * plan.world_size, recipe["grad_accum_steps"]
+        yield (
+            "counts.micro_batches",
+            counts.micro_batches,
+            _within(counts.micro_batches, least, least * accum),
         )
-    yield from _bounds("counts.epochs", counts.epochs, 0, recipe.get("max_epochs"))
-    yield from _bounds("counts.steps", counts.steps, 0, recipe.get("max_steps"))
+        if plan.target is not None:
+            yield "status", record.passed, record.quality.reached or not plan.target.required
+        if not any(found.code == "own_epoch" for found in record.findings):
+            begun, whole = counts.epochs, plan.data.train_samples
+            fewest = 0 if plan.resumed else (begun - 1) * whole + 1
+            yield "counts.samples", counts.samples, _within(counts.samples, fewest, begun * whole)
+            batch = recipe["micro_batch_size"] * accum * plan.world_size
+            if whole >= batch:
+                yield "steps.samples", max(record.steps.samples, default=batch), batch
+    for name, most in limits.items():
+        value = getattr(counts, name)
+        yield f"counts.{name}", value, _within(value, 0, most)
     yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
-    if not _ended(record):
-        return
-    accum, target = recipe["grad_accum_steps"], plan.target
-    if target is not None:
-        yield "status", record.passed, record.quality.reached or not target.required
-    least = counts.steps * plan.world_size
-    yield from _bounds("counts.micro_batches", counts.micro_batches, least, least * accum)
-    if not any(found.code == "own_epoch" for found in record.findings):
-        begun, whole = counts.epochs, plan.data.train_samples
-        fewest = 0 if plan.resumed else (begun - 1) * whole + 1
-        yield from _bounds("counts.samples", counts.samples, fewest, begun * whole)
-        batch = recipe["micro_batch_size"] * accum * plan.world_size
-        if whole >= batch:
-            yield "steps.samples", max(record.steps.samples, default=batch), batch
 
 
 def _ranks(record: Record) -> Iterator[Difference]:
     for rank in record.ranks:
-        spans_ns, phases = rank.spans_ns, rank.phases
+        spans_ns = rank.spans_ns
         if rank.wall_ns is not None:
             yield "ranks.spans_ns", sum(spans_ns.values()), rank.wall_ns
-        for name, phase in phases.items():
+        for name, phase in rank.phases.items():
             yield "ranks.phases.windows_ns", phase.windows_ns, spans_ns[name]
-            yield from _bounds("ranks.phases.wait_ns", phase.wait_ns, 0, phase.step_ns)
-        if rank.train_ns is not None:
-            least = rank.sum_of("windows_ns") + spans_ns["evaluate"]
-            most = least + spans_ns["checkpoint"] + spans_ns["other"]
-            yield from _bounds("ranks.train_ns", rank.train_ns, least, most)
+            yield "ranks.phases.wait_ns", phase.wait_ns, _within(phase.wait_ns, 0, phase.step_ns)
+        least = rank.sum_of("windows_ns") + spans_ns["evaluate"]
+        most = least + spans_ns["checkpoint"] + spans_ns["other"]
+        yield "ranks.train_ns", rank.train_ns, _within(rank.train_ns, least, most)
         if _ended(record):
             yield "ranks.finished", rank.finished, True
             yield "ranks.steps", rank.steps, record.counts.steps
-        known = rank.counts
-        ascending = [x for x in (known.samples, known.sequences, known.tokens, known.tokens_padded)
-                     if x]  # fmt: skip
         if record.status != "failed":  # perhaps because of them
+            ascending = [count for count in rank.counts.as_dict().values() if count]
             yield "ranks.phases", ascending, sorted(ascending)
 
 
 def _steps(record: Record) -> Iterator[Difference]:
-    steps, ranks, history = record.steps, record.ranks, record.quality.history
-    times_ns = np.array(steps.time_ns[steps.warmup :], np.int64)
-    moved, times = drift(times_ns), spread(times_ns)
-    yield "steps.drift", steps.drift, moved
-    yield "steps.steady", steps.steady, None if moved is None else abs(moved) <= STEADY_DRIFT
-    yield "steps.time_ns", len(steps.time_ns), record.counts.steps
-    yield "steps.samples", sum(steps.samples), record.counts.samples
-    most_ns = max(rank.sum_of("step_ns") for rank in ranks)
-    alone = most_ns if len(ranks) == 1 else None
-    yield from _bounds("steps.time_ns", sum(steps.time_ns), most_ns, alone)
-    for rank in ranks:
-        measured = rank.phases["train"]
-        yield "steps.warmup", max(rank.steps - measured.steps, steps.warmup), steps.warmup
+    steps, counts, history = record.steps, record.counts, record.quality.history
+    times = spread(np.array(steps.time_ns[steps.warmup :], np.int64))
+    yield "steps.time_ns", len(steps.time_ns), counts.steps
+    yield "steps.samples", sum(steps.samples), counts.samples
+    total_ns, most_ns = sum(steps.time_ns), max(rank.sum_of("step_ns") for rank in record.ranks)
+    alone_ns = most_ns if len(record.ranks) == 1 else None
+    yield "steps.time_ns", total_ns, _within(total_ns, most_ns, alone_ns)
+    for rank in record.ranks:
+        yield (
+            "steps.warmup",
+            steps.warmup,
+            max(rank.steps - rank.phases["train"].steps, steps.warmup),
+        )
         if times is not None:
-            yield from _bounds("ranks.step_ns", rank.step_ns, 0, times.p50 * 1e9)
+            yield "ranks.step_ns", rank.step_ns, _within(rank.step_ns, 0, times.p50 * 1e9)
     yield "quality.history", history, sorted(history, key=lambda point: (point.step, point.epoch))
     for point in history:
-        yield from _bounds("quality.history.step", point.step, 0, record.counts.steps)
-        yield from _bounds("quality.history.epoch", point.epoch, 0, record.counts.epochs - 1)
+        yield "quality.history.step", point.step, _within(point.step, 0, counts.steps)
+        yield "quality.history.epoch", point.epoch, _within(point.epoch, 0, counts.epochs - 1)
 
 
-def _bounded(record: Record) -> Iterator[Difference]:
-    """Yield figures without a sign, and shares, where they leave their range."""
-    figure, quality = record.figure, record.quality
+def _ranges(record: Record) -> Iterator[Difference]:
+    """Yield figures without a sign, and shares, with the end of their range that they pass."""
+    most = dict.fromkeys(("mem", "allocator_peak"), record.figure("mem_total"))
+    if _ended(record):
+        most["MFU"] = 100.0
     for name, entry in record.figures.items():
         if entry.unit:  # a loss may be negative
-            yield from _bounds(f"figures.{name}", entry.value, 0.0)
-    for name in ("mem", "allocator_peak"):
-        yield from _bounds(f"figures.{name}", figure(name), 0.0, figure("mem_total"))
-    if _ended(record):
-        yield from _bounds("figures.MFU", figure("MFU"), 0.0, 100.0)
+            yield f"figures.{name}", entry.value, _within(entry.value, 0.0, most.get(name))
+    quality = record.quality
     if record.plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1:
         for point in quality.history:
-            yield from _bounds("quality.history.value", point.value, 0.0, 1.0)
+            yield "quality.history.value", point.value, _within(point.value, 0.0, 1.0)

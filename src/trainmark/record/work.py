@@ -133,8 +133,13 @@ def planned_work(plan: Plan) -> dict[str, Any]:
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id,
         "resumed_after": plan.resumed and plan.resumed.progress.steps,
-        "suite_version": ".".join(plan.suite_version.split(".")[:2]),
+        "suite_version": major_minor(plan.suite_version),
     }
+
+
+def major_minor(version: str) -> str:
+    """Return the part of a version within which the same events give the same record."""
+    return ".".join(version.split(".")[:2])
 
 
 def work(record: Record) -> dict[str, Any]:
@@ -144,7 +149,7 @@ def work(record: Record) -> dict[str, Any]:
     """
     return planned_work(record.plan) | {
         "device_products": _products(record),
-        "suite_version": ".".join(record.suite.version.split(".")[:2]),
+        "suite_version": major_minor(record.suite.version),
     }
 
 

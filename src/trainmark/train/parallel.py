@@ -2,8 +2,8 @@
 
 Owns which rank trains which share of the data, which ranks share one replica, and when
 gradients are averaged over replicas. Tensor parallel ranks are neighbours: rank =
-data_rank x tensor_size + tensor_rank. Also what torch's compiler did in this process, from its own
-counters, for which torch has no public interface.
+data_rank x tensor_size + tensor_rank. Also how many graphs torch's compiler made in this process,
+from its own counters, for which torch has no public interface.
 """
 
 from __future__ import annotations
@@ -121,22 +121,3 @@ def graphs_compiled() -> int | None:
 
     # None yet is unknown too: a version that counts under another name would be 0 forever.
     return counters["stats"].get("unique_graphs")
-
-
-def compiler_facts(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the counts of the whole process, named as in ``record.Compilation``.
-
-    None where they are unknown and for a recipe that compiles nothing.
-    """
-    graphs = graphs_compiled() if recipe.compile else None
-    if graphs is None:
-        return None
-    from torch._dynamo.utils import counters
-
-    inductor = counters["inductor"]
-    return {
-        "graphs": graphs,
-        "graph_breaks": sum(counters["graph_break"].values()),
-        "cache_hits": inductor.get("fxgraph_cache_hit", 0),
-        "cache_misses": inductor.get("fxgraph_cache_miss", 0),
-    }

@@ -5,66 +5,52 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.cores import compact, parse_cores
+from trainmark.rank.events import HangGroup
 from trainmark.rank.failure import DISK_FULL_EXIT
 from trainmark.record.record import Cause
-from trainmark.record.shapes import HangGroup
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.rank.events import Error, FailedRank, Stop
+    from trainmark.rank.events import FailedRank, Stop
     from trainmark.record.record import Status
     from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
-_STATUS_OF_KIND: dict[str, Status] = {"oom": "oom", "diverged": "diverged"}
+# By the code of a cause's message or by its kind; any other run that did not pass failed.
+_STATUS: dict[str, Status] = {
+    "launcher_killed": "interrupted", "job_lost": "interrupted", "stopped_by_signal": "interrupted",
+    "oom": "oom", "diverged": "diverged", "timeout": "timed_out", "target_missed": "target_missed",
+}  # fmt: skip
 # A rank that fails makes its peers fail within this time: among failures this close, the most
 # specific one is the cause, not the earliest one.
-_SAME_MOMENT_S = 3
+_SAME_MOMENT_NS = 3_000_000_000
 _LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
 
 
-class Ending(NamedTuple):
-    """Status and cause of a run; no cause when it passed."""
-
-    status: Status
-    cause: Cause | None = None
-
-
-def find(timeline: RunTimeline, target: Target | None) -> Ending:
-    """Return the ending. A stop from outside takes precedence over the reports of ranks."""
-    rules = (_refused, _job_ended, _stopped, _ranks_failed, _end_unknown, _events_lost)
-    for rule in rules:
-        ending = rule(timeline)
-        if ending is not None:
-            return ending
-    return _target_missed(timeline, target) or Ending("passed")
+def status_of(cause: Cause | None) -> Status:
+    """Return the status of a run that ended with this cause."""
+    if cause is None:
+        return "passed"
+    return _STATUS.get(cause.message.code) or _STATUS.get(cause.kind, "failed")
 
 
-def _cause(kind: str, text: Message, **more: Any) -> Cause:
-    return Cause(kind=kind, message=text, **more)
+def find(run: RunTimeline, target: Target | None) -> Cause | None:
+    """Return why a run did not pass. A stop from outside comes before the reports of ranks."""
+    rules = (_refused, _job_ended, _stopped, _ranks_failed, _events_lost)
+    found = next((cause for rule in rules if (cause := rule(run)) is not None), None)
+    return found or _target_missed(run, target)
 
 
-def _signal_name(exit_code: int) -> str:
-    """Return the name of the signal that a negative exit code denotes."""
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"  # a real-time signal has no name
-
-
-def _refused(run: RunTimeline) -> Ending | None:
+def _refused(run: RunTimeline) -> Cause | None:
     """Return why a node did not start its ranks."""
-    for node in run.nodes:
-        refused = node.events.get("refused")
-        if refused is not None:
-            return Ending("failed", _cause("node_refused", refused.message))
-    return None
+    refused = [node.events["refused"] for node in run.nodes if "refused" in node.events]
+    return Cause(kind="node_refused", message=refused[0].message) if refused else None
 
 
-def _job_ended(run: RunTimeline) -> Ending | None:
+def _job_ended(run: RunTimeline) -> Cause | None:
     """Return how the engine ended the job, where it did; not that the job failed by itself."""
     job, stop, nodes = run.launcher.job, run.launcher.stop, run.nodes
     by_us = stop is not None and stop.node is None  # then the stop has the reason
@@ -72,20 +58,18 @@ def _job_ended(run: RunTimeline) -> Ending | None:
         return None
     args: dict[str, Any] = {"said": job.said, "steps": run.steps}
     if not any(node.events for node in nodes):
-        return Ending("failed", _cause("job", message("job_failed", said=job.said)))
+        return Cause(kind="job", message=message("job_failed", said=job.said))
+    # Those that did not report their end: the ranks of other nodes failed because of it.
+    lost = [node for node in nodes if not node.finished]
     timed_out = stop is not None and stop.reason == "timeout"
-    if any(not node.finished for node in nodes) and (job.phase == "lost" or not timed_out):
-        # Those that did not report their end: the ranks of other nodes failed because of it.
-        lost = {node.number for node in nodes if not node.finished}
-        ranks = compact(rank for node in nodes if node.number in lost for rank in node.ranks)
-        where = {"nodes": compact(lost), "ranks": ranks}
-        return Ending("failed", _cause("node_lost", message("node_lost", **where, **args)))
-    if job.phase == "lost":
-        return Ending("interrupted", _cause("job", message("job_lost", **args)))
-    return None
+    if lost and (job.phase == "lost" or not timed_out):
+        ranks = compact(rank for node in lost for rank in node.ranks)
+        args |= {"nodes": compact(node.number for node in lost), "ranks": ranks}
+        return Cause(kind="node_lost", message=message("node_lost", **args))
+    return Cause(kind="job", message=message("job_lost", **args)) if job.phase == "lost" else None
 
 
-def _stopped(run: RunTimeline) -> Ending | None:
+def _stopped(run: RunTimeline) -> Cause | None:
     stop, steps = run.launcher.stop, run.steps
     if stop is None:
         return None
@@ -94,20 +78,19 @@ def _stopped(run: RunTimeline) -> Ending | None:
             return _timed_out(run, stop)
         case "launcher_killed":
             text = message("launcher_killed", steps=steps)
-            return Ending("interrupted", _cause("launcher_killed", text))
+            return Cause(kind="launcher_killed", message=text)
         case "launcher_error":
-            text = message("launcher_failed", text=stop.message)
-            return Ending("failed", _cause("launcher", text))
+            return Cause(kind="launcher", message=message("launcher_failed", text=stop.message))
     text = message("stopped_by_signal", signal=stop.signal, steps=steps)
-    return Ending("interrupted", _cause("signal", text, signal=stop.signal))
+    return Cause(kind="signal", message=text, signal=stop.signal)
 
 
-def _timed_out(run: RunTimeline, stop: Stop) -> Ending:
+def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     """Return which ranks waited in which call, and which were missing there, as stacks tell."""
     places: dict[tuple[Any, ...], list[int]] = {}
     for found in stop.hang:  # a node's ranks at one place
-        at = found.state, found.call, found.where
-        places.setdefault(at, []).extend(parse_cores(found.ranks))
+        at = found["state"], found["call"], found["where"]
+        places.setdefault(at, []).extend(parse_cores(found["ranks"]))
     # Where ranks are in a collective, one in a backward pass may compute.
     states = {state for state, _, _ in places}
     waits = "collective" if "collective" in states else "waits"
@@ -129,79 +112,59 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Ending:
         HangGroup(ranks=compact(ranks), state=state, call=call, where=where)
         for (state, call, where), ranks in sorted(places.items(), key=lambda item: -len(item[1]))
     ]
-    return Ending("timed_out", _cause("timeout", text, stacks=stop.stacks, hang=groups))
+    return Cause(kind="timeout", message=text, stacks=stop.stacks, hang=groups)
 
 
-def _ranks_failed(run: RunTimeline) -> Ending | None:
-    """Return the most specific of the first failures."""
-    failures = _failures(run)
-    if not failures:
-        return None
-    first = min(time_s for time_s, _ in failures)
-    close = [item for item in failures if item[0] - first <= _SAME_MOMENT_S]
-    _, cause = min(close, key=lambda item: (_LEAST_TELLING.get(item[1].kind, 0), item[0]))
-    return Ending(_STATUS_OF_KIND.get(cause.kind, "failed"), cause)
-
-
-def _failures(run: RunTimeline) -> list[tuple[float, Cause]]:
-    """Return time and cause of each failed rank: from its own report, else from its exit code."""
-    found: dict[int, tuple[float, Cause]] = {}
-    ended, launch = run.launcher.ranks_ended, run.launcher.launch
-    for failure in [] if ended is None else ended.failures:
-        found[failure.rank] = failure.time_s, _of_exit_code(failure, run)
+def _ranks_failed(run: RunTimeline) -> Cause | None:
+    """Return the most specific of the first failures: as a rank reports it, else by exit code."""
+    ended = run.launcher.ranks_ended
+    failures = {failure.rank: failure for failure in (ended.failures if ended else [])}
+    found = [(one.t_ns, _of_exit_code(one, run)) for one in failures.values()]
     for rank in run.ranks:
-        error = rank.error
-        if error is not None:
-            known = found.get(rank.rank)
-            exit_code = None if known is None else known[1].exit_code
-            # To the nanosecond, where the launcher knows it less exactly: a peer's broken
-            # connection comes after what broke it, often within the same second.
-            time_ns = error.t_ns - launch.t_ns + launch.unix_ns
-            found[rank.rank] = time_ns / 1e9, _reported(error, rank.rank, exit_code)
-    return list(found.values())
+        report = rank.error
+        if report is not None:
+            exit_code = failures[rank.rank].exit_code if rank.rank in failures else None
+            names = ("kind", "type", "message", "place", "traceback")
+            fields = {name: getattr(report, name) for name in names}
+            cause = Cause(rank=rank.rank, exit_code=exit_code, **fields)
+            # To the nanosecond: a peer's broken connection comes after what broke it.
+            found = [item for item in found if item[1].rank != rank.rank]
+            found.append((report.t_ns, cause))
+    if not found:
+        return None
+    first_ns = min(t_ns for t_ns, _ in found)
+    close = [item for item in found if item[0] - first_ns <= _SAME_MOMENT_NS]
+    return min(close, key=lambda item: (_LEAST_TELLING.get(item[1].kind, 0), item[0]))[1]
 
 
 def _of_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
-    rank, exit_code = failure.rank, failure.exit_code
+    rank, exit_code, name = failure.rank, failure.exit_code, None
     if exit_code == DISK_FULL_EXIT:
-        text = message("exception", text=os.strerror(errno.ENOSPC))
-        return _cause("disk_full", text, rank=rank, exit_code=exit_code)
-    if exit_code >= 0:
-        text = message("rank_exited", rank=rank, exit_code=exit_code)
-        return _cause("exit", text, rank=rank, exit_code=exit_code)
-    name = _signal_name(exit_code)
-    out_of_memory = name == "SIGKILL" and run.launcher.oom_kills > 0
-    text = message(
-        "rank_killed_out_of_memory" if out_of_memory else "rank_killed", rank=rank, signal=name
-    )
-    kind = "oom" if out_of_memory else "signal"
-    return _cause(kind, text, rank=rank, signal=name, exit_code=exit_code)
-
-
-def _reported(report: Error, rank: int, exit_code: int | None) -> Cause:
-    names = ("kind", "type", "message", "place", "traceback")
-    return Cause(rank=rank, exit_code=exit_code, **{name: getattr(report, name) for name in names})
-
-
-def _end_unknown(run: RunTimeline) -> Ending | None:
-    if run.launcher.ranks_ended is not None:
-        return None
-    return Ending("failed", _cause("launcher", message("ranks_end_unknown")))
-
-
-def _events_lost(run: RunTimeline) -> Ending | None:
-    """Return a cause if events are missing: figures from the rest would be wrong."""
-    lines, nodes, lost = run.launcher_malformed_lines, run.nodes, None
-    rank = None
-    silent = [node.number for node in nodes if not node.events.keys() >= {"launch", "ranks_ended"}]
-    if lines:
-        lost = message("launcher_events_malformed", lines=lines)
-    elif silent:
-        lost = message("node_events_lost", nodes=compact(silent))
+        kind, text = "disk_full", message("exception", text=os.strerror(errno.ENOSPC))
+    elif exit_code >= 0:
+        kind, text = "exit", message("rank_exited", rank=rank, exit_code=exit_code)
     else:
-        losses = ((_lost_of(one), one.rank) for one in run.ranks)
-        lost, rank = next((one for one in losses if one[0] is not None), (None, None))
-    return None if lost is None else Ending("failed", _cause("events_incomplete", lost, rank=rank))
+        # A real-time signal has no name.
+        names = (one.name for one in signal.Signals if one == -exit_code)
+        name = next(names, f"signal {-exit_code}")
+        of_memory = name == "SIGKILL" and run.launcher.oom_kills > 0
+        code = "rank_killed_out_of_memory" if of_memory else "rank_killed"
+        kind, text = "oom" if of_memory else "signal", message(code, rank=rank, signal=name)
+    return Cause(kind=kind, message=text, rank=rank, signal=name, exit_code=exit_code)
+
+
+def _events_lost(run: RunTimeline) -> Cause | None:
+    """Return a cause if events are missing: figures from the rest would be wrong."""
+    if run.launcher.ranks_ended is None:
+        return Cause(kind="launcher", message=message("ranks_end_unknown"))
+    silent = [x.number for x in run.nodes if not x.events.keys() >= {"launch", "ranks_ended"}]
+    losses = ((found, one.rank) for one in run.ranks if (found := _lost_of(one)))
+    lost, rank = next(losses, (None, None))
+    if lines := run.launcher_malformed_lines:
+        lost, rank = message("launcher_events_malformed", lines=lines), None
+    elif silent:
+        lost, rank = message("node_events_lost", nodes=compact(silent)), None
+    return None if lost is None else Cause(kind="events_incomplete", message=lost, rank=rank)
 
 
 def _lost_of(rank: RankTimeline) -> Message | None:
@@ -214,7 +177,7 @@ def _lost_of(rank: RankTimeline) -> Message | None:
     return None
 
 
-def _target_missed(run: RunTimeline, target: Target | None) -> Ending | None:
+def _target_missed(run: RunTimeline, target: Target | None) -> Cause | None:
     rank = run.ranks[0]
     if target is None or not target.required or rank.target_reached:
         return None
@@ -227,4 +190,4 @@ def _target_missed(run: RunTimeline, target: Target | None) -> Ending | None:
         steps=rank.steps,
         value=values[-1] if values else None,
     )
-    return Ending("target_missed", _cause("target_missed", text))
+    return Cause(kind="target_missed", message=text)

@@ -12,7 +12,6 @@ import numpy as np
 
 from trainmark.rank.parameters import NAMED
 from trainmark.record.record import Cause
-from trainmark.record.run.cause import Ending
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _UPDATES_TO_REACH_ALL = 2
 
 
-def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -> Ending | None:
+def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -> Cause | None:
     """Return the first rule that a finished run breaks."""
     rules = (
         ("impossible_figure", _steps(plan, timeline)),
@@ -42,7 +41,7 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
     )
     for kind, faults in rules:
         for fault in faults:
-            return Ending("failed", Cause(kind=kind, message=fault))
+            return Cause(kind=kind, message=fault)
     return None
 
 

@@ -6,8 +6,8 @@ first node: each node's clock counts from another moment, and wall clocks may di
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -47,14 +47,12 @@ class NodeTimeline:
         events: the last of each name; empty where it left none.
         ranks: numbers of its ranks.
         shift_ns: what is added to its clock to have that of the first node.
-        skew_s: its wall clock less that of the first node, at a moment both shared; None: unknown.
     """
 
     number: int
     events: dict[str, Any]
     ranks: range
     shift_ns: int = 0
-    skew_s: float | None = None
     malformed_lines: int = 0
 
     @property
@@ -77,11 +75,6 @@ class Account:
     ranks_ended: RanksEnded | None = None
     oom_kills: int = 0
     job: Job | None = None
-    observed_ns: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        ends = (self.stop, self.ranks_ended)
-        self.observed_ns = [one.t_ns for one in ends if one is not None]
 
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
@@ -97,7 +90,7 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
 
 
 def align(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
-    """Set each node's shift and skew.
+    """Set each node's shift.
 
     Ranks leave a barrier within less than a millisecond of each other. Where a node has no rank
     that reached it, wall clocks must do.
@@ -108,30 +101,18 @@ def align(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> Non
     first = _moment(nodes[0], synced) if nodes else None
     for node in nodes:
         here = _moment(node, synced)
-        if first is None or here is None:
-            continue
-        shared = first.shared and here.shared
-        wall_ns = here.unix_ns - first.unix_ns
-        passed_ns = 0 if shared else wall_ns
-        node.shift_ns = first.t_ns - here.t_ns + passed_ns
-        node.skew_s = wall_ns / 1e9 if shared else None
+        if first is not None and here is not None:
+            shared = isinstance(first, Synced) and isinstance(here, Synced)
+            passed_ns = 0 if shared else here.unix_ns - first.unix_ns
+            node.shift_ns = first.t_ns - here.t_ns + passed_ns
 
 
-class _Moment(NamedTuple):
-    """A time on a node's clock and on its wall clock; ``shared`` with all that have one."""
-
-    t_ns: int
-    unix_ns: int
-    shared: bool
-
-
-def _moment(node: NodeTimeline, synced: Sequence[Synced | None]) -> _Moment | None:
-    for rank in node.ranks:
-        event = synced[rank]
-        if event is not None:
-            return _Moment(event.t_ns, event.unix_ns, shared=True)
-    launch: Launch | Refused | None = node.events.get("launch") or node.events.get("refused")
-    return None if launch is None else _Moment(launch.t_ns, launch.unix_ns, shared=False)
+def _moment(
+    node: NodeTimeline, synced: Sequence[Synced | None]
+) -> Synced | Launch | Refused | None:
+    """Return an event that has a time on the node's clock and one on its wall clock."""
+    of_ranks = next((event for rank in node.ranks if (event := synced[rank])), None)
+    return of_ranks or node.events.get("launch") or node.events.get("refused")
 
 
 def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path) -> Account:
@@ -172,7 +153,7 @@ def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     return RanksEnded(
         t_ns=max(one.t_ns for _, one in ends),
         failures=[
-            replace(failure, time_s=failure.time_s - (node.skew_s or 0.0))
+            replace(failure, t_ns=failure.t_ns + node.shift_ns)
             for node, one in ends
             for failure in one.failures
         ],

@@ -265,6 +265,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         whole.launch.t_ns = min(starts)  # the launcher's clock is another machine's
     for item in ranks:
         if item.end_ns is None and item.error is None and item.last_ns is not None:
-            item.unfinished_ns = max([0, *(seen - item.last_ns for seen in whole.observed_ns)])
+            seen = [one.t_ns - item.last_ns for one in (whole.stop, whole.ranks_ended) if one]
+            item.unfinished_ns = max([0, *seen])
     malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
     return RunTimeline(ranks, series, whole, malformed, of_nodes)
