@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch
     from trainmark.recipe import Recipe
 
-TITLE = "Compiled steps: cold, warm, and replayed as device graphs"
+TITLE = "Compiled steps: cold and warm"
 MODULE = "benchmarks.card.compile"
-FIRST_STEPS = 3  # then a device graph is replayed
+FIRST_STEPS = 3
 ROUNDS, WARMUP, TURN_S, BUDGET_S = sized((11, 2, 0.5, 200.0), (1, 1, 0.0, 200.0))
 Sizes = dict[str, dict[str, object]]
 # Changes of the tiny recipe. Smaller on a processor, whose steps are never short of work.
@@ -57,7 +57,7 @@ PROCESSOR: Sizes = {
     "llama2_7b_lora": {},
     "glm_superglue": {},
 }
-VARIANTS = {"eager": "false", "warm": "true", "replayed": "reduce-overhead"}
+VARIANTS = {"cold": "true", "eager": "false", "warm": "true"}
 
 
 class Repeated:
@@ -128,73 +128,43 @@ def _missing_compiler(counts_cores: bool) -> str | None:
     return " or ".join(name for name in needed if name)
 
 
-def _variants(case: str, device_name: str, changes: Mapping[str, object]) -> dict[str, str]:
-    """Return the values of ``compile`` that this case and device have, by name of the variant."""
-    from trainmark import devices
-    from trainmark.errors import TrainmarkError
-    from trainmark.plan.choosing import choose
-    from trainmark.plan.request import RunRequest
-
-    found = dict(VARIANTS)
-    try:
-        request = choose(
-            RunRequest(case=case, overrides={**changes, "compile": VARIANTS["replayed"]})
-        )
-    except TrainmarkError:
-        del found["replayed"]
-    else:
-        if devices.choose(device_name).refuse(request.recipe, 1) is not None:
-            del found["replayed"]
-    return found
-
-
-def _measure(
-    case: str, device: str, changes: dict[str, object], folder: Path
-) -> tuple[dict[str, Any], str | None]:
+def _measure(case: str, device: str, changes: dict[str, object], folder: Path) -> dict[str, Any]:
     """Return each variant's first steps, its compiler's counts and its steady times, by name.
 
-    And why there is no variant ``replayed``, if it failed.
-
     Raises:
-        PeerFailedError: another variant could not be measured.
+        PeerFailedError: a variant could not be measured.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ[name] = str(folder / name.lower())
     words: dict[str, list[str]] = {}
-    variants = {"cold": VARIANTS["warm"], **_variants(case, device, changes)}
-    for name, compiled in variants.items():
+    for name, compiled in VARIANTS.items():
         asked = json.dumps(changes | {"compile": compiled})
         words[name] = ["variant", case, device, asked, str(folder / f"{name}.json")]
     # Its errors go to the section's log.
     cold = subprocess.run([sys.executable, "-m", MODULE, *words["cold"], "end"], check=False)
     if cold.returncode:
         raise PeerFailedError(f"the first compiled steps of {case} ended with {cold.returncode}")
-    why = None
     with ExitStack() as stack:
-        peers = {}
-        for name in [name for name in variants if name != "cold"]:
-            try:
-                peers[name] = stack.enter_context(Peer(MODULE, *words[name], "stay"))
-            except PeerFailedError as failure:
-                if name != "replayed":
-                    raise
-                why = str(failure)
+        peers = {
+            name: stack.enter_context(Peer(MODULE, *words[name], "stay"))
+            for name in ("eager", "warm")
+        }
         turns = {name: peer.turn for name, peer in peers.items()}
         times = interleave(turns, rounds=ROUNDS, warmup=WARMUP)
     found = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("cold", *peers)}
     for name, values in times.items():
         found[name]["steady"] = [value / found[name]["steps"] for value in values]
-    return found, why
+    return found
 
 
-def _steps_to_pay(found: Mapping[str, Any], start: str, steady: str) -> float | None:
+def _steps_to_pay(found: Mapping[str, Any], start: str) -> float | None:
     """Return after how many steps compiled ones have taken less time.
 
     None: compiled steps are not faster, or not by more than the noise.
     """
-    speed = ratio(found["eager"]["steady"], found[steady]["steady"])
+    speed = ratio(found["eager"]["steady"], found["warm"]["steady"])
     if speed.low <= 1:
         return None
     saved_s = statistics.median(found["eager"]["steady"]) * (1 - 1 / speed.median)
@@ -210,7 +180,7 @@ def _row(case: str, name: str, found: Mapping[str, Any]) -> str:
         steady = f"{1e3 * statistics.median(one['steady']):.2f}"
         gain = str(ratio(found["eager"]["steady"], one["steady"]))
     if name != "eager":
-        steps = _steps_to_pay(found, name, "replayed" if name == "replayed" else "warm")
+        steps = _steps_to_pay(found, name)
         pays = "not seen" if steps is None else f"{steps:,.0f}"
     first = " + ".join(f"{seconds:.2f}" for seconds in one["first"])
     return f"| {case} | {name} | {first} | {hits} / {misses} | {steady} | {gain} | {pays} |"
@@ -236,21 +206,19 @@ def run(card: Card) -> Findings:
             figures[f"{case}_cold_first_step_s"] = None
             continue
         try:
-            found, why = _measure(case, card.device, changes, card.scratch / "compile" / case)
+            found = _measure(case, card.device, changes, card.scratch / "compile" / case)
         except PeerFailedError as error:
             # A variant that fails must not take the other cases' figures with it.
             bars.append(Bar(f"{case}: compiled steps", str(error), "no variant fails", False))
             figures[f"{case}_cold_first_step_s"] = None
             continue
-        if why is not None:
-            bars.append(Bar(f"{case}: replayed steps", why, "no variant fails", False))
         rows += [_row(case, name, found) for name in found]
         for name, one in found.items():
             figures[f"{case}_{name}_first_step_s"] = one["first"][0]
             if "steady" in one:
                 figures[f"{case}_{name}_step_s"] = statistics.median(one["steady"])
         for name in ("cold", "warm"):
-            figures[f"{case}_{name}_steps_to_pay"] = _steps_to_pay(found, name, "warm")
+            figures[f"{case}_{name}_steps_to_pay"] = _steps_to_pay(found, name)
     changed = "; ".join(
         f"{case}: {', '.join(f'{key}={value}' for key, value in changes.items()) or 'as it is'}"
         for case, changes in sizes.items()
@@ -262,8 +230,7 @@ def run(card: Card) -> Findings:
     text = "\n".join([head, *rows]) + (
         f"\n\nThe tiny recipes, changed: {changed}. {ROUNDS} interleaved rounds of about "
         f"{TURN_S:g} s. The steps after which it pays count the first ones of either, not the "
-        "import of the compiler; not seen: compiled steps were not faster beyond the noise. Where "
-        "the variant replayed is absent and no bar says why, case or device refuse it."
+        "import of the compiler; not seen: compiled steps were not faster beyond the noise."
     )
     if left:
         text += f" No time was left for {', '.join(left)}."

@@ -63,11 +63,7 @@ class Recipe:
         "fp32 | tf32 | bf16 | fp16 | fp8; the last three are autocast with fp32 weights",
         rule="closed",
     )
-    compile: bool | Literal["reduce-overhead"] = recipe_field(
-        False,
-        "torch.compile the model; reduce-overhead also replays its kernels as device graphs",
-        rule="closed",
-    )
+    compile: bool = recipe_field(False, "torch.compile the model", rule="closed")
     kernels: Literal["library", "own"] | None = recipe_field(
         None,
         "library | own: whose attention, dropout, loss and tables run; none: own on a CPU",
@@ -130,18 +126,6 @@ class Recipe:
             UsageError: naming the field, its rule and the way out.
             EnvironmentFault: a package that the recipe needs is not installed.
         """
-
-    @property
-    def replays_graphs(self) -> bool:
-        """Tell whether compiled steps are recorded once and replayed as device graphs."""
-        return self.compile == "reduce-overhead"
-
-    def prevents_replay(self) -> str | None:
-        """Return why a step of this recipe cannot be replayed as a device graph; None: it can.
-
-        A case overrides it. The rules of all cases are in ``plan.choosing``.
-        """
-        return None
 
     @property
     def evaluates(self) -> bool:

@@ -25,7 +25,6 @@ def test_a_cpu_refuses_what_it_has_no_units_for() -> None:
     assert vendor.refuse(Recipe(precision="bf16"), 99) is None
     assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
     assert vendor.refuse(Recipe(precision="fp8"), 1) is not None
-    assert vendor.refuse(Recipe(compile="reduce-overhead"), 1) is not None
     assert len(vendor.product_names()) == 1
 
 

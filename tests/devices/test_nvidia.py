@@ -12,12 +12,11 @@ import torch
 from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
 from fake_nvml import nvml as fake_nvml
 from trainmark import devices
-from trainmark.devices import accelerator, torch_vendor
+from trainmark.devices import torch_vendor
 from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import ReplaysGraphs
 from trainmark.recipe import Recipe
 from trainmark.spec import RankMemory
 from vendor_machines import pci_card
@@ -196,19 +195,6 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     with pytest.raises(EnvironmentFault, match=f"precision={precision} on Tesla X") as caught:
         device.set_precision(precision)
     assert caught.value.remedy == way_out
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # torch's own imports
-def test_a_step_of_replayed_graphs_begins_where_torch_looks_for_it() -> None:
-    """torch counts marked steps downwards."""
-    from torch._inductor.cudagraph_trees import MarkStepBox
-
-    device = object.__new__(accelerator.CudaDevice)
-    device._torch = torch
-    assert isinstance(device, ReplaysGraphs)
-    before = MarkStepBox.mark_step_counter
-    device.begin_step()
-    assert MarkStepBox.mark_step_counter == before - 1
 
 
 @pytest.mark.parametrize("node", ["iluvatar0", None])

@@ -242,10 +242,6 @@ class CudaDevice(Accelerator):
             "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
         }
 
-    def begin_step(self) -> None:
-        """Let the graphs' memory of the last step be overwritten."""
-        self._torch.compiler.cudagraph_mark_step_begin()
-
     def describe(self) -> dict[str, Any]:
         """Return product name, memory, capability and library versions."""
         from trainmark.devices import peaks

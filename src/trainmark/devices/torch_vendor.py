@@ -150,13 +150,8 @@ class TorchVendor:
         return RankMemory(max(0, min(free))) if free else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse what nobody has tried on these devices: graphs of steps, and TF32."""
+        """Refuse TF32, which nobody has tried on these devices."""
         del nproc
-        if recipe.replays_graphs:
-            return Refusal(
-                f"compile=reduce-overhead replays device graphs, untried on {self.name} devices",
-                "use compile=true or compile=false",
-            )
         if recipe.precision == "tf32":
             return Refusal(
                 f"precision=tf32 is untried on {self.name} devices: torch does not tell whether "

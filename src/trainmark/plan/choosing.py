@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 ACCELERATOR = "accelerator"  # any vendor with a device here, but never the processor
 KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
 _KEY = re.compile("([^:]+):([^:]+):([^:]+):" + ":".join(["([1-9][0-9]{0,5})"] * 3))
-# torch runs a compiled graph once before it records it, and replays it from the third time on.
-_STEPS_TO_REPLAY = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,6 @@ def choose(request: RunRequest) -> Choice:
             rule="the case's linear layers compute in fp8", remedy="use precision=bf16",
         )  # fmt: skip
     recipe.check(nnodes * nproc)
-    _check_replay(recipe, nnodes * nproc)
     return Choice(
         case=case, recipe_name=recipe_name, recipe=recipe, hardware=hardware, nnodes=nnodes,
         nproc=nproc, repeat=request.repeat or repeat,
@@ -116,39 +113,6 @@ def _check_framework(case: Case, framework: str) -> None:
             f"the key asks for {framework}, and {here} is here", where="CASE",
             remedy=f"install that version, or write {case.framework} in the key",
         )  # fmt: skip
-
-
-def _check_replay(recipe: Recipe, world_size: int) -> None:
-    """Refuse to replay steps as device graphs where that is not the same training.
-
-    A graph always writes to the same memory. Gradients lie in it too, so the next backward pass
-    overwrites them: https://github.com/pytorch/pytorch/issues/169545. With DDP it fails:
-    https://github.com/pytorch/pytorch/issues/113809 and 140395 (both open, 2026-11-22).
-
-    Raises:
-        UsageError: naming what prevents it.
-    """
-    if not recipe.replays_graphs:
-        return
-    own = recipe.prevents_replay()
-    for fault, field, rule, way_out in (
-        (recipe.grad_accum_steps > 1, f"grad_accum_steps={recipe.grad_accum_steps}",
-         "the next backward pass would overwrite the gradients that the graph left",
-         "add gas=1"),
-        (world_size > 1, f"{world_size} ranks", "torch's graphs are for one rank: they fail in DDP",
-         "use --nproc 1"),
-        (recipe.warmup_steps < _STEPS_TO_REPLAY, f"warmup_steps={recipe.warmup_steps}",
-         "the first step compiles, the second records, the third replays",
-         f"add warmup_steps={_STEPS_TO_REPLAY}"),
-        (own is not None, "this recipe", own, "leave compile at false"),
-    ):  # fmt: skip
-        if fault:
-            raise UsageError(
-                f"compile=reduce-overhead with {field}",
-                where="recipe field compile",
-                rule=rule,
-                remedy=f"{way_out}, or compile=true",
-            )
 
 
 def capable_vendor(

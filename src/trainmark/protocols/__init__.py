@@ -14,7 +14,6 @@ from trainmark.protocols.device import (
     MemoryUse,
     Occupant,
     Refusal,
-    ReplaysGraphs,
     Vendor,
 )
 from trainmark.protocols.monitor import (
@@ -42,7 +41,7 @@ __all__ = [
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
     "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
     "MonitorFault", "Occupant", "Progress", "RankWork", "Refusal",
-    "ReplaysGraphs", "StepStages", "Vendor",
+    "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip
 

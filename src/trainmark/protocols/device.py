@@ -102,14 +102,6 @@ class Device(Protocol):
         """
 
 
-@runtime_checkable
-class ReplaysGraphs(Protocol):
-    """A device whose kernels torch records as graphs, for recipes that ``replays_graphs``."""
-
-    def begin_step(self) -> None:
-        """Say that a step begins: the graphs' outputs of the last one are no longer needed."""
-
-
 class Refusal(NamedTuple):
     """Why a device cannot run something, and the way out."""
 
@@ -164,10 +156,7 @@ class Vendor(Protocol):
         """Return the memory available to one of ``nproc`` ranks; None if only torch can tell."""
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None.
-
-        Also a recipe that ``replays_graphs`` where torch records no graphs of these devices.
-        """
+        """Return why ``recipe`` on ``nproc`` ranks cannot run here, or None."""
 
     def driver_version(self) -> str | None:
         """Return the driver's version; None if there is no driver or it cannot be found out."""

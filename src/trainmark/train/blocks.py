@@ -158,8 +158,8 @@ def to_fp8(blocks: Iterable[nn.Module], *, emulate: bool) -> None:
         )  # fmt: skip
 
 
-def compile_each(blocks: Iterable[nn.Module], compiled: bool | str) -> None:
+def compile_each(blocks: Iterable[nn.Module], compiled: bool) -> None:
     """Compile each block by itself, in place: equal blocks share one graph."""
     if compiled:
         for block in blocks:
-            block.compile(mode=None if compiled is True else compiled)
+            block.compile()

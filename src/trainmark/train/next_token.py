@@ -48,7 +48,7 @@ class NextTokenJob:
         blocks: Iterable[nn.Module],
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule_lr: Callable[[int], float],
-        compiled: bool | str,
+        compiled: bool,
         **more: Any,
     ) -> None:
         recipe = context.recipe

@@ -73,38 +73,32 @@ def micro_batch(module: nn.Module, *, last: bool) -> AbstractContextManager[Any]
     return nullcontext()
 
 
-def _compiled(model: nn.Module, compiled: bool | str) -> nn.Module:
-    if not compiled:
-        return model
-    return cast("nn.Module", torch.compile(model, mode=compiled if compiled is not True else None))
-
-
 def parallelize(
     model: nn.Module,
     ranks: Ranks,
     *,
-    compiled: bool | str = False,
+    compiled: bool = False,
     shards: Iterable[nn.Module] | None = None,
 ) -> nn.Module:
     """Return what to call for a forward pass of ``model`` over the replicas of ``ranks``.
 
     Args:
         model: already sharded over the tensor parallel ranks.
-        compiled: call it through ``torch.compile``; a text is the compiler's mode. It is compiled
-            inside DDP, which torch then splits where DDP's buckets end, so that a bucket is
-            reduced while the backward pass goes on (``DDPOptimizer``), as in the other order.
+        compiled: call it through ``torch.compile``, inside DDP, which torch then splits where
+            DDP's buckets end, so that a bucket is reduced while the backward pass goes on
+            (``DDPOptimizer``), as in the other order.
         shards: shard the model with FSDP2, each of these modules as its own unit; None: every
             replica is whole.
     """
+    sharded = shards is not None and ranks.mesh is not None
     if shards is not None and ranks.mesh is not None:
         from torch.distributed.fsdp import fully_shard
 
         for module in shards:
             fully_shard(module, mesh=ranks.mesh["data"])
         fully_shard(model, mesh=ranks.mesh["data"])
-        return _compiled(model, compiled)
-    called = _compiled(model, compiled)
-    if ranks.data_size == 1:
+    called = cast("nn.Module", torch.compile(model)) if compiled else model
+    if sharded or ranks.data_size == 1:
         return called
     assert ranks.tensor_size == 1, "checked when planning: DDP does not support DTensors"
     return DistributedDataParallel(called, gradient_as_bucket_view=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from trainmark.errors import DivergedError
-from trainmark.protocols import ReplaysGraphs
 from trainmark.recipe import AUTOCAST
 from trainmark.train.optimizer import LossScaler
 from trainmark.train.parallel import Ranks, micro_batch, parallelize
@@ -86,9 +85,6 @@ class Stepper:
         self._loss_sum, self._schedule_lr = loss_sum, schedule_lr
         self._torch_type, self._precision = device.torch_type, recipe.precision
         self._data_size = ranks.data_size
-        self._begin_step: Callable[[], None] | None = None
-        if isinstance(device, ReplaysGraphs) and recipe.replays_graphs:
-            self._begin_step = device.begin_step
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
         self._scaler = LossScaler(
@@ -138,12 +134,7 @@ class Stepper:
         return torch.autocast(self._torch_type, dtype=dtype)
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step; see ``Job.step``.
-
-        The loss it returns is never in a device graph's memory, which the next step overwrites.
-        """
-        if self._begin_step is not None:
-            self._begin_step()
+        """Take one step; see ``Job.step``."""
         total: Tensor | None = None
         samples = 0
         for batch in batches:

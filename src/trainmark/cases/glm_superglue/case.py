@@ -102,10 +102,6 @@ class GlmRecipe(Recipe):
             vocab_size=self.vocab_size, max_positions=self.seq_length,
         )  # fmt: skip
 
-    def prevents_replay(self) -> str:
-        """Return why no recipe of this case allows it: the shapes of a step are not fixed."""
-        return "a graph has fixed shapes; here each micro-batch has another number of candidates"
-
     def check(self, world_size: int) -> None:
         """Refuse shapes that do not divide.
 

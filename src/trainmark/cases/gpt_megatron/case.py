@@ -51,12 +51,6 @@ class GptRecipe(Recipe):
         rule="closed",
     )  # fmt: skip
 
-    def prevents_replay(self) -> str | None:
-        """Return why checkpointing prevents it: it saves the state of dropout's generator."""
-        if not self.checkpoint_activations:
-            return None
-        return "checkpoint_activations saves random states, which a graph cannot record"
-
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the token table: a multiple of ``128 x tensor_parallel``, as Megatron pads."""

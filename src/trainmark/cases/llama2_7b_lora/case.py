@@ -66,12 +66,6 @@ class LlamaRecipe(Recipe):
     )
     mmlu_shots: NonNegativeInt = recipe_field(5, "solved examples before an MMLU question")
 
-    def prevents_replay(self) -> str | None:
-        """Return why checkpointing prevents it: it saves the state of dropout's generator."""
-        if not self.checkpoint_activations:
-            return None
-        return "checkpoint_activations saves random states, which a graph cannot record"
-
     def check(self, world_size: int) -> None:
         """Refuse fields that contradict each other.
 

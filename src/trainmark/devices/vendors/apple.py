@@ -16,13 +16,12 @@ from trainmark.devices import tool
 from trainmark.devices.accelerator import Accelerator
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.errors import EnvironmentFault
-from trainmark.protocols import DeviceSample, MemoryUse, MonitorFault, Refusal
+from trainmark.protocols import DeviceSample, MemoryUse, MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.protocols import Monitor
-    from trainmark.recipe import Recipe
 
 _LINE = re.compile(r"^(GPU [\w ]+): +(\S+)", re.MULTILINE)
 
@@ -80,15 +79,6 @@ class Apple(TorchVendor):
             return [tool.run(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"]
         except MonitorFault:
             return ["unknown"]
-
-    def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse TF32, which these devices do not have, and device graphs."""
-        if recipe.precision == "tf32":
-            return Refusal(
-                "precision=tf32 needs TF32 matrix units, which Apple's devices do not have",
-                "use precision=fp32, bf16 or fp16",
-            )
-        return super().refuse(recipe, nproc)
 
     def driver_version(self) -> str | None:
         """Return the version of macOS, which brings the driver."""

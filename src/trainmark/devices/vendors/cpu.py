@@ -105,13 +105,8 @@ class Cpu:
         return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse TF32 and device graphs, which no CPU has, and fp16 where it would be emulated."""
+        """Refuse TF32 and fp8, which no CPU has, and fp16 where it would be emulated."""
         del nproc
-        if recipe.replays_graphs:
-            return Refusal(
-                "compile=reduce-overhead replays device graphs, which a CPU does not have",
-                "use compile=true, or a device with graphs",
-            )
         name = recipe.precision
         if name in ("fp8", "tf32") or (name == "fp16" and not has_fp16_units()):
             return Refusal(
