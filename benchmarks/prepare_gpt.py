@@ -1,6 +1,6 @@
 """``trainmark prepare gpt_megatron`` against ``tokenizers`` encoding the same texts in batches.
 
-Ours is the whole call: hashing, reading, parsing, starting workers, encoding, writing,
+Ours is the whole call: hashing, reading, parsing, encoding, writing,
 syncing. The library only encodes, on all cores, texts that are in memory already, and its
 ids are dropped. The texts are made: pseudo-words by Zipf's law, as no real text is at hand.
 """
@@ -141,12 +141,12 @@ def _measure(place: Path) -> tuple[list[Bar], str]:
         f"{name} {size_bytes / sorted(values)[len(values) // 2] / 1e6:.1f}"
         for name, values in found.items()
     )
-    workers = len(os.sched_getaffinity(0))
     return [Bar(label, str(speed), f"at least {BAR:g}", speed.median >= BAR)], (
         f"{len(texts):,} texts, {size_bytes / 1e6:.0f} MB of JSON lines, {tokens:,} "
-        f"tokens with {VOCAB_SIZE:,} ids; {workers} workers. Medians of {ROUNDS} rounds in "
-        f"MB/s: {rates}. Ours is the whole call with files hashed and synced; the library "
-        f"encodes texts in memory, {BATCH_TEXTS:,} a batch, and its ids are dropped. "
+        f"tokens with {VOCAB_SIZE:,} ids; {len(os.sched_getaffinity(0))} cores. "
+        f"Medians of {ROUNDS} rounds in MB/s: {rates}. "
+        "Ours is the whole call with files hashed and synced; the library encodes texts in "
+        f"memory, {BATCH_TEXTS:,} a batch, and its ids are dropped. "
         "Every fiftieth document of ours was compared with the library's ids."
     )
 

@@ -22,7 +22,7 @@ def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "corpus.jsonl").write_text(lines)
     write_two_files(tmp_path / "bpe")
-    done = trainmark("prepare", "gpt_megatron", "tokenizer=bpe", "workers=2",
+    done = trainmark("prepare", "gpt_megatron", "tokenizer=bpe",
                      "--from", "corpus.jsonl", "--data", "data")  # fmt: skip
     assert done.returncode == 0, done.stderr
     reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")

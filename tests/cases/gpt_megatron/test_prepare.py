@@ -1,4 +1,4 @@
-"""A corpus into indexed tokens: order, damage, interruption, other processes' ends."""
+"""A corpus into indexed tokens: order, damage, interruption."""
 
 import gzip
 import hashlib
@@ -9,9 +9,8 @@ import pytest
 from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
 from trainmark.cases.gpt_megatron.prepare import prepare
-from trainmark.data import encoding as pairs
-from trainmark.data.encoding import lines as encoding
-from trainmark.data.encoding.lines import Block, source_files, texts_of
+from trainmark.data import encoding
+from trainmark.data.encoding import Block, source_files, texts_of
 from trainmark.data.indexed import IndexedReader
 from trainmark.errors import DataError
 
@@ -42,7 +41,7 @@ def small(monkeypatch):
 
 def run(corpus, data, tokenizer, **options):
     said = []
-    prepare(corpus, data, said.append, tokenizer=tokenizer, **{"workers": 1, **options})
+    prepare(corpus, data, said.append, tokenizer=tokenizer, **options)
     return said
 
 
@@ -81,13 +80,11 @@ def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, to
     assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 
-def test_the_bytes_do_not_depend_on_workers_blocks_or_parts(corpus, tokenizer, tmp_path, request):
+def test_the_bytes_do_not_depend_on_blocks(corpus, tokenizer, tmp_path, request):
     run(corpus, tmp_path / "whole", tokenizer)
     request.getfixturevalue("small")
-    run(corpus, tmp_path / "one", tokenizer, workers=1)
-    run(corpus, tmp_path / "two", tokenizer, workers=2)
-    whole, one, two = (files_of(tmp_path / name) for name in ("whole", "one", "two"))
-    assert whole == one == two
+    run(corpus, tmp_path / "cut", tokenizer)
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
 
 
 def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, tmp_path, small):
@@ -150,7 +147,7 @@ def test_a_killed_call_keeps_what_is_finished_and_begins_the_rest_again(
     corpus, tokenizer, tmp_path, monkeypatch
 ):
     run(corpus, tmp_path / "whole", tokenizer)
-    real = pairs.encode_in_order
+    real = encoding.encode_in_order
 
     def killed(*args):
         for number, encoded in enumerate(real(*args)):
@@ -158,10 +155,10 @@ def test_a_killed_call_keeps_what_is_finished_and_begins_the_rest_again(
                 raise Killed
             yield encoded
 
-    monkeypatch.setattr(pairs, "encode_in_order", killed)
+    monkeypatch.setattr(encoding, "encode_in_order", killed)
     with pytest.raises(Killed):
         run(corpus, tmp_path / "data", tokenizer)
-    monkeypatch.setattr(pairs, "encode_in_order", real)
+    monkeypatch.setattr(encoding, "encode_in_order", real)
     said = run(corpus, tmp_path / "data", tokenizer)
     assert "going on with the unfinished .data.partial" in said
     assert "writing tokenizer/vocab.json" not in said

@@ -47,7 +47,7 @@ def texts_of(reader: IndexedReader) -> list[list[int]]:
 def prepared(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(prepare, "VALIDATION_DOCUMENTS", 45)
     tokenizer = write_one_file(tmp_path / "tokenizer")
-    prepare.prepare(raw, tmp_path / "data", lambda _: None, tokenizer=tokenizer, workers=1)
+    prepare.prepare(raw, tmp_path / "data", lambda _: None, tokenizer=tokenizer)
     return tmp_path / "data"
 
 

@@ -177,7 +177,6 @@ CASE = Case(
     prepare_options=(
         PrepareOption("tokenizer", Path, "folder of the tokenizer; always needed"),
         PrepareOption("text_key", str, "key of a line's text; default: text"),
-        PrepareOption("workers", int, "processes; default: one a usable core", range(1, 513)),
     ),
     aliases=("gpt",),
     layers={"mlp": (8192, 768, 3072), "head": (8192, 768, 50304)},

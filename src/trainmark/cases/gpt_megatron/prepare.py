@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.encoding import Corpus, write_pairs
-from trainmark.data.encoding.lines import source_files
+from trainmark.data.encoding import source_files, write_pairs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +16,5 @@ PREFIX = "corpus_text_document"
 
 def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
     """Write ``data`` from a file of JSON lines or a folder of them; see ``write_pairs``."""
-    write_pairs(
-        raw, data, say, case="gpt_megatron", pairs={PREFIX: Corpus(source_files(raw))}, **options
-    )
+    pairs = {PREFIX: source_files(raw)}
+    write_pairs(raw, data, say, case="gpt_megatron", pairs=pairs, **options)

@@ -225,7 +225,6 @@ CASE = Case(
     data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
     prepare_options=(
         PrepareOption("tokenizer", Path, "folder of Llama 3.1's tokenizer; always needed"),
-        PrepareOption("workers", int, "processes; default: one a usable core", range(1, 513)),
     ),
     aliases=("llama3",),
     mlperf=mlperf,

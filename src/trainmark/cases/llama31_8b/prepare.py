@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.encoding import Corpus, write_pairs
-from trainmark.data.encoding.lines import source_files
+from trainmark.data.encoding import source_files, write_pairs
 from trainmark.errors import DataError
 
 from .data import TRAIN, TRAIN_SHARDS, VALIDATION, VALIDATION_DOCUMENTS
@@ -23,7 +22,7 @@ def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
     """Write both pairs from a folder with ``c4-train.*`` and ``c4-validation.*``.
 
     No token ends a document: NeMo's script appends one on demand only, and the reference does not
-    demand it (README.md, section 3). Options: ``tokenizer``, ``workers``; see ``write_pairs``.
+    demand it (README.md, section 3). Option: ``tokenizer``; see ``write_pairs``.
 
     Raises:
         DataError: no shard of one kind, or as ``write_pairs``.
@@ -48,9 +47,6 @@ def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
         say(f"{count} of the {len(TRAIN_SHARDS)} training shards: runs will count as open")
     write_pairs(
         raw, data, say, case="llama31_8b", ends=False, train_shards=count,
-        pairs={
-            TRAIN: Corpus(found["train"]),
-            VALIDATION: Corpus(found["validation"], VALIDATION_DOCUMENTS),
-        },
-        **options,
+        pairs={TRAIN: found["train"], VALIDATION: found["validation"]},
+        most={VALIDATION: VALIDATION_DOCUMENTS}, **options,
     )  # fmt: skip

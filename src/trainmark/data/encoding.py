@@ -1,0 +1,277 @@
+"""Turn corpora of JSON lines into pairs of Megatron's indexed tokens, whole or not at all.
+
+Owns which files are a corpus, what is refused in a line, what is written and what the manifest
+says. The tokenizers' own threads encode a block of lines while the ids of the one before it are
+written, in the order of the corpus: whatever its size, a few blocks are in memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic_core import SchemaValidator, ValidationError, core_schema
+
+from trainmark.data import prepared
+from trainmark.data.indexed import dtype_for, write_index
+from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
+from trainmark.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.tokenizer import CorpusTokenizer
+
+TOLD_TOKENS = 1 << 26  # between two lines of progress
+COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
+FORMAT = 4
+TOKENIZER = "tokenizer"
+BLOCK_BYTES = 1 << 21
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+GZIP_MAGIC = b"\x1f\x8b"
+REMEDY = "give --from a file of JSON lines, plain or gzip, or a folder of them"
+SHOWN_CHARACTERS = 80  # of what stands in place of a text
+
+
+def write_pairs(
+    raw: Path,
+    data: Path,
+    say: Say,
+    *,
+    case: str,
+    pairs: Mapping[str, Mapping[str, Path]],
+    tokenizer: Path | None,
+    most: Mapping[str, int] | None = None,
+    text_key: str = "text",
+    ends: bool = True,
+    **options: Any,
+) -> None:
+    """Write ``data``: the indexed pairs by their names, the tokenizer's files and a manifest.
+
+    Calling again with the same sources keeps the pairs that an interrupted one finished.
+
+    Args:
+        raw: where the sources lie.
+        say: called with each line of progress.
+        pairs: the sources of each by name, in the order they are read; see ``source_files``.
+        tokenizer: folder of the tokenizer; see ``data.tokenizer``.
+        most: documents that are read of a pair's sources at most; others are read whole.
+        text_key: under which key a line has its text.
+        ends: whether the tokenizer's end-of-document token ends every document.
+        options: what the manifest says besides; see ``prepared.writing``.
+
+    Raises:
+        UsageError: no tokenizer.
+        DataError: a corpus or the tokenizer is missing or damaged, or ``data`` is not
+            this call's to write.
+        EnvironmentFault: no room or no permission.
+    """
+    if tokenizer is None:
+        raise UsageError(
+            "no tokenizer",
+            where="--tokenizer",
+            rule=f"{case} trains on tokens: a corpus needs the tokenizer that makes them",
+            remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
+        )
+    opened = open_corpus_tokenizer(tokenizer, ends=ends)
+    files = {name: file for found in pairs.values() for name, file in found.items()}
+    copies = {f"{TOKENIZER}/{name}": file for name, file in corpus_files(tokenizer).items()}
+    with prepared.writing(
+        data, raw, {**files, **copies}, say, case=case, form=FORMAT, text_key=text_key,
+        vocab_size=opened.vocab_size,
+        end_of_document={"token": opened.end_of_document, "id": opened.end_id}, **options,
+    ) as unfinished:  # fmt: skip
+        if unfinished is None:
+            return
+        for name, file in copies.items():
+            unfinished.file(name, partial(shutil.copyfile, file))
+        for name, found in pairs.items():
+            blocks = read_blocks(found.values(), (most or {}).get(name))
+            _write_pair(name, blocks, opened, text_key, unfinished)
+            counts = unfinished.manifest["counts"][name]
+            if not counts["documents"]:
+                shutil.rmtree(unfinished.folder)
+                raise DataError(
+                    f"no document in the corpus, {counts['empty_texts']} empty texts",
+                    where=str(raw),
+                    rule="a corpus has at least one text that is not empty",
+                    remedy="name the texts' key with text_key=, or give another file with --from",
+                )
+            empty = f"; {counts['empty_texts']:,} empty texts left out"
+            say(
+                f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
+                f"{counts['largest_token_id']} of {opened.vocab_size}"
+                + (empty if counts["empty_texts"] else "")
+            )
+
+
+def _write_pair(
+    name: str, blocks: Iterable[Block], how: CorpusTokenizer, text_key: str, unfinished: Unfinished
+) -> None:
+    """Encode blocks of lines into the pair ``name``."""
+    dtype = dtype_for(how.vocab_size)
+
+    def write(place: Path) -> None:
+        counts, sizes, told = dict.fromkeys(COUNTS, 0), [np.empty(0, np.int32)], TOLD_TOKENS
+        one = partial(encode, how=how, dtype=dtype, text_key=text_key)
+        with place.open("wb") as tokens, closing(encode_in_order(blocks, one)) as results:
+            for encoded in results:
+                tokens.write(encoded.tokens.data)
+                sizes.append(encoded.sizes)
+                counts["documents"] += len(encoded.sizes)
+                counts["empty_texts"] += encoded.empty_texts
+                counts["tokens"] += len(encoded.tokens)
+                largest = int(encoded.tokens.max(initial=0))
+                counts["largest_token_id"] = max(counts["largest_token_id"], largest)
+                if counts["tokens"] >= told:
+                    told += TOLD_TOKENS
+                    unfinished.say(
+                        f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
+                    )
+        unfinished.manifest["counts"][name] = counts
+        every = np.concatenate(sizes)
+        unfinished.file(f"{name}.idx", lambda index: write_index(index, every, dtype))
+
+    unfinished.file(f"{name}.bin", write)  # a pair with it is finished
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines of one source.
+
+    Args:
+        path: the source.
+        first: number of its first line, from 1.
+        lines: the lines with their ends.
+    """
+
+    path: Path
+    first: int
+    lines: list[bytes]
+
+
+def source_files(raw: Path) -> dict[str, Path]:
+    """Return the files of a corpus by name, in the order they are read: sorted by name.
+
+    Args:
+        raw: one file of any name, or a folder in which those with a known ending count.
+
+    Raises:
+        DataError: nothing is there, or nothing that counts.
+    """
+    if raw.is_file():
+        return {raw.name: raw}
+    if not raw.is_dir():
+        raise DataError("no such file or folder", where=str(raw), remedy=REMEDY)
+    found = {
+        file.relative_to(raw).as_posix(): file
+        for file in raw.rglob("*")
+        if file.is_file() and file.name.lower().endswith(ENDINGS) and file.name[0] != "."
+    }
+    if not found:
+        rule = f"files that end in {', '.join(ENDINGS)} count"
+        raise DataError("no file of JSON lines", where=str(raw), rule=rule, remedy=REMEDY)
+    return dict(sorted(found.items()))
+
+
+def read_blocks(files: Iterable[Path], most: int | None = None) -> Iterator[Block]:
+    """Yield all lines in order, or the first ``most``.
+
+    A block ends with the line that makes it ``BLOCK_BYTES`` or more, or with its source.
+
+    Raises:
+        DataError: a damaged gzip file.
+    """
+    for path in files:
+        first = 1
+        with path.open("rb") as raw, prepared.whole_gzip(path):
+            zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+            stream = gzip.GzipFile(fileobj=raw) if zipped else raw
+            while lines := stream.readlines(BLOCK_BYTES)[:most]:
+                yield Block(path, first, lines)
+                first += len(lines)
+                if most is not None:
+                    most -= len(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What came of a block of lines.
+
+    Args:
+        tokens: ids of all documents, with their end tokens if they have them, in the pair's
+            element type.
+        sizes: tokens of each document, int32 (documents,).
+        empty_texts: texts without a character, which make no document.
+    """
+
+    tokens: NDArray[Any]
+    sizes: NDArray[np.int32]
+    empty_texts: int
+
+
+def encode(block: Block, *, how: CorpusTokenizer, dtype: np.dtype[Any], text_key: str) -> Encoded:
+    """Encode all lines of a block.
+
+    Raises:
+        DataError: the first line that holds no text.
+    """
+    end = [] if how.end_id is None else [how.end_id]
+    texts = texts_of(block, text_key)
+    encoded = how.library.encode_batch_fast(list(filter(None, texts)), add_special_tokens=False)
+    documents = [np.array([*item.ids, *end], dtype) for item in encoded]
+    sizes = np.array([len(document) for document in documents], np.int32)
+    tokens = np.concatenate([np.empty(0, dtype), *documents])
+    return Encoded(tokens, sizes, texts.count(""))
+
+
+def texts_of(block: Block, text_key: str) -> list[str]:
+    """Return the text of every line; lines of white space only are skipped.
+
+    Raises:
+        DataError: a line is no JSON object, or has no text under ``text_key``.
+    """
+    text = core_schema.typed_dict_field(core_schema.str_schema())
+    of_line = SchemaValidator(core_schema.typed_dict_schema({text_key: text}))
+    texts: list[str] = []
+    for number, line in enumerate(block.lines, start=block.first):
+        content = line.rstrip()
+        if not content:
+            continue
+        try:
+            texts.append(of_line.validate_json(content)[text_key])
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            what, found = fault["msg"].replace("at line 1 column", "at column"), fault["input"]
+            shown = f"its keys are {list(found)}" if isinstance(found, dict) else repr(found)
+            raise DataError(
+                f"{what}: {shown:.{SHOWN_CHARACTERS}}",
+                where=f"{block.path}, line {number}",
+                rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
+                remedy="mend or remove the line, or name the text's key with text_key=",
+            ) from None
+    return texts
+
+
+def encode_in_order(blocks: Iterable[Block], one: Callable[[Block], Encoded]) -> Generator[Encoded]:
+    """Yield what ``one`` makes of every block, in the order given."""
+    waiting: deque[Future[Encoded]] = deque()
+    with ThreadPoolExecutor(2) as threads:
+        for block in blocks:
+            waiting.append(threads.submit(one, block))
+            if len(waiting) > 2:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
