@@ -83,7 +83,7 @@ def hostile() -> Record:
         lambda record: "\n".join(first_lines([record])),
         lambda record: series_table(
             [Outcome(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
-                     records=(record,))]
+                     ended={1: (Path(WORD), record)})]
         ),
         lambda record: markdown_page([record]),
         lambda record: markdown_page(_twice(record), "zh"),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
-    from trainmark.launch.series import CheckedEntry, Outcome
+    from trainmark.launch.series import Outcome
     from trainmark.library.selection import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
@@ -166,14 +166,11 @@ def launch_one(
     return record
 
 
-def planned_entries(
-    request: RunRequest, *, say: Say, engines: bool = True
-) -> tuple[PlanFile, list[CheckedEntry]]:
+def planned_entries(request: RunRequest, *, say: Say) -> tuple[PlanFile, list[Outcome]]:
     """Check every entry of a plan file; return the file, and what is to be done of each.
 
     Args:
         say: called with each device that cannot be used.
-        engines: whether launchers look for what would stop the runs at their cluster.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
@@ -181,24 +178,20 @@ def planned_entries(
     file = read_plan_file(request)
     for fault in () if request.device else devices.load_all()[1]:
         say(fault)
-    return file, series.check(file, engines=engines)
+    return file, series.check(file)
 
 
 def run_entries(
-    entries: Sequence[CheckedEntry], *, quiet: bool, say: Say, deliver: bool = False
-) -> tuple[list[Outcome], str | None]:
-    """Do what is left of the entries and write their pages; return how they ended.
-
-    The second is the signal that stopped them; None: none did.
-    """
+    entries: Sequence[Outcome], *, quiet: bool, say: Say, deliver: bool = False
+) -> None:
+    """Do what is left of the entries and write their pages."""
     with stop_signals_noted(deliver=deliver) as stop:
-        outcomes = series.run(
+        series.run(
             entries, stop, said=(lambda _: None) if quiet else end_line,
             launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
         )  # fmt: skip
-        for outcome in outcomes:
-            _draw(write_missing, outcome, say=say)
-    return outcomes, stop.signal_name
+        for entry in entries:
+            _draw(write_missing, entry, say=say)
 
 
 def submitted(plan: Plan, cluster: Cluster) -> str:
@@ -254,11 +247,11 @@ def run(
     request = RunRequest.of(case=case, overrides=overrides or None, **fields)
     if is_plan_file(case):
         _, entries = planned_entries(request, say=_warn)
-        outcomes, _ = run_entries(entries, quiet=quiet, say=_warn, deliver=True)
-        for one in outcomes:
+        run_entries(entries, quiet=quiet, say=_warn, deliver=True)
+        for one in entries:
             if one.state in ("skipped", "left"):
                 _warn(f"{one.name}: {one.reason}")
-        ended = [pair for one in outcomes for pair in zip(one.records, one.folders, strict=True)]
+        ended = [pair for one in entries for pair in zip(one.records, one.folders, strict=True)]
         return Records([record for record, _ in ended], [folder for _, folder in ended])
     plan, settings = planned(request, say=_warn)
     with stop_signals_noted(deliver=True) as stop:

@@ -114,19 +114,18 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
     return call
 
 
-def do(entries: list[series.CheckedEntry], launcher: Launcher, **other: Any) -> list[Outcome]:
+def do(entries: list[Outcome], launcher: Launcher, **other: Any) -> list[Outcome]:
     """Run checked entries with the fake launcher."""
     given = {"launch": launcher, "said": launcher.said.append} | other
-    return series.run(entries, launcher.request, **given)
+    series.run(entries, launcher.request, **given)
+    return entries
 
 
-def checked(
-    folder: Path, text: str, *, engines: bool = False, **choices: Any
-) -> list[series.CheckedEntry]:
+def checked(folder: Path, text: str, **choices: Any) -> list[Outcome]:
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(RunRequest(case=str(path), **choices))
-    return series.check(file, engines=engines)
+    return series.check(file)
 
 
 def states(outcomes: list[Outcome]) -> dict[str, str]:
@@ -216,13 +215,14 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     assert (again.state, again.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
     assert [record.plan.repeat_index for record in again.records] == [1, 2, 3]
     runs = tmp_path / "runs/plan"
-    assert again.folders == (runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3")
-    assert again.fallen == (runs / "a/r2", runs / "a/r3")
+    assert again.folders == [runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3"]
+    assert again.fallen == [runs / "a/r2", runs / "a/r3"]
     assert len({record.run_id for record in again.records}) == 3
     assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == kept
 
     (third, _) = go(REPEATED)
-    assert third == replace(again, state="finished")
+    assert (third.state, third.run_dir) == ("finished", again.run_dir)
+    assert (third.folders, third.fallen) == (again.folders, again.fallen)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
     assert launcher.said[0] == f"a: {folder} is a submitted job: waiting"
-    assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, ())
+    assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, [])
 
 
 @pytest.mark.parametrize(
@@ -361,8 +361,9 @@ def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
         })
         for place, rate in enumerate(rates, 1)
     )  # fmt: skip
-    places = tuple(folder / f"r{place}" for place in range(1, len(rates) + 1))
-    return replace(outcome, planned=len(rates), records=again, folders=places)
+    ended = {place: (folder / f"r{place}", record) for place, record in enumerate(again, 1)}
+    plan = made.plan.model_copy(update={"repeat_count": len(rates)})
+    return replace(outcome, plan=plan, ended=ended)
 
 
 def test_the_summary_of_a_plan(go: Callable[..., list[Outcome]], launcher: Launcher) -> None:
@@ -382,7 +383,7 @@ runs:
     few, many, *others = go(text)
     here = Path.cwd()
     outcomes = [
-        replace(_at_rates(few, [510.0, 512.0, 511.0]), fallen=(here / "runs/plan/few/r2",)),
+        replace(_at_rates(few, [510.0, 512.0, 511.0]), fallen=[here / "runs/plan/few/r2"]),
         _at_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
         *others,
     ]

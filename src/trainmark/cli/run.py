@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,22 +144,17 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     from trainmark.launch import series
     from trainmark.pages.results import series_json, series_table
 
-    file, entries = planned_entries(request, say=say_remark, engines=not dry_run)
-    if dry_run:
-        outcomes = [entry.outcome() for entry in entries]
-        left = series.expected(entries)
-    else:
-        outcomes, _ = run_entries(entries, quiet=quiet, say=say_remark)
-    outcomes = [
-        replace(outcome, run_dir=outcome.run_dir and from_here(outcome.run_dir))
-        for outcome in outcomes
-    ]
-    code = series.exit_code(outcomes)
+    file, entries = planned_entries(request, say=say_remark)
+    if not dry_run:
+        run_entries(entries, quiet=quiet, say=say_remark)
+    for entry in entries:
+        entry.run_dir = entry.run_dir and from_here(entry.run_dir)
+    code = series.exit_code(entries)
     if as_json:
-        say_json(series_json(outcomes, name=file.name, exit_code=code))
+        say_json(series_json(entries, name=file.name, exit_code=code))
     else:
-        typer.echo(series_table(outcomes))
+        typer.echo(series_table(entries))
         if dry_run:
-            say(f"launches to do: {len(left)}")
+            say(f"launches to do: {sum(len(entry.missing) for entry in entries)}")
     if code:
         raise typer.Exit(code)

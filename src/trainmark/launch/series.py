@@ -48,61 +48,47 @@ if TYPE_CHECKING:
 State = Literal["passed", "finished", "failed", "skipped", "left", "to run"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One entry of a plan file.
-
-    Args:
-        state: ``finished``: a record of the same work exists; ``skipped``: this machine cannot run
-            it; ``left``: the series was stopped before it; ``to run``: in a dry run.
-        reason: why it failed, was skipped or left, or what would run.
-        run_dir: folder of its records; None if it was skipped.
-        planned: number of launches.
-        records: one per launch that has ended; empty if nothing ran.
-        folders: of each record.
-        fallen: folders of earlier attempts of the same work that did not pass.
-    """
-
-    name: str
-    state: State
-    reason: str | None = None
-    run_dir: Path | None = None
-    planned: int = 1
-    records: tuple[Record, ...] = ()
-    folders: tuple[Path, ...] = ()
-    fallen: tuple[Path, ...] = ()
-
-
-def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
-    states = {outcome.state for outcome in outcomes}
-    if states & {"failed", "left"}:
-        return EXIT_FAILED
-    return EXIT_PASSED if states & {"passed", "finished", "to run"} else EXIT_USAGE
-
-
 @dataclass(slots=True, kw_only=True)
-class CheckedEntry:
-    """One entry, checked, and what there is of it.
+class Outcome:
+    """One entry of a plan file, checked, and what there is of it.
 
     Args:
-        plan: as resolved, in the folder of a first attempt.
+        plan: as resolved, in the folder of a first attempt; None: this machine cannot run it.
         cluster: settings of its launcher.
-        skipped: why this machine cannot run it.
-        run_dir: folder of its newest attempt, or of the next if anything is missing.
-        ended: folder and record by number, of the launches that are finished.
+        state: ``finished``: records of the same work exist; ``skipped``: this machine cannot run
+            it; ``left``: the series was stopped before it; ``to run``: until the series ends.
+        reason: why it failed, was skipped or left, or what would run.
+        run_dir: folder of its newest attempt, or of the next if anything is missing; None if there
+            is none.
+        ended: folder and record by number, of the launches that have ended.
         missing: plans of the launches to do.
-        fallen: folders of launches of the same work that did not pass or left no record.
+        fallen: folders of earlier launches of the same work that did not pass or left no record.
     """
 
     name: str
     plan: Plan | None = None
     cluster: Cluster = field(default_factory=Cluster)
-    skipped: str | None = None
-    run_dir: Path = Path()
+    state: State = "to run"
+    reason: str | None = None
+    run_dir: Path | None = None
     ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
     missing: list[Plan] = field(default_factory=list)
     fallen: list[Path] = field(default_factory=list)
+
+    @property
+    def planned(self) -> int:
+        """Number of launches."""
+        return 1 if self.plan is None else self.plan.repeat_count
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folder of each record, by the launches' numbers."""
+        return [folder for _, (folder, _) in sorted(self.ended.items())]
+
+    @property
+    def records(self) -> list[Record]:
+        """Record of each launch that has ended, by their numbers."""
+        return [record for _, (_, record) in sorted(self.ended.items())]
 
     def look(self) -> None:
         """Find what the folders of its attempts hold, and what is missing."""
@@ -128,34 +114,32 @@ class CheckedEntry:
                 self.missing.append(single)
         if not self.missing:
             self.run_dir = attempts[max(used)]
+        self.state = "to run" if self.missing else "finished"
+        self.reason = self.plan.case_key if self.missing else None
 
-    def outcome(self, *, over: bool = False, fault: str | None = None) -> Outcome:
-        """Return its outcome.
+    def close(self, fault: str | None) -> None:
+        """Say how it ended, once nothing more will be launched.
 
         Args:
-            over: whether nothing more will be launched; else it is that before the first launch.
             fault: why a launch of it could not begin.
         """
-        if self.plan is None:
-            return Outcome(name=self.name, state="skipped", reason=self.skipped)
-        ended = [self.ended[number] for number in sorted(self.ended)]
-        done, wanted = len(ended), self.plan.repeat_count
-        fault = next((_why(record) for _, record in ended if not record.passed), fault)
-        state: State = "passed"
-        if not self.missing:
-            state = "finished"
-        elif not over:
-            state, fault = "to run", self.plan.case_key
-        elif fault is not None:
-            state = "failed"
-        elif done < wanted:
-            state, fault = "left", f"stopped after {done} of {wanted} launches"
-        return Outcome(
-            name=self.name, state=state, reason=fault, planned=wanted,
-            run_dir=self.run_dir if state != "left" or self.run_dir.exists() else None,
-            records=tuple(record for _, record in ended),
-            folders=tuple(folder for folder, _ in ended), fallen=tuple(self.fallen),
-        )  # fmt: skip
+        if self.state != "to run":
+            return
+        fault = next((_why(record) for record in self.records if not record.passed), fault)
+        self.state, self.reason = "passed" if fault is None else "failed", fault
+        if fault is None and len(self.ended) < self.planned:
+            self.state = "left"
+            self.reason = f"stopped after {len(self.ended)} of {self.planned} launches"
+            if self.run_dir is not None and not self.run_dir.exists():
+                self.run_dir = None
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
+    states = {outcome.state for outcome in outcomes}
+    if states & {"failed", "left"}:
+        return EXIT_FAILED
+    return EXIT_PASSED if states & {"passed", "finished", "to run"} else EXIT_USAGE
 
 
 def _attempts(base: Path, name: str) -> dict[int, Path]:
@@ -185,11 +169,8 @@ def _why(record: Record) -> str:
     return record.status + (cause or "")
 
 
-def check(file: PlanFile, *, engines: bool = False) -> list[CheckedEntry]:
-    """Resolve every entry; nothing is started.
-
-    Args:
-        engines: whether launchers look for what would stop the runs at their cluster.
+def check(file: PlanFile) -> list[Outcome]:
+    """Resolve every entry and look what there is of it; nothing is started.
 
     Raises:
         TrainmarkError: the first fault, with the file and name of its entry.
@@ -199,64 +180,55 @@ def check(file: PlanFile, *, engines: bool = False) -> list[CheckedEntry]:
         raise EnvironmentFault("the folder is that of a single run", where=str(file.out),
                                rule="the runs of a plan file need their own folder",
                                remedy="choose another --out")  # fmt: skip
-    read_once, asked, entries = cache(read_cluster), set[tuple[Any, ...]](), []
+    read_once, entries = cache(read_cluster), []
     for entry in file.entries:
         try:
-            checked = _checked(entry, read_once(entry.cluster).with_hosts(entry.hosts))
-            plan, cluster = checked.plan, checked.cluster
-            if engines and plan and plan.node_processes and checked.missing:
-                key = plan.launcher, plan.device.vendor, plan.nnodes, plan.nproc, id(cluster)
-                if key not in asked:
-                    submission.launcher_of(cluster, plan.launcher).check(plan, cluster)
-                asked.add(key)
+            entries.append(_checked(entry, read_once(entry.cluster).with_hosts(entry.hosts)))
         except TrainmarkError as fault:
             where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
             raise type(fault)(
                 fault.what, where=where, rule=fault.rule, remedy=fault.remedy
             ) from fault
-        entries.append(checked)
     return entries
 
 
-def _checked(entry: Entry, cluster: Cluster) -> CheckedEntry:
+def _checked(entry: Entry, cluster: Cluster) -> Outcome:
     elsewhere = cluster.elsewhere(entry.launcher)
     try:
         vendor = capable_vendor(
             choose(entry), entry.device, elsewhere=elsewhere, ranks_share_cores=False
         )
     except EnvironmentFault as fault:
-        return CheckedEntry(name=entry.name, cluster=cluster, skipped=fault.what)
+        return Outcome(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
-    checked = CheckedEntry(
-        name=entry.name, plan=resolve(request, elsewhere=elsewhere), cluster=cluster
-    )
+    checked = Outcome(name=entry.name, plan=resolve(request, elsewhere=elsewhere), cluster=cluster)
     checked.look()
     return checked
 
 
-def expected(entries: Sequence[CheckedEntry]) -> list[tuple[str, Plan]]:
-    """Return the launches to do, each with its entry's name.
+def expected(entries: Sequence[Outcome]) -> list[tuple[Outcome, Plan]]:
+    """Return the launches to do, each with its entry.
 
     Launch 1 of every entry goes before launch 2 of any, every other round backwards, so that a
     drift of the machine affects all alike.
     """
-    places = {entry.name: number for number, entry in enumerate(entries)}
+    launches = [(place, entry, x) for place, entry in enumerate(entries) for x in entry.missing]
 
-    def turn(launch: tuple[str, Plan]) -> tuple[int, int]:
-        number, place = launch[1].repeat_index, places[launch[0]]
-        return number, place if number % 2 else -place
+    def turn(launch: tuple[int, Outcome, Plan]) -> tuple[int, int]:
+        place, _, plan = launch
+        return plan.repeat_index, place if plan.repeat_index % 2 else -place
 
-    return sorted(((entry.name, plan) for entry in entries for plan in entry.missing), key=turn)
+    return [(entry, plan) for _, entry, plan in sorted(launches, key=turn)]
 
 
 def run(
-    entries: Sequence[CheckedEntry],
+    entries: Sequence[Outcome],
     request: StopRequest,
     *,
     launch: Callable[[Plan, Cluster, str], Record],
     said: Callable[[str], None],
-) -> list[Outcome]:
-    """Do all launches that are left and return every entry's outcome.
+) -> None:
+    """Do all launches that are left, and say in every entry how it ended.
 
     After a launch that came to its time limit, its entry's others are left out: they would too.
 
@@ -269,39 +241,40 @@ def run(
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
             there; nothing was started.
     """
-    known = {entry.name: entry for entry in entries}
-    labels = {name: f"{place}/{len(known)} {name}" for place, name in enumerate(known, 1)}
+    labels = {
+        one.name: f"{place}/{len(entries)} {one.name}" for place, one in enumerate(entries, 1)
+    }
     given_up: dict[str, str | None] = {}  # why a launch could not begin; None: too slow
     with ExitStack() as stack:
         if any(entry.missing for entry in entries):
             stack.enter_context(_alone(entries))
             for entry in entries:
                 _take_over(entry, request, said)
-        for name, entry in known.items():
+        for entry in entries:
             if not entry.missing:
-                said(f"{labels[name]}: {entry.outcome().state}")
-        for name, plan in expected(entries):
+                said(f"{labels[entry.name]}: {entry.state}")
+        for entry, plan in expected(entries):
             if request.signal_name is not None:
                 break
-            if name in given_up:
+            if entry.name in given_up:
                 continue
+            label = labels[entry.name]
             try:
-                record = launch(plan, known[name].cluster, labels[name])
+                record = launch(plan, entry.cluster, label)
             except (TrainmarkError, OSError) as fault:
-                said(f"{labels[name]}: failed: {fault}")
-                given_up[name] = " ".join(str(fault).split())
+                said(f"{label}: failed: {fault}")
+                given_up[entry.name] = " ".join(str(fault).split())
             else:
-                known[name].ended[plan.repeat_index] = Path(plan.run_dir), record
+                entry.ended[plan.repeat_index] = Path(plan.run_dir), record
                 if record.status == "timed_out":
-                    given_up[name] = None
-    outcomes = [entry.outcome(over=True, fault=given_up.get(name)) for name, entry in known.items()]
-    for outcome in outcomes:
-        if outcome.state == "left":
-            said(f"{labels[outcome.name]}: left")
-    return outcomes
+                    given_up[entry.name] = None
+    for entry in entries:
+        entry.close(given_up.get(entry.name))
+        if entry.state == "left":
+            said(f"{labels[entry.name]}: left")
 
 
-def _take_over(entry: CheckedEntry, request: StopRequest, said: Callable[[str], None]) -> None:
+def _take_over(entry: Outcome, request: StopRequest, said: Callable[[str], None]) -> None:
     """Finish what earlier calls left of an entry, now that no other call is at work.
 
     One may have been killed at a launch. A job that it submitted goes on without it and is waited
@@ -321,7 +294,7 @@ def _take_over(entry: CheckedEntry, request: StopRequest, said: Callable[[str], 
 
 
 @contextmanager
-def _alone(entries: Sequence[CheckedEntry]) -> Iterator[None]:
+def _alone(entries: Sequence[Outcome]) -> Iterator[None]:
     """Lock the folder of the runs, which is created if it is missing."""
     base = next(Path(entry.plan.run_dir).parent for entry in entries if entry.plan)
     with ExitStack() as stack:
