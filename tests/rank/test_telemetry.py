@@ -87,7 +87,6 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     assert train.energy.joules == 400.0 * 3.625
     assert first.over["run"].energy.joules == 100.0 * 6 + 400.0 * 6
     assert (found.monitor, found.interval_s, found.host_sources) == (MONITOR, 1.0, ["psutil"])
-    assert found.last_s == 12.0
 
     assert values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
     assert figures["power"].note == message("over_devices", devices=2, readings=5)

@@ -138,12 +138,6 @@ class Energy(Frozen):
     reason: Message | None = None
 
 
-def nearest_s(times_s: Array, interval: Interval) -> Array:
-    """Return for how many seconds of the interval each of the readings in it is the nearest."""
-    start_s, end_s = interval
-    return np.diff(np.concatenate(([start_s], (times_s[1:] + times_s[:-1]) / 2, [end_s])))
-
-
 def quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | None:
     """Return the mean and the extremes of a quantity; None if no reading tells it.
 
@@ -155,10 +149,13 @@ def quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | No
     if not len(values):
         return None
     start_s, end_s = interval
+    # For how many seconds of the interval each reading is the nearest.
+    middles_s = (times_s[1:] + times_s[:-1]) / 2
+    weights_s = np.diff(middles_s, prepend=start_s, append=end_s)
     return Quantity(
         readings=len(values),
         longest_gap_s=np.diff(times_s, prepend=start_s, append=end_s).max(),
-        mean=float(values @ nearest_s(times_s, interval)) / (end_s - start_s),
+        mean=float(values @ weights_s) / (end_s - start_s),
         lowest=values.min(),
         highest=values.max(),
     )

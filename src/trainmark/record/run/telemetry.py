@@ -8,10 +8,9 @@ middle of the time that it took. Must not know vendors.
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from math import nan
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -29,25 +28,25 @@ from trainmark.record.series import (
     Interval,
     Quantity,
     energy,
-    nearest_s,
     quantity,
 )
-from trainmark.record.shapes import Amount, Count, Number  # noqa: TC001 - read at run time
+from trainmark.record.shapes import Amount, Count  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
+    from trainmark.protocols.monitor import DeviceSample
     from trainmark.record.run.timeline import RunTimeline
     from trainmark.record.series import Array, Columns
     from trainmark.record.shapes import PhaseName
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9
-_OF_DEVICES = ("memory_used_bytes", "utilization_percent", "power_w", "temperature_c", "clock_mhz")
-_OF_HOST = ("cpu_percent", "memory_used_bytes", "node_power_w")
+_OF_DEVICES = (
+    "memory_used_bytes", "utilization_percent", "power_w", "temperature_c", "clock_mhz", "energy_j",
+)  # fmt: skip
+_OF_HOST = ("cpu_percent", "memory_used_bytes", "node_power_w", "package_energy_j")
 Share = Annotated[float, Ge(0), Le(1)]
 
 
@@ -92,33 +91,32 @@ class Telemetry(Frozen):
         min_length=1, description="in the order of the machines"
     )
     faults: list[SourceFault]
-    last_s: Number | None = Field(description="time of the last line; null if none could be read")
-
-    @property
-    def unmonitored(self) -> bool:
-        """Whether the sampler began and found nothing that reads devices."""
-        failed = any(fault.source == "monitor" for fault in self.faults)
-        return self.interval_s is not None and self.monitor is None and not failed
 
 
+@dataclass
 class Readings:
-    """The readings of one device, or of the host, in their order; NaN where one tells nothing."""
+    """The readings of one device, or of a host, in their order; NaN where one tells nothing.
 
-    def __init__(self, *names: str) -> None:
-        self._names = ("time_s", *names, "joules")
-        self._rows = array("d")
-        self._reasons: list[tuple[str, ...] | None] = []  # for lowered clocks
+    Args:
+        names: what is read; the last one is the counter of energy.
+    """
 
-    def add(self, *row: float | None, reasons: tuple[str, ...] | None = None) -> None:
-        """Take a reading: its time, the quantities, then the joules."""
-        self._rows.extend(nan if value is None else value for value in row)
-        self._reasons.append(reasons)
+    names: tuple[str, ...]
+    rows: array[float] = field(default_factory=lambda: array("d"))  # of time and the names
+    reasons: list[tuple[str, ...] | None] = field(default_factory=list)  # for lowered clocks
+
+    def add(self, time_s: float, reading: DeviceSample | events.Host) -> None:
+        """Take a reading."""
+        values = (getattr(reading, name) for name in self.names)
+        self.rows.extend((time_s, *(nan if value is None else value for value in values)))
+        self.reasons.append(getattr(reading, "throttle_reasons", None))
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Return ``time_s``, the quantities and ``joules`` of all readings."""
-        rows = np.asarray(self._rows).reshape(-1, len(self._names))
-        return dict(zip(self._names, rows.T, strict=True))
+        """Return ``time_s`` and what else is read of all readings."""
+        names = ("time_s", *self.names)
+        rows = np.asarray(self.rows).reshape(-1, len(names))
+        return dict(zip(names, rows.T, strict=True))
 
     def over(self, intervals: dict[IntervalName, Interval]) -> dict[IntervalName, Use]:
         """Return what was read in each interval."""
@@ -126,30 +124,24 @@ class Readings:
         return {name: self._use(read, interval) for name, interval in intervals.items()}
 
     def _use(self, read: dict[str, Array], interval: Interval) -> Use:
-        all_s, (start_s, end_s) = read["time_s"], interval
-        inside = np.flatnonzero((start_s <= all_s) & (all_s <= end_s))
-        times_s = all_s[inside]
-        found = {x: quantity(times_s, read[x][inside], interval) for x in self._names[1:-1]}
+        times_s, (start_s, end_s) = read["time_s"], interval
+        inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))
+        *names, counter = self.names
+        found = {x: quantity(times_s[inside], read[x][inside], interval) for x in names}
+        told = [self.reasons[at] for at in inside]
+        shares = None
+        if any(reasons is not None for reasons in told):
+            shares = {}
+            for name in sorted({name for reasons in told for name in reasons or ()}):
+                held = [nan if reasons is None else name in reasons for reasons in told]
+                share = quantity(times_s[inside], np.array(held, float), interval)
+                shares[name] = min(1.0, share.mean) if share else 0.0
         return Use(
-            readings=len(times_s),
+            readings=len(inside),
             quantities={name: one for name, one in found.items() if one is not None},
-            throttled=self._throttled(times_s, inside, interval),
-            energy=energy(all_s, read["joules"], interval),
+            throttled=shares,
+            energy=energy(times_s, read[counter], interval),
         )
-
-    def _throttled(
-        self, times_s: Array, inside: NDArray[np.intp], interval: Interval
-    ) -> dict[str, float] | None:
-        """Return the share of the interval in which each reason held, the largest first."""
-        told = [self._reasons[at] for at in inside]
-        known = [at for at, reasons in enumerate(told) if reasons is not None]
-        if not known:
-            return None
-        shares: Counter[str] = Counter()
-        of_interval = nearest_s(times_s[known], interval) / (interval[1] - interval[0])
-        for at, share in zip(known, of_interval.tolist(), strict=True):
-            shares.update(dict.fromkeys(told[at] or (), share))
-        return {name: min(1.0, share) for name, share in shares.most_common() if share > 0}
 
 
 def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
@@ -189,28 +181,22 @@ class Samples:
     ranks: range
     start: SamplerStart | None = None
     devices: defaultdict[int, Readings] = field(
-        default_factory=lambda: defaultdict(lambda: Readings(*_OF_DEVICES))
+        default_factory=lambda: defaultdict(lambda: Readings(_OF_DEVICES))
     )
-    host: Readings = field(default_factory=lambda: Readings(*_OF_HOST))
+    host: Readings = field(default_factory=lambda: Readings(_OF_HOST))
     faults: list[events.Fault] = field(default_factory=list)
-    last_s: float | None = None
 
     def take(self, file: Path, start_ns: int) -> None:
         """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
-        of_device = attrgetter(*_OF_DEVICES, "energy_j")
-        of_host = attrgetter(*_OF_HOST, "package_energy_j")
         for line in EventFile(file, read_sample) if file.is_file() else ():
-            self.last_s = (line.t_ns - start_ns) / NS_PER_S
             match line:
                 case events.SamplerStart():
                     self.start = line
                 case events.Devices():
-                    middle_s = self.last_s - line.took_ns / 2 / NS_PER_S
                     for one in line.devices:
-                        readings = self.devices[one.index]
-                        readings.add(middle_s, *of_device(one), reasons=one.throttle_reasons)
+                        self.devices[one.index].add(_middle_s(line, start_ns), one)
                 case events.Host():
-                    self.host.add(self.last_s - line.took_ns / 2 / NS_PER_S, *of_host(line))
+                    self.host.add(_middle_s(line, start_ns), line)
                 case events.Fault():
                     self.faults.append(line)
 
@@ -222,6 +208,10 @@ class Samples:
         for rank, number in zip(self.ranks, numbers, strict=False):
             found.setdefault(number, []).append(rank)
         return found
+
+
+def _middle_s(line: events.Devices | events.Host, start_ns: int) -> float:
+    return (line.t_ns - start_ns - line.took_ns / 2) / NS_PER_S
 
 
 def read_samples(run_dir: Path, timeline: RunTimeline) -> list[Samples]:
@@ -250,9 +240,9 @@ def columns_of(machines: Sequence[Samples]) -> tuple[Columns, Columns]:
 def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples, as far as they could be read."""
     spans, began = intervals(timeline), samples[0].start
-    faults = [(fault.source, fault.kind, fault.said) for one in samples for fault in one.faults]
-    said = {(source, kind): text for source, kind, text in reversed(faults)}  # the first one's
-    times = Counter((source, kind) for source, kind, _ in faults)
+    said: dict[tuple[Source, FaultKind], list[str]] = {}
+    for fault in (fault for one in samples for fault in one.faults):
+        said.setdefault((fault.source, fault.kind), []).append(fault.said)
     return Telemetry(
         interval_s=began.interval_s if began else None,
         monitor=began.monitor if began else None,
@@ -265,8 +255,7 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
         ],
         hosts=[one.host.over(spans) for one in samples],
         faults=[
-            SourceFault(source=source, kind=kind, said=said[source, kind], times=number)
-            for (source, kind), number in times.items()
+            SourceFault(source=source, kind=kind, said=texts[0], times=len(texts))
+            for (source, kind), texts in said.items()
         ],
-        last_s=min((one.last_s for one in samples if one.last_s is not None), default=None),
     )

@@ -6,6 +6,7 @@ of another name.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +34,15 @@ def compute(
     if telemetry is None:
         return dict.fromkeys(names, Figure(None, message("not_sampled")))
     uses = _uses(telemetry, "train", ranks)
-    return {
+    of_samples = _energies(telemetry, "train", ranks, on_host=on_host)
+    figures = {
         "utilization": _figure(uses, "utilization_percent"),
         "power": _figure(uses, "power_w"),
         "temperature": _figure(uses, "temperature_c", peak=True),
-        **_energies(telemetry, "energy_per_sample", "train", ranks, samples, on_host=on_host),
-        **_energies(telemetry, "energy_to_target", "to_target", ranks, 1, on_host=on_host),
+        **{f"{x}_per_sample": _per(one, samples) for x, one in of_samples.items()},
     }
+    to_target = _energies(telemetry, "to_target", ranks, on_host=on_host)
+    return figures | {f"{x}_to_target": one for x, one in to_target.items()}
 
 
 def peak_memory_bytes(telemetry: Telemetry | None, ranks: int) -> float | None:
@@ -53,15 +56,14 @@ def _uses(telemetry: Telemetry, interval: IntervalName, ranks: int) -> list[Use]
     """Return the readings of every rank's device, or why there are none."""
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
-    if telemetry.last_s is None:
-        return message("no_samples")
-    if telemetry.unmonitored:
-        return message("devices_unmonitored")
+    failed = any(fault.source == "monitor" for fault in telemetry.faults)
+    if telemetry.interval_s is not None and telemetry.monitor is None and not failed:
+        return message("devices_unmonitored")  # the sampler began and found nothing
     uses = [device.over[interval] for device in telemetry.devices]
     known = sum(len(device.ranks) for device in telemetry.devices)
-    if known < ranks:
-        return message("devices_unknown", known=known, ranks=ranks)
-    return uses if all(use.readings for use in uses) else message("no_reading_in_interval")
+    if known < ranks or not all(use.readings for use in uses):
+        return message("no_reading_in_interval")
+    return uses
 
 
 def _figure(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
@@ -72,21 +74,14 @@ def _figure(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figu
     if len(found) < len(uses):
         return Figure(None, message("quantity_untold", quantity=name))
     note = message("over_devices", devices=len(found), readings=min(x.readings for x in found))
-    if peak:
-        return Figure(max(item.highest for item in found), note=note)
-    return Figure(fmean(item.mean for item in found), note=note)
+    value = max(x.highest for x in found) if peak else fmean(x.mean for x in found)
+    return Figure(value, note=note)
 
 
 def _energies(
-    telemetry: Telemetry,
-    figure: str,
-    interval: IntervalName,
-    ranks: int,
-    amount: int,
-    *,
-    on_host: bool,
+    telemetry: Telemetry, interval: IntervalName, ranks: int, *, on_host: bool
 ) -> dict[str, Figure]:
-    """Return joules over ``amount``: counted or, if they are unknown, also estimated from power.
+    """Return the joules that were counted or, if they are unknown, also estimated from power.
 
     There is no estimate where power was not told or is known too seldom. Of the host, it is that of
     the whole node.
@@ -94,10 +89,8 @@ def _energies(
     uses = _uses(telemetry, interval, ranks)
     if on_host and interval in telemetry.intervals_s:  # always read, only perhaps not in this time
         uses = [host[interval] for host in telemetry.hosts]
-    if not amount:
-        uses = message("nothing_trained")
     if isinstance(uses, Message):
-        return {figure: Figure(None, uses)}
+        return {"energy": Figure(None, uses)}
     whose: dict[str, Any] = {} if on_host else {"devices": len(uses), "monitor": telemetry.monitor}
     found = [use.energy for use in uses]
     unknown = next((energy.reason for energy in found if energy.reason is not None), None)
@@ -105,20 +98,22 @@ def _energies(
         between_s = max(energy.between_s or 0.0 for energy in found)
         note = message("energy_of_packages" if on_host else "energy_of_devices",
                        between_s=between_s, **whose)  # fmt: skip
-        joules = sum(energy.joules or 0.0 for energy in found)
-        return {figure: Figure(joules / amount, note=note)}
-    name = "node_power_w" if on_host else "power_w"
+        return {"energy": Figure(sum(energy.joules or 0.0 for energy in found), note=note)}
+    figures, name = {"energy": Figure(None, unknown)}, "node_power_w" if on_host else "power_w"
     powers = [use.quantities[name] for use in uses if name in use.quantities]
     gap_s = max((power.longest_gap_s for power in powers), default=0.0)
     start_s, end_s = telemetry.intervals_s[interval]
-    if len(powers) < len(uses) or gap_s > MOST_UNSEEN * (end_s - start_s):
-        return {figure: Figure(None, unknown)}
-    note = message("estimated_of_node" if on_host else "estimated_of_devices", gap_s=gap_s, **whose)
-    joules = sum(power.mean for power in powers) * (end_s - start_s)
-    return {
-        figure: Figure(None, unknown),
-        f"estimated_{figure}": Figure(joules / amount, note=note),
-    }
+    if len(powers) == len(uses) and gap_s <= MOST_UNSEEN * (end_s - start_s):
+        code = "estimated_of_node" if on_host else "estimated_of_devices"
+        joules = sum(power.mean for power in powers) * (end_s - start_s)
+        figures["estimated_energy"] = Figure(joules, note=message(code, gap_s=gap_s, **whose))
+    return figures
+
+
+def _per(total: Figure, samples: int) -> Figure:
+    if not samples:
+        return Figure(None, message("nothing_trained"))
+    return total if total.value is None else replace(total, value=total.value / samples)
 
 
 def throttled(telemetry: Telemetry | None) -> Iterator[Message]:
