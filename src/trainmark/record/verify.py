@@ -12,15 +12,12 @@ from __future__ import annotations
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.recipe import AUTOCAST
 from trainmark.record import figures as figures_of
 from trainmark.record import reduce
 from trainmark.record.run import findings
-from trainmark.record.stats import spread
 from trainmark.record.trust import graded, of_launch, refutes, with_findings
 from trainmark.record.work import major_minor
 from trainmark.spec import Message, message
@@ -57,9 +54,8 @@ def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
     found: list[Difference] = []
     try:
-        for rule in (_computed_again, _of_plan, _ranks, _steps, _ranges):
-            for place, recorded, expected in rule(record):
-                found += _differences(recorded, expected, place)
+        for place, recorded, expected in (*_computed_again(record), *_measured(record)):
+            found += _differences(recorded, expected, place)
     except (LookupError, ArithmeticError, ValueError) as error:
         # A rank, span or bound that others name is absent or outside its domain.
         found.append(("record", type(error).__name__, "values that fit each other"))
@@ -151,14 +147,9 @@ def _alike(recorded: Any, recomputed: Any) -> bool:
     return isclose(recorded, recomputed, rel_tol=_RELATIVE)
 
 
-def _within(value: float | None, low: float, high: float | None = None) -> float | None:
+def _within(value: float | None, low: float, high: float) -> float | None:
     """Return the value, or the bound that it passes."""
-    return value if value is None else max(low, value if high is None else min(value, high))
-
-
-def _ended(record: Record) -> bool:
-    """Tell whether training came to its end on all ranks."""
-    return record.status in ("passed", "target_missed")
+    return value if value is None else max(low, min(value, high))
 
 
 def _computed_again(record: Record) -> Iterator[Difference]:
@@ -181,42 +172,23 @@ def _computed_again(record: Record) -> Iterator[Difference]:
     yield "trust.grade", record.trust.grade, graded(record.trust.reasons).grade
 
 
-def _of_plan(record: Record) -> Iterator[Difference]:
-    plan, counts, recipe = record.plan, record.counts, record.plan.recipe
-    if "generated-data" in plan.labels:
-        yield "plan.data.origin", plan.data.origin, "generated"
-    precision, flags = recipe["precision"], record.environment.get("precision_flags") or {}
+def _measured(record: Record) -> Iterator[Difference]:
+    """Yield what ranks measured, with what plan, spans and steps say of it."""
+    plan, counts, steps, quality = record.plan, record.counts, record.steps, record.quality
+    precision, flags = plan.recipe["precision"], record.environment.get("precision_flags") or {}
     tf32 = precision == "tf32" and plan.device.torch_type != "cpu"
     wanted = {"tf32": tf32, "cudnn_tf32": tf32, "float32_matmul": "high" if tf32 else "highest",
               "autocast": AUTOCAST.get(precision)}  # fmt: skip
     for name in wanted.keys() & flags.keys():
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
-    limits = {"epochs": recipe.get("max_epochs"), "steps": recipe.get("max_steps")}
-    if length := recipe.get("seq_length"):
-        limits["tokens_padded"] = counts.sequences * length
-    if _ended(record):
-        least, accum = counts.steps * plan.world_size, recipe["grad_accum_steps"]
-        yield (
-            "counts.micro_batches",
-            counts.micro_batches,
-            _within(counts.micro_batches, least, least * accum),
-        )
-        if plan.target is not None:
-            yield "status", record.passed, record.quality.reached or not plan.target.required
-        if not any(found.code == "own_epoch" for found in record.findings):
-            begun, whole = counts.epochs, plan.data.train_samples
-            fewest = 0 if plan.resumed else (begun - 1) * whole + 1
-            yield "counts.samples", counts.samples, _within(counts.samples, fewest, begun * whole)
-            batch = recipe["micro_batch_size"] * accum * plan.world_size
-            if whole >= batch:
-                yield "steps.samples", max(record.steps.samples, default=batch), batch
-    for name, most in limits.items():
-        value = getattr(counts, name)
-        yield f"counts.{name}", value, _within(value, 0, most)
     yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
-
-
-def _ranks(record: Record) -> Iterator[Difference]:
+    ended = record.status in ("passed", "target_missed")  # on all ranks
+    if ended and plan.target is not None:
+        yield "status", record.passed, quality.reached or not plan.target.required
+    if ended and not any(found.code == "own_epoch" for found in record.findings):
+        begun, whole = counts.epochs, plan.data.train_samples
+        fewest = 0 if plan.resumed else (begun - 1) * whole + 1
+        yield "counts.samples", counts.samples, _within(counts.samples, fewest, begun * whole)
     for rank in record.ranks:
         spans_ns = rank.spans_ns
         if rank.wall_ns is not None:
@@ -227,45 +199,18 @@ def _ranks(record: Record) -> Iterator[Difference]:
         least = rank.sum_of("windows_ns") + spans_ns["evaluate"]
         most = least + spans_ns["checkpoint"] + spans_ns["other"]
         yield "ranks.train_ns", rank.train_ns, _within(rank.train_ns, least, most)
-        if _ended(record):
-            yield "ranks.finished", rank.finished, True
-            yield "ranks.steps", rank.steps, record.counts.steps
-        if record.status != "failed":  # perhaps because of them
-            ascending = [count for count in rank.counts.as_dict().values() if count]
-            yield "ranks.phases", ascending, sorted(ascending)
-
-
-def _steps(record: Record) -> Iterator[Difference]:
-    steps, counts, history = record.steps, record.counts, record.quality.history
-    times = spread(np.array(steps.time_ns[steps.warmup :], np.int64))
+        yield "ranks.steps", rank.steps, counts.steps if ended else rank.steps
     yield "steps.time_ns", len(steps.time_ns), counts.steps
     yield "steps.samples", sum(steps.samples), counts.samples
-    total_ns, most_ns = sum(steps.time_ns), max(rank.sum_of("step_ns") for rank in record.ranks)
-    alone_ns = most_ns if len(record.ranks) == 1 else None
-    yield "steps.time_ns", total_ns, _within(total_ns, most_ns, alone_ns)
-    for rank in record.ranks:
-        yield (
-            "steps.warmup",
-            steps.warmup,
-            max(rank.steps - rank.phases["train"].steps, steps.warmup),
-        )
-        if times is not None:
-            yield "ranks.step_ns", rank.step_ns, _within(rank.step_ns, 0, times.p50 * 1e9)
-    yield "quality.history", history, sorted(history, key=lambda point: (point.step, point.epoch))
-    for point in history:
-        yield "quality.history.step", point.step, _within(point.step, 0, counts.steps)
-        yield "quality.history.epoch", point.epoch, _within(point.epoch, 0, counts.epochs - 1)
-
-
-def _ranges(record: Record) -> Iterator[Difference]:
-    """Yield figures without a sign, and shares, with the end of their range that they pass."""
-    most = dict.fromkeys(("mem", "allocator_peak"), record.figure("mem_total"))
-    if _ended(record):
-        most["MFU"] = 100.0
+    of_ranks_ns = [rank.sum_of("step_ns") for rank in record.ranks]
+    # Of each step the slowest rank's time.
+    total_ns = _within(sum(steps.time_ns), max(of_ranks_ns), sum(of_ranks_ns))
+    yield "steps.time_ns", sum(steps.time_ns), total_ns
     for name, entry in record.figures.items():
-        if entry.unit:  # a loss may be negative
-            yield f"figures.{name}", entry.value, _within(entry.value, 0.0, most.get(name))
-    quality = record.quality
-    if record.plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1:
-        for point in quality.history:
+        if entry.unit and entry.value is not None:  # a loss may be negative
+            yield f"figures.{name}", entry.value, max(entry.value, 0.0)
+    share = plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1
+    for point in quality.history:
+        yield "quality.history.step", point.step, _within(point.step, 0, counts.steps)
+        if share:
             yield "quality.history.value", point.value, _within(point.value, 0.0, 1.0)
