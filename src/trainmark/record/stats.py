@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp, nan
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,33 +26,18 @@ INTERVAL_MIN_LAUNCHES = 5
 _LEAST_NOISE = 1e-4  # of real step times
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A distribution of step times, in seconds.
+def spread(step_ns: NDArray[np.int64]) -> dict[str, float | None] | None:
+    """Return percentiles, median absolute deviation and coefficient of variation of step times.
 
-    ``cv`` is the sample standard deviation (n - 1) as a share of the mean; none for one step.
+    In seconds; ``cv`` is the sample standard deviation (n - 1) as a share of the mean, None for one
+    step. Nothing of no step.
     """
-
-    p50: float
-    p90: float
-    p99: float
-    mad: float
-    cv: float | None
-
-
-def spread(step_ns: NDArray[np.int64]) -> Spread | None:
-    """Return percentiles, median absolute deviation and coefficient of variation."""
     if len(step_ns) == 0:
         return None
     seconds = step_ns / 1e9
-    p50, p90, p99 = (float(value) for value in np.percentile(seconds, [50, 90, 99]))
-    return Spread(
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        mad=float(np.median(np.abs(seconds - p50))),
-        cv=_cv(seconds),
-    )
+    p50, p90, p99 = np.percentile(seconds, [50, 90, 99]).tolist()
+    mad = float(np.median(np.abs(seconds - p50)))
+    return {"p50": p50, "p90": p90, "p99": p99, "mad": mad, "cv": _cv(seconds)}
 
 
 def _cv(values: NDArray[np.float64]) -> float | None:
@@ -197,14 +182,7 @@ class RankSteps:
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)
-        if None in window.loss:
-            self.loss.extend(nan if value is None else value for value in window.loss)
-        else:
-            self.loss.fromlist(cast("list[float]", window.loss))
-
-    def median_ns(self, last: int) -> float | None:
-        """Return the median time of the ``last`` steps; None for 0."""
-        return float(np.median(self.step_ns[-last:])) if last else None
+        self.loss.extend(nan if value is None else value for value in window.loss)
 
 
 def _none() -> NDArray[np.int64]:
@@ -213,31 +191,30 @@ def _none() -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class Series:
-    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples."""
+    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples.
+
+    ``announced``: samples as the batches declare them of all ranks; -1 where ranks disagree.
+    """
 
     step_ns: NDArray[np.int64] = field(default_factory=_none)
     loss_sum: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     samples: NDArray[np.int64] = field(default_factory=_none)
-    announced: NDArray[np.int64] = field(default_factory=_none)  # as the batches declare, of all
-    disagreed: int | None = None  # the first step for which ranks give different counts
+    announced: NDArray[np.int64] = field(default_factory=_none)
 
     def add(self, rank: RankSteps) -> None:
         """Take the steps of a rank; of ranks that stopped early the later steps are absent."""
         known, taken = len(self.step_ns), len(rank.step_ns)
+        samples, announced = np.array(rank.samples), np.array(rank.step_samples)
         if taken > known:
-            for name in ("step_ns", "loss_sum", "samples", "announced"):
+            for name in ("step_ns", "loss_sum", "samples"):
                 mine = getattr(self, name)
                 setattr(self, name, np.concatenate([mine, np.zeros(taken - known, mine.dtype)]))
+            self.announced = np.concatenate([self.announced, announced[known:]])
         steps = slice(0, taken)
-        samples, announced = np.array(rank.samples), np.array(rank.step_samples)
         np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
         self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
         self.samples[steps] += samples
-        both = slice(0, min(known, taken))
-        differs = np.flatnonzero(self.announced[both] != announced[both])[:1].tolist()
-        if differs and (self.disagreed is None or differs[0] < self.disagreed):
-            self.disagreed = differs[0]
-        np.maximum(self.announced[steps], announced, out=self.announced[steps])
+        self.announced[steps][self.announced[steps] != announced] = -1
 
     @property
     def loss(self) -> NDArray[np.float64]:

@@ -50,17 +50,16 @@ def _steps(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
     series, steps = timeline.series, [rank.steps for rank in timeline.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
-    if series.disagreed is not None:
-        yield message("step_samples_differ_over_ranks", step=series.disagreed + 1)
-    for number in np.flatnonzero(series.samples != series.announced)[:1]:
-        samples, announced = int(series.samples[number]), int(series.announced[number])
-        step = int(number) + 1
-        yield message("samples_of_step", step=step, samples=samples, step_samples=announced)
+    for step in np.flatnonzero(series.samples != series.announced)[:1].tolist():
+        samples, announced = int(series.samples[step]), int(series.announced[step])
+        if announced < 0:
+            yield message("step_samples_differ_over_ranks", step=step + 1)
+        yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
     recipe = plan.recipe
     most = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(timeline.ranks)
-    for number in np.flatnonzero(series.samples > most)[:1]:
-        samples, step = int(series.samples[number]), int(number) + 1
-        yield message("samples_above_global_batch", step=step, samples=samples, most=most)
+    for step in np.flatnonzero(series.samples > most)[:1].tolist():
+        yield message("samples_above_global_batch", step=step + 1, most=most,
+                      samples=int(series.samples[step]))  # fmt: skip
 
 
 def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainmark.errors import RecordError
 from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
@@ -211,7 +213,8 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
             case events.End():
                 timeline.end_ns = event.t_ns
     timeline.malformed_lines = file.malformed_lines
-    timeline.median_step_ns = steps.median_ns(timeline.phases["train"].steps)
+    if measured := timeline.phases["train"].steps:
+        timeline.median_step_ns = float(np.median(steps.step_ns[-measured:]))
     return timeline, steps
 
 
