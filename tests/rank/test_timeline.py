@@ -174,7 +174,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
     assert uneven.series.loss.tolist() == [(4 * 3 + 3 * 4) / 7, 2.0, 2.0, 1.0, (4 * 0.5 - 1) / 6]
     assert uneven.warmup_steps == 3
     first = uneven.ranks[0]
-    assert first.all_spans_ns(uneven.launch_ns) == {
+    assert first.spans_ns == {
         "launch": S // 2,
         "init": 2 * S,
         "preflight": 0,
@@ -190,7 +190,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "unfinished": 0,
         "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
     }
-    assert first.wall_ns(uneven.launch_ns) == 16_500_000_000
+    assert first.wall_ns == 16_500_000_000
     second = measured(uneven).spans
     assert (second.rank, second.wall_ns) == (1, 17_500_000_000)
     assert second.train_parts_ns == {
@@ -250,7 +250,7 @@ def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
     ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     second = timeline.ranks[1]
-    assert (second.train_ns, second.end_ns, second.trained) == (4 * S, None, None)
+    assert (second.train_ns, second.finished, second.trained) == (4 * S, False, None)
     assert timeline.warmup_steps == 3
     assert timeline.series.samples.tolist() == [7, 7, 7, 4, 4]
     assert timeline.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 3 * S // 2]
@@ -265,12 +265,12 @@ def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path)
     seen = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
     run = read_run(write_run(tmp_path / "run", seen, cut_off, raised), 2)
     first, second = run.ranks
-    spans = first.all_spans_ns(run.launch_ns)
+    spans = first.spans_ns
     assert spans["unfinished"] == 17 * S  # from 3 to 20
-    assert first.wall_ns(run.launch_ns) == 20 * S - run.launch_ns == sum(spans.values())
+    assert first.wall_ns == 20 * S - run.launch_ns == sum(spans.values())
     # A rank that said its last words has none.
-    assert second.all_spans_ns(run.launch_ns)["unfinished"] == 0
-    assert second.wall_ns(run.launch_ns) == 2 * S - run.launch_ns
+    assert second.spans_ns["unfinished"] == 0
+    assert second.wall_ns == 2 * S - run.launch_ns
 
 
 DURATIONS = st.integers(0, 10**6)
@@ -334,8 +334,8 @@ def test_throughputs_are_ordered_and_spans_add_up(
     )
     timeline = read_run(run_dir, len(ranks))
     for rank, (_, truth) in zip(timeline.ranks, built, strict=True):
-        spans = rank.all_spans_ns(launch_ns)
-        assert sum(spans.values()) == rank.wall_ns(launch_ns)
+        spans = rank.spans_ns
+        assert sum(spans.values()) == rank.wall_ns
         assert {name: value for name, value in spans.items() if name in truth} == truth
         windows = truth["compile"] + truth["warmup"] + truth["train"]
         assert rank.sum_of("windows_ns") == windows

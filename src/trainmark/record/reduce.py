@@ -36,7 +36,7 @@ from trainmark.record.record import (
 from trainmark.record.run import cause, checks, findings
 from trainmark.record.run import telemetry as telemetry_of
 from trainmark.record.run.nodes import node_facts
-from trainmark.record.run.timeline import RunTimeline, read_run
+from trainmark.record.run.timeline import NO_FACTS, NO_RESULT, RunTimeline, read_run
 from trainmark.record.series import lines_of
 from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.trust import of_launch
@@ -57,25 +57,13 @@ _OUTPUTS = (
 
 
 def _ranks(timeline: RunTimeline) -> list[RankEntry]:
-    return [
-        RankEntry(
-            rank=rank.rank,
-            finished=rank.end_ns is not None,
-            epochs=rank.epochs,
-            wall_ns=rank.wall_ns(timeline.launch_ns),
-            spans_ns=rank.all_spans_ns(timeline.launch_ns),
-            train_ns=rank.train_ns,
-            phases=rank.phases,
-            step_ns=None if rank.median_step_ns is None else int(rank.median_step_ns),
-            matmul_flops_per_second=rank.facts.matmul_flops_per_second,
-            matmul_swing=rank.facts.matmul_swing,
-            memory_scope=rank.facts.memory_scope,
-            used_bytes=rank.used_bytes,
-            allocator_peak_bytes=rank.result.allocator_peak_bytes,
-            malformed_lines=rank.malformed_lines,
-        )
-        for rank in timeline.ranks
-    ]
+    """Return each rank's entry, of which its timeline, its facts or its result has each field."""
+    found = []
+    for rank in timeline.ranks:
+        known = {name: getattr(source, name) for source in (rank.result, rank.facts, rank)
+                 for name in RankEntry.model_fields if hasattr(source, name)}  # fmt: skip
+        found.append(RankEntry(**known))
+    return found
 
 
 def _steps(timeline: RunTimeline) -> Steps:
@@ -178,7 +166,7 @@ def _environment(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher and ranks; keys that a record does not have are dropped."""
     rank0 = timeline.ranks[0]
     ended = timeline.launcher.ranks_ended
-    told = [rank.facts if rank.reported_facts else None for rank in timeline.ranks]
+    told = [None if rank.facts is NO_FACTS else rank.facts for rank in timeline.ranks]
     facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
         "others_cpu_share": ended and ended.others_cpu_share,
@@ -186,7 +174,7 @@ def _environment(timeline: RunTimeline) -> Environment:
         "devices": [one and one.device for one in told],
         "precision_flags": rank0.facts.precision_flags,
         "collective": rank0.facts.collective,
-        "job": rank0.result.job if rank0.reported_result else None,
+        "job": None if rank0.result is NO_RESULT else rank0.result.job,
     }
     return cast("Environment", {k: facts[k] for k in facts if k in Environment.__annotations__})
 

@@ -99,11 +99,13 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     args: dict[str, Any] = {"limit_s": stop.timeout_s, "steps": run.steps}
     text = message("timed_out", **args)
     if waiting and missing:
-        ends_ns = [end_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()]
+        ends_ns = [
+            end_ns - rank.launch_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()
+        ]
         text = message(
             "timed_out_missing",
             **args,
-            quiet_s=(stop.t_ns - max(ends_ns, default=run.launch_ns)) / 1e9,
+            quiet_s=(stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
             waiting=compact(waiting),
             missing=compact(missing),
             call=", ".join(dict.fromkeys(call for state, call, _ in places if state == waits)),
@@ -119,7 +121,7 @@ def _ranks_failed(run: RunTimeline) -> Cause | None:
     """Return the most specific of the first failures: as a rank reports it, else by exit code."""
     ended = run.launcher.ranks_ended
     failures = {failure.rank: failure for failure in (ended.failures if ended else [])}
-    found = [(one.t_ns, _of_exit_code(one, run)) for one in failures.values()]
+    found = [(one.t_ns - run.launch_ns, _of_exit_code(one, run)) for one in failures.values()]
     for rank in run.ranks:
         report = rank.error
         if report is not None:
@@ -129,7 +131,7 @@ def _ranks_failed(run: RunTimeline) -> Cause | None:
             cause = Cause(rank=rank.rank, exit_code=exit_code, **fields)
             # To the nanosecond: a peer's broken connection comes after what broke it.
             found = [item for item in found if item[1].rank != rank.rank]
-            found.append((report.t_ns, cause))
+            found.append((report.t_ns - rank.launch_ns, cause))
     if not found:
         return None
     first_ns = min(t_ns for t_ns, _ in found)
@@ -170,7 +172,7 @@ def _events_lost(run: RunTimeline) -> Cause | None:
 def _lost_of(rank: RankTimeline) -> Message | None:
     """Compare what a rank reports to have trained with the events in its file."""
     number, lines, steps, trained = rank.rank, rank.malformed_lines, rank.steps, rank.trained
-    if rank.end_ns is None or trained is None:
+    if not rank.finished or trained is None:
         return message("rank_unfinished", rank=number)
     if lines or trained.steps != steps:
         return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained.steps)

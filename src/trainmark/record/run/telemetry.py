@@ -151,21 +151,20 @@ def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     ``measured``: the same after the warm-up; ``to_target``: the first window to the end of the
     evaluation that reached the target.
     """
-    start_ns = timeline.launch_ns
-    found: dict[IntervalName, tuple[int, int]] = {"run": (start_ns, timeline.end_ns or start_ns)}
+    ranks = timeline.ranks
+    found: dict[IntervalName, tuple[int, int]] = {"run": (0, timeline.wall_ns)}
     windows: dict[IntervalName, tuple[PhaseName, ...]] = {"train": PHASES, "measured": ("train",)}
     for name, names in windows.items():
-        edges = [x for one in timeline.ranks for at, x in one.edges_ns.items() if at in names]
+        edges = [(x - one.launch_ns, y - one.launch_ns)
+                 for one in ranks
+                 for at, (x, y) in one.edges_ns.items() if at in names]  # fmt: skip
         if edges:
             found[name] = (min(first for first, _ in edges), max(last for _, last in edges))
-    if timeline.ranks[0].target_reached and "train" in found:
-        reached = (rank.evaluations[-1].end_ns for rank in timeline.ranks if rank.evaluations)
+    if ranks[0].target_reached and "train" in found:
+        reached = (x.evaluations[-1].end_ns - x.launch_ns for x in ranks if x.evaluations)
         found["to_target"] = (found["train"][0], max(reached))
-    return {
-        name: ((first - start_ns) / NS_PER_S, (last - start_ns) / NS_PER_S)
-        for name, (first, last) in found.items()
-        if first < last
-    }
+    return {name: (first / NS_PER_S, last / NS_PER_S)
+            for name, (first, last) in found.items() if first < last}  # fmt: skip
 
 
 @dataclass

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trainmark.rank.events import Error, Evaluate, Parameters, Synced, Trained, Window
 
-_NO_FACTS, _NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
+NO_FACTS, NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
 PHASES: tuple[PhaseName, ...] = ("compile", "warmup", "train")
 SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",
@@ -38,24 +38,25 @@ class RankTimeline(RankSums):
     """The contents of one rank's events."""
 
     rank: int
+    launch_ns: int = 0  # of the launch, on the clock of this rank's machine
     start_ns: int | None = None
-    end_ns: int | None = None
     last_ns: int | None = None
-    spans_ns: Counter[str] = field(default_factory=Counter)
+    finished: bool = False
+    named_ns: Counter[str] = field(default_factory=Counter)  # of spans, by name
     phases: dict[PhaseName, Phase] = field(
         default_factory=lambda: {name: Phase() for name in PHASES}
     )
     edges_ns: dict[PhaseName, tuple[int, int]] = field(default_factory=dict)  # of phases
-    median_step_ns: float | None = None  # of the phase ``train``
+    step_ns: int | None = None  # median of the phase ``train``
     check_ns: int = 0  # of the span ``check`` within training
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
     epochs: int = 0
     evaluations: list[Evaluate] = field(default_factory=list)
     parameters: Parameters | None = None
     synced: Synced | None = None
-    facts: Facts = _NO_FACTS
+    facts: Facts = NO_FACTS
     trained: Trained | None = None
-    result: Result = _NO_RESULT
+    result: Result = NO_RESULT
     error: Error | None = None
     used_bytes: int | None = None
     malformed_lines: int = 0
@@ -87,50 +88,26 @@ class RankTimeline(RankSums):
         return max(end for _, end in edges) - min(start for start, _ in edges) - self.check_ns
 
     @property
-    def reported_facts(self) -> bool:
-        """Tell whether the rank reported the facts of its device."""
-        return self.facts is not _NO_FACTS
-
-    @property
-    def reported_result(self) -> bool:
-        """Tell whether the rank reported its result."""
-        return self.result is not _NO_RESULT
-
-    @property
     def target_reached(self) -> bool:
         """Tell whether the last evaluation reached the target."""
         return bool(self.evaluations) and self.evaluations[-1].target_reached
 
-    def move(self, shift_ns: int) -> None:
-        """Move every time to a clock that shows ``shift_ns`` more."""
-        for name in ("start_ns", "end_ns", "last_ns"):
-            if getattr(self, name) is not None:
-                setattr(self, name, getattr(self, name) + shift_ns)
-        self.edges_ns = {
-            name: (start_ns + shift_ns, end_ns + shift_ns)
-            for name, (start_ns, end_ns) in self.edges_ns.items()
-        }
-        for event in filter(None, (self.trained, *self.evaluations, self.error)):
-            event.t_ns += shift_ns
-            if isinstance(event, events.Timed):
-                event.start_ns += shift_ns
-                event.end_ns += shift_ns
-
-    def wall_ns(self, launch_ns: int) -> int | None:
+    @property
+    def wall_ns(self) -> int | None:
         """Return the time from launcher start to this rank's last event or observed end."""
-        return None if self.last_ns is None else self.last_ns + self.unfinished_ns - launch_ns
+        return None if self.last_ns is None else self.last_ns + self.unfinished_ns - self.launch_ns
 
-    def all_spans_ns(self, launch_ns: int) -> dict[str, int]:
+    @property
+    def spans_ns(self) -> dict[str, int]:
         """Return every span by name, with ``other`` for the rest; they add up to the wall time."""
         spans = dict.fromkeys(SPAN_NAMES, 0)
         if self.start_ns is not None:
-            spans["launch"] = self.start_ns - launch_ns
-        spans |= self.spans_ns
+            spans["launch"] = self.start_ns - self.launch_ns
+        spans |= self.named_ns
         spans["unfinished"] = self.unfinished_ns
         for name, phase in self.phases.items():
             spans[name] += phase.windows_ns
-        wall = self.wall_ns(launch_ns) or 0
-        spans["other"] = wall - sum(spans.values())
+        spans["other"] = (self.wall_ns or 0) - sum(spans.values())
         return spans
 
 
@@ -150,10 +127,9 @@ class RunTimeline:
         return self.launcher.launch.t_ns
 
     @property
-    def end_ns(self) -> int | None:
-        """Return the last rank's end; of ranks that did not finish, as the launcher observed it."""
-        walls = [wall for rank in self.ranks if (wall := rank.wall_ns(self.launch_ns)) is not None]
-        return self.launch_ns + max(walls) if walls else None
+    def wall_ns(self) -> int:
+        """Return the time to the last rank's end; of one that did not finish, as was observed."""
+        return max((wall for rank in self.ranks if (wall := rank.wall_ns) is not None), default=0)
 
     @property
     def counts(self) -> Counts:
@@ -189,7 +165,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
                 _add_window(timeline, event)
                 steps.add(event)
             case events.Span():
-                timeline.spans_ns[event.name] += event.end_ns - event.start_ns
+                timeline.named_ns[event.name] += event.end_ns - event.start_ns
             case events.Start():
                 timeline.start_ns = event.t_ns
             case events.Synced():
@@ -198,7 +174,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
                 timeline.facts = event
             case events.Evaluate():
                 timeline.evaluations.append(event)
-                timeline.spans_ns["evaluate"] += event.end_ns - event.start_ns
+                timeline.named_ns["evaluate"] += event.end_ns - event.start_ns
             case events.Trained():
                 timeline.trained = event
                 timeline.epochs = event.epochs
@@ -211,10 +187,10 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
             case events.Error():
                 timeline.error = event
             case events.End():
-                timeline.end_ns = event.t_ns
+                timeline.finished = True
     timeline.malformed_lines = file.malformed_lines
     if measured := timeline.phases["train"].steps:
-        timeline.median_step_ns = float(np.median(steps.step_ns[-measured:]))
+        timeline.step_ns = int(np.median(steps.step_ns[-measured:]))
     return timeline, steps
 
 
@@ -233,7 +209,7 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
 def _add_check(timeline: RankTimeline, spent_ns: int) -> None:
     """Add the time of the parameter checks between windows, which belongs to no window."""
     timeline.check_ns += spent_ns
-    timeline.spans_ns["check"] += spent_ns
+    timeline.named_ns["check"] += spent_ns
 
 
 def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
@@ -259,16 +235,16 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         series.add(steps)
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align(of_nodes, [rank.synced for rank in ranks])
-    for node in of_nodes:
-        for rank in node.ranks:
-            ranks[rank].move(node.shift_ns)
     whole = account(launcher, of_nodes, run_dir)
-    starts = [rank.start_ns for rank in ranks if rank.start_ns is not None]
-    if starts and of_nodes and not any("launch" in node.events for node in of_nodes):
-        whole.launch.t_ns = min(starts)  # the launcher's clock is another machine's
-    for item in ranks:
-        if item.end_ns is None and item.error is None and item.last_ns is not None:
-            seen = [one.t_ns - item.last_ns for one in (whole.stop, whole.ranks_ended) if one]
-            item.unfinished_ns = max([0, *seen])
+    shifts_ns = {rank: node.shift_ns for node in of_nodes for rank in node.ranks}
+    starts_ns = [one.start_ns + shifts_ns.get(one.rank, 0) for one in ranks
+                 if one.start_ns is not None]  # fmt: skip
+    if starts_ns and of_nodes and not any("launch" in node.events for node in of_nodes):
+        whole.launch.t_ns = min(starts_ns)  # the launcher's clock is another machine's
+    ends_ns = [one.t_ns - whole.launch.t_ns for one in (whole.stop, whole.ranks_ended) if one]
+    for one in ranks:
+        one.launch_ns = whole.launch.t_ns - shifts_ns.get(one.rank, 0)
+        if not one.finished and one.error is None and one.wall_ns is not None:
+            one.unfinished_ns = max([0, *(end_ns - one.wall_ns for end_ns in ends_ns)])
     malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
     return RunTimeline(ranks, series, whole, malformed, of_nodes)
