@@ -1,7 +1,7 @@
 """NVIDIA's management library and driver with given answers, in the form of the real ones.
 
-The forms are those of nvidia-ml-py 13.615: handles are opaque, ``nvmlDeviceGetMigMode`` gives
-[current, pending], memory and processes are structures, and what is not supported raises.
+The forms are those of nvidia-ml-py 13.615: handles are opaque, memory and processes are structures,
+and what is not supported raises.
 """
 
 from __future__ import annotations
@@ -38,14 +38,10 @@ class FakeCard:
     computing: dict[int, int | None] = field(default_factory=dict)
     drawing: dict[int, int | None] = field(default_factory=dict)
     slices: list[FakeCard] | None = None
-    has_mig: bool = True
     bus: str = ""
     events: int = 0  # the mask of nvmlClocksEventReasons
     energy_mj: int | None = 1_234_567
     busy_percent: int = 97
-    set_mhz: int = 1980
-    limit_mw: int = 700_000
-    persistent: bool | None = True
     lost: bool = False
 
 
@@ -79,11 +75,6 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
             total=card.total, free=free, used=card.used, reserved=card.reserved, version=version
         )
 
-    def mode(card: FakeCard) -> list[int]:
-        if not card.has_mig:
-            raise NVMLError("Not Supported")
-        return [int(card.slices is not None)] * 2
-
     def process_name(pid: int) -> str:
         if pid not in (names or {}):
             raise NVMLError("Not Found")
@@ -96,7 +87,6 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
         ]
 
     told.nvmlDeviceGetMemoryInfo = memory
-    told.nvmlDeviceGetMigMode = mode
     told.nvmlDeviceGetComputeRunningProcesses = listed("computing")
     told.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
     told.nvmlSystemGetProcessName = process_name
@@ -123,17 +113,14 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
 
     told.nvmlDeviceGetHandleByUUID = by_uuid
     told.nvmlDeviceGetClockInfo = lambda card, kind: 1755
-    told.nvmlDeviceGetMaxClockInfo = lambda card, kind: 1980
     told.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
-    told.nvmlDeviceGetEnforcedPowerLimit = lambda card: card.limit_mw
-    told.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
     told.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
     _put_state(told, old=old)
     return told
 
 
 def _put_state(told: Any, *, old: bool) -> None:
-    """Add what monitors and examinations ask besides."""
+    """Add what monitors ask besides."""
 
     def supported(value: Any) -> Any:
         if value is None:
@@ -149,9 +136,6 @@ def _put_state(told: Any, *, old: bool) -> None:
     told.nvmlDeviceGetCurrentClocksEventReasons = lambda card: supported(
         None if old else card.events
     )
-    told.nvmlDeviceGetApplicationsClock = lambda card, kind: card.set_mhz
-    told.nvmlDeviceGetDefaultApplicationsClock = lambda card, kind: 1980
-    told.nvmlDeviceGetPersistenceMode = lambda card: int(supported(card.persistent))
 
 
 def put_cards(
@@ -174,17 +158,14 @@ def put_cards(
         seen = [
             one for card in cards for one in ([card] if card.slices is None else card.slices[:1])
         ]
-    visible = [
-        driver.Card(one.name, one.uuid, one.bus[-12:].lower(), one.uuid.startswith("MIG"))
-        for one in seen
-    ]
+    visible = [driver.Card(one.name, one.uuid, one.bus[-12:].lower()) for one in seen]
     monkeypatch.setattr(driver, "loaded", lambda: True)
     monkeypatch.setattr(driver, "visible", lambda: visible)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
 
 
-def cuda_library(*devices: tuple[str, bytes, bytes, bytes], version: int = 13000) -> Any:
-    """Return the driver's library: name, bus, UUID of the card and own UUID of each device."""
+def cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) -> Any:
+    """Return the driver's library: name, bus and own UUID of each device."""
 
     def tell(value: int) -> Any:
         def ask(pointer: Any) -> int:
@@ -210,5 +191,5 @@ def cuda_library(*devices: tuple[str, bytes, bytes, bytes], version: int = 13000
     return SimpleNamespace(
         cuInit=lambda flags: 0 if devices else 100, cuDeviceGetCount=tell(len(devices)),
         cuDeviceGet=get, cuDeviceGetName=text(0), cuDeviceGetPCIBusId=text(1),
-        cuDeviceGetUuid=text(2), cuDeviceGetUuid_v2=text(3), cuDriverGetVersion=tell(version),
+        cuDeviceGetUuid=None, cuDeviceGetUuid_v2=text(2), cuDriverGetVersion=tell(version),
     )  # fmt: skip

@@ -14,9 +14,9 @@ import pytest
 from fakes import FakeVendor
 from trainmark.check import doctor, host
 from trainmark.check.doctor import worded
-from trainmark.check.host import Subject
+from trainmark.check.host import Condition, Subject
 from trainmark.launch.processes import CpuUse
-from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant, Refusal
+from trainmark.protocols import DeviceSample, MonitorFault, Occupant, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,17 +103,13 @@ def only(found: Iterator[Condition]) -> Condition:
 
 @dataclass
 class Card(FakeVendor):
-    """Two accelerators whose state, users and monitor a test chooses."""
+    """Two accelerators whose users and monitor a test chooses."""
 
-    states: tuple[Condition, ...] = ()
     users: tuple[Occupant, ...] = ()
     refusal: Refusal | None = None
     refused: tuple[str, ...] = ()
     reads: int | str | None = 2  # devices; a fault's kind; None: no monitor
     pci_vendor: int = 0x1FFF
-
-    def conditions(self, nproc: int) -> tuple[Condition, ...]:
-        return self.states
 
     def unusable(self) -> Refusal | None:
         return self.refusal

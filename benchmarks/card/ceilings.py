@@ -6,6 +6,7 @@ import statistics
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from benchmarks.card.facts import clocks
 from benchmarks.card.section import Card, Findings
 from benchmarks.harness import Bar, sized
 from trainmark.devices import rates
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainmark.check.ceilings_work import Point
-    from trainmark.protocols import Device
+    from trainmark.protocols import Device, Vendor
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 TITLE = "Ceilings: matmul, copies, launches"
@@ -86,7 +87,7 @@ def run(card: Card) -> Findings:
         quarters = statistics.quantiles(values, n=4)
         findings.figures[f"launch_{name}_p25"] = quarters[0]
         findings.figures[f"launch_{name}_p75"] = quarters[2]
-    loaded = clocks_under_load(device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
+    loaded = clocks_under_load(vendor, device, size=LOAD_SIZE, matmuls=LOAD_MATMULS)
     findings.figures |= {f"loaded_{name}": value for name, value in loaded.items()}
     cells = [
         [_cell(measured.get(precision, {}).get(shape)) for precision in PRECISIONS]
@@ -123,17 +124,17 @@ def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | N
     return copied_bytes * 1e9 / min(rates.repeated_ns(device, work.run, budget_ns=0, least=COPIES))
 
 
-def clocks_under_load(device: Device, *, size: int, matmuls: int) -> dict[str, float | None]:
-    """Return the clocks while fp32 matmuls are queued; empty where the device cannot tell."""
+def clocks_under_load(
+    vendor: Vendor, device: Device, *, size: int, matmuls: int
+) -> dict[str, float | None]:
+    """Return the clocks while fp32 matmuls are queued; empty where nothing reads them."""
     import torch
 
-    if not hasattr(device, "clocks"):
-        return {}
     left = device.place(torch.ones(size, size))
     out = torch.empty_like(left)
     for _ in range(matmuls):
         torch.mm(left, left, out=out)
-    found: dict[str, float | None] = device.clocks()
+    found = clocks(vendor)
     device.synchronize()
     return found
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.card.section import Card
+    from trainmark.protocols import Vendor
 
 TITLE = "The card and its machine"
 
@@ -23,13 +24,27 @@ class Facts:
 
     Args:
         device: what the device says of itself; see ``Device.describe``.
-        clocks: see ``Device``; empty where the device cannot tell.
+        clocks: see ``clocks``.
         environment: host, driver and versions; see ``results.environment``.
     """
 
     device: Mapping[str, Any]
     clocks: Mapping[str, float | None]
     environment: Mapping[str, Any]
+
+
+def clocks(vendor: Vendor) -> dict[str, float | None]:
+    """Return clock, power and temperature of the first device; empty where nothing reads them."""
+    from trainmark.protocols import MonitorFault
+
+    try:
+        monitor = vendor.monitor()
+        samples = [] if monitor is None else monitor.read()
+    except MonitorFault:
+        return {}
+    own = vendor.monitored(1)[:1]
+    names = ("clock_mhz", "power_w", "temperature_c")
+    return {name: getattr(x, name) for x in samples if [x.index] == own for name in names}
 
 
 def run(card: Card) -> Facts:
@@ -40,6 +55,6 @@ def run(card: Card) -> Facts:
     device = vendor.open(0, 1)
     return Facts(
         device=device.describe(),
-        clocks=device.clocks() if hasattr(device, "clocks") else {},
+        clocks=clocks(vendor),
         environment=collect(os.environ, vendor),
     )

@@ -12,7 +12,6 @@ from trainmark.devices.vendors.cpu import Cpu, CpuDevice
 from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
-    Condition,
     Device,
     DeviceSample,
     Diagnoses,
@@ -98,7 +97,6 @@ VENDORS = [
      "DeviceSample(index=0, "),
     ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
      "monitored(2) is [0, 1], and read() tells [0]"),
-    ({"conditions": lambda *_: [Condition("x", "awful", "x")]}, "conditions(1) is "),
 ]  # fmt: skip
 DEVICES = [
     ({"name": "other"}, "the device's name is not the vendor's"),
@@ -138,11 +136,7 @@ def test_every_required_member_and_key_is_documented(page):
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     protocols = (Vendor, Device, Monitor, DeviceSample, Diagnoses)
     required = {name for protocol in protocols for name in members(protocol)} - {"known"}
-    required |= {
-        *DESCRIBE_KEYS,
-        *PRECISION_KEYS,
-        *Condition.__dataclass_fields__,
-    }
+    required |= {*DESCRIBE_KEYS, *PRECISION_KEYS}
     required |= {protocol.__name__ for protocol in protocols}
     assert [
         name

@@ -8,28 +8,26 @@ from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.check import doctor
 from trainmark.check.doctor import CHECKS, SLOW, examine, subject_of
+from trainmark.check.host import Condition
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.plan.choosing import choose
 from trainmark.plan.request import RunRequest
-from trainmark.protocols import Condition, DeviceSample, MonitorFault, Occupant
+from trainmark.protocols import DeviceSample, MonitorFault, Occupant
 from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
     "memory", "cores", "governor", "shared_memory", "device", "other_runs", "load",
-    "out_folder", "occupants", "device_state", "monitor", "driver", "data", "torch",
+    "out_folder", "occupants", "monitor", "driver", "data", "torch",
 ]  # fmt: skip
 
 
 def test_findings_have_both_languages(tmp_path):
-    states = [Condition("ecc", "fine", "on"), Condition("power_limit", "spoils", "low", "raise it")]
-    subject = machine(tmp_path, vendor=Card(states=tuple(states)))
-    checks = [doctor.host.memory, doctor.device_state]
-    english, chinese = (examine(subject, checks, lang=lang).checks for lang in ("en", "zh"))
+    checks = [doctor.host.memory]
+    english, chinese = (examine(machine(tmp_path), checks, lang=x).checks for x in ("en", "zh"))
     assert english[0].what == "32.0 of 64.0 GiB are available"
     assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
-    assert english[1:] == chinese[1:] == states  # a vendor's plain text, under its own code
 
 
 def of(severity: str, what: str = "found"):
@@ -182,6 +180,19 @@ def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, b
     assert len(conditions) == found
     assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
     assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
+
+
+@pytest.mark.parametrize(
+    ("reasons", "found"),
+    [((), []), (("power_cap",), []), (("set_clocks", "thermal", "power_cap"), ["clocks"])],
+)  # at rest a power cap says nothing
+def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, found):
+    sample = DeviceSample(index=0, throttle_reasons=reasons)
+    monkeypatch.setattr(Reader, "read", lambda _: [sample])
+    monkeypatch.setattr(Card, "monitored", lambda *_: [0])
+    _, *others = map(said, doctor.monitor(machine(tmp_path)))
+    assert [one.code for one in others] == found
+    assert all("device 0 are lowered: set_clocks, thermal" in one.what for one in others)
 
 
 @pytest.fixture

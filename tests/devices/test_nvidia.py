@@ -15,7 +15,7 @@ from trainmark import devices
 from trainmark.devices import torch_vendor
 from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
-from trainmark.devices.vendors.nvidia import driver, nvml
+from trainmark.devices.vendors.nvidia import driver
 from trainmark.errors import EnvironmentFault
 from trainmark.recipe import Recipe
 from trainmark.spec import RankMemory
@@ -30,19 +30,14 @@ WHOLE, PART = bytes(range(16)), bytes(range(16, 32))
 
 def test_devices_are_those_that_the_drivers_library_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     library = cuda_library(
-        (H100, b"00000000:C1:00.0", WHOLE, WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", WHOLE, PART),
-        ("NVIDIA H200", b"0000:42:00.0", WHOLE, PART),
-    )  # fmt: skip
+        (H100, b"00000000:C1:00.0", WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", PART)
+    )
     monkeypatch.setattr(driver, "loaded", lambda: True)
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: library)
-    part = "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f"
     assert driver.visible() == [
-        (H100, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "0000:c1:00.0", False),
-        (f"{H100} MIG 1g", part, "0000:41:00.0", True),
-        ("NVIDIA H200 MIG", part, "0000:42:00.0", True),  # never the name of the whole card
+        (H100, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "0000:c1:00.0"),
+        (f"{H100} MIG 1g", "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f", "0000:41:00.0"),
     ]
-    del library.cuDeviceGetUuid_v2  # before CUDA 11.4
-    assert not any(card.is_slice for card in driver.visible())
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: cuda_library())
     assert driver.visible() == []
 
@@ -142,24 +137,6 @@ def test_memory_is_what_others_leave_free(
     assert vendor.occupants(1) == []
     assert devices.occupants("nvidia", 3) == found
     assert devices.occupants("cpu", 3) == []
-
-
-def test_a_cards_clocks_are_those_of_its_uuid_and_unknown_ones_null(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    put_cards(monkeypatch, FakeCard(uuid="GPU-1"), FakeCard(uuid="GPU-2"))
-    known = {
-        "sm_clock_mhz": 1755, "sm_clock_max_mhz": 1980,
-        "power_w": pytest.approx(123.456), "power_limit_w": 700, "temperature_c": 41,
-    }  # fmt: skip
-    assert nvml.clocks("GPU-2") == known
-    assert nvml.clocks("GPU-3") == dict.fromkeys(known)
-
-    put_cards(monkeypatch, FakeCard(uuid="GPU-1"), old=True)
-    assert nvml.clocks("GPU-1") == known | {"power_w": None}
-
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert nvml.clocks("GPU-1") == dict.fromkeys(known)
 
 
 @pytest.mark.parametrize(

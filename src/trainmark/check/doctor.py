@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
 from trainmark.check import host
-from trainmark.check.host import Conditions, Subject, judged
+from trainmark.check.host import Condition, Conditions, Subject, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.plan.choosing import choose as choose_work
@@ -28,12 +28,10 @@ from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.recipe import Precision, Recipe
 from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
-from trainmark.spec import MESSAGES_FILE, Message, Text, read_messages
+from trainmark.spec import MESSAGES_FILE, Message, read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from trainmark.protocols import Condition
 
     Check = Callable[[Subject], Conditions]
 
@@ -69,9 +67,9 @@ class Examination:
 _sentences = cache(read_messages)
 
 
-def worded(said: Message | str, lang: str, own: dict[str, Text] | None = None) -> str:
-    """Return a sentence of the doctor or, by ``own``, of a vendor."""
-    known = _sentences(Path(__file__).with_name(MESSAGES_FILE)) | (own or {})
+def worded(said: Message | str, lang: str) -> str:
+    """Return a sentence of the doctor."""
+    known = _sentences(Path(__file__).with_name(MESSAGES_FILE))
     return said if isinstance(said, str) else render(said, lang, known)
 
 
@@ -174,17 +172,11 @@ def occupants(subject: Subject) -> Conditions:
         yield judged("no_occupant")
 
 
-def device_state(subject: Subject) -> Conditions:
-    """Ask the vendor for clocks, limits, ECC and others."""
-    vendor = subject.vendor
-    if vendor is not None and hasattr(vendor, "conditions"):
-        yield from vendor.conditions(subject.nproc)
-    elif vendor is not None and not vendor.counts_cores:
-        yield judged("no_state", vendor=vendor.name, unknown=True)
-
-
 def monitor(subject: Subject) -> Conditions:
-    """Read the devices once, as is done while ranks work, and find those that compute already."""
+    """Read the devices once, as while ranks work; find those that are busy or have lowered clocks.
+
+    At rest a device's clocks are lowered by a limit that somebody set, by heat or by its supply.
+    """
     vendor = subject.vendor
     if vendor is None or vendor.counts_cores:
         return
@@ -199,10 +191,15 @@ def monitor(subject: Subject) -> Conditions:
         yield judged("monitor_silent", text=text, unknown=True)
         return
     yield judged("monitor", name=text, count=len(samples))
-    busy = {sample.index: (sample.utilization_percent or 0) / 100 for sample in samples}
+    by_index = {sample.index: sample for sample in samples}
     for index in vendor.monitored(subject.nproc):
-        if (share := busy.get(index, 0)) > BUSY_SHARE:
+        sample = by_index.get(index, DeviceSample(index=index))
+        if (share := (sample.utilization_percent or 0) / 100) > BUSY_SHARE:
             yield judged("busy", index=index, share=share, spoils=True, code="occupants")
+        # An idle device may say that its power is limited.
+        if reasons := {*(sample.throttle_reasons or ())} - {"power_cap"}:
+            text = ", ".join(sorted(reasons))
+            yield judged("clocks", index=index, text=text, spoils=True, code="clocks")
 
 
 def data(subject: Subject) -> Conditions:
@@ -236,7 +233,7 @@ def data(subject: Subject) -> Conditions:
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
     host.memory, host.cores, host.governor, host.shared_memory, device,
-    host.other_runs, host.load, host.out_folder, occupants, device_state, monitor, driver, data,
+    host.other_runs, host.load, host.out_folder, occupants, monitor, driver, data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (torch,)
 
@@ -254,14 +251,13 @@ def examine(
             remedy = getattr(error, "remedy", None)
             text = error.what if isinstance(error, TrainmarkError) else repr(error)
             found.append(judged("text", remedy, text=text, unknown=True, code=check.__name__))
-    own = getattr(subject.vendor, "messages", {})
     severities = {one.severity for one in found}
     return Examination(
         device=subject.device if subject.vendor is None else subject.vendor.name,
         nproc=subject.nproc,
         exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
         checks=[
-            replace(one, what=worded(one.what, lang, own), remedy=worded(one.remedy, lang, own))
+            replace(one, what=worded(one.what, lang), remedy=worded(one.remedy, lang))
             for one in found
         ],
         left_out=[check.__name__ for check in left_out],

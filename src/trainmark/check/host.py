@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
 from trainmark.devices import cores as host_cores
 from trainmark.launch.processes import CpuUse, alive_runs
-from trainmark.protocols import Condition
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message, message
 
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
     from trainmark.errors import EnvironmentFault
     from trainmark.plan.choosing import Choice
     from trainmark.protocols import Vendor
-    from trainmark.protocols.monitor import Severity
 
-Conditions = Iterator[Condition]
+Severity = Literal["stops", "spoils", "unknown", "fine"]
 _GIB = 2**30
 _LEAST_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and reads files beside it
 _LOW_SHARE = 0.1
@@ -38,6 +36,26 @@ _LOW_SHARE = 0.1
 _SHM_BYTES_PER_RANK = 64 << 20
 _LEAST_DISK_BYTES = 8 << 20  # for the events and the record of a short run
 _LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something about a machine that stops a run or spoils its figures, and its remedy.
+
+    Args:
+        code: what was examined, ``memory`` for example: the same on every machine.
+        severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
+        what: what was found, with its numbers; words once a language is chosen.
+        remedy: what to do, in a few words; empty if ``fine``.
+    """
+
+    code: str
+    severity: Severity
+    what: str | Message
+    remedy: str | Message = ""
+
+
+Conditions = Iterator[Condition]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ vendor calls these checks from its own tests::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
@@ -21,7 +20,6 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from trainmark.protocols import (
     DESCRIBE_KEYS,
     PRECISION_KEYS,
-    Condition,
     Device,
     DeviceSample,
     MatmulRate,
@@ -37,7 +35,7 @@ from trainmark.recipe import Precision, Recipe
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _SIZE = 64  # of the timed matmuls: large enough to be measurable on any device
 _Word: TypeAlias = Annotated[str, Len(1)]
@@ -50,7 +48,6 @@ _QUESTIONS: dict[str, tuple[tuple[int, ...], Any]] = {
     "rank_memory": ((1,), RankMemory | None),
     "unusable": ((), Refusal | None),
     "occupants": ((1,), list[Occupant]),
-    "conditions": ((1,), Sequence[Condition]),
 }
 
 

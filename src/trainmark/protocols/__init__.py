@@ -18,7 +18,6 @@ from trainmark.protocols.device import (
 )
 from trainmark.protocols.monitor import (
     SET_LIMITS,
-    Condition,
     DeviceSample,
     Monitor,
     MonitorFault,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch", "Condition",
+    "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch",
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
     "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
     "MonitorFault", "Occupant", "Progress", "RankWork", "Refusal",

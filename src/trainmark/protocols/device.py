@@ -51,9 +51,7 @@ class Device(Protocol):
     """One accelerator as a rank uses it. Torch is imported inside the methods only.
 
     A device that can tell where the host waits for it also has ``forbid_synchronization()``: a
-    context in which every such wait raises an error, for ``check.probe``. One that
-    knows its clocks has ``clocks()``: clocks and limits by name with the unit in it, None where
-    one is unknown; the benchmarks of a card record them.
+    context in which every such wait raises an error, for ``check.probe``.
     """
 
     name: str
@@ -134,9 +132,6 @@ class Vendor(Protocol):
     ``visible_devices``: the environment variable that hides devices; None where there is none.
     ``recorded_variables``: environment variables that affect its devices, that one among them;
     they must not contain secrets, because they go into the record.
-
-    A vendor that can tell the state of its devices (clocks, limits, ECC) also has
-    ``conditions(nproc) -> Sequence[Condition]``, which ``trainmark doctor`` calls.
     """
 
     name: str

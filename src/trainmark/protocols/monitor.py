@@ -15,8 +15,6 @@ from typing import (
 
 from annotated_types import Interval, Len, Predicate
 
-from trainmark.spec import Message  # noqa: TC001 - pydantic reads it where vendors are checked
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 # Reasons for lowered clocks with which a sound device under full load works as it was set up, in
 # these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
 SET_LIMITS = frozenset({"power_cap", "set_clocks"})
-Severity = Literal["stops", "spoils", "unknown", "fine"]
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
 Measured = Annotated[float, Interval(ge=0, le=1e15)]  # beyond is a tool's word for "unknown"
 Bytes = Annotated[int, Interval(ge=0, le=10**15)]
@@ -112,21 +109,3 @@ class Monitor(Protocol):
 
     def close(self) -> None:
         """Release what the monitor holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Something about a machine that stops a run or spoils its figures, and its remedy.
-
-    Args:
-        code: what was examined, ``ecc`` for example: the same on every machine.
-        severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
-        what: what was found, with its numbers: a text, or a message whose sentences are in the
-            vendor's ``messages``, a mapping from code to ``Text``.
-        remedy: what to do, in a few words; empty if ``fine``.
-    """
-
-    code: str
-    severity: Severity
-    what: str | Message
-    remedy: str | Message = ""

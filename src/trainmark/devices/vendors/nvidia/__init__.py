@@ -7,7 +7,6 @@ management library, which is there with the extra ``nvidia``.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import torch_vendor
@@ -16,11 +15,11 @@ from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ContainerNeeds, Refusal
-from trainmark.spec import MESSAGES_FILE, RankMemory, Text, read_messages
+from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from trainmark.devices.vendors.nvidia.driver import Card
-    from trainmark.protocols import Condition, Monitor, Occupant
+    from trainmark.protocols import Monitor, Occupant
     from trainmark.recipe import Precision, Recipe
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -115,7 +114,7 @@ class Nvidia(TorchVendor):
         ``NvidiaDevice`` refuses a card or a precision that torch cannot do.
         """
         del recipe
-        if nproc > 1 and any(card.is_slice for card in self._usable()):
+        if nproc > 1 and any(" MIG " in card.name for card in self._usable()):
             return Refusal(
                 f"{nproc} ranks on MIG slices: a process sees one slice, and NCCL joins slices "
                 "only as an experiment",
@@ -135,21 +134,10 @@ class Nvidia(TorchVendor):
         """Return the place of a card among all; of a slice its card's."""
         return nvml.place(self._usable()[number])
 
-    def conditions(self, nproc: int) -> list[Condition]:
-        """Return the state of the ranks' cards; see ``protocols.Vendor``."""
-        return nvml.conditions(self.monitored(nproc))
-
-    @property
-    def messages(self) -> dict[str, Text]:
-        """The sentences of its conditions."""
-        return read_messages(Path(__file__).with_name(MESSAGES_FILE))
-
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
         del ranks_here
-
-        sliced = any(card.is_slice for card in self._usable())
-        return NvidiaDevice(local_rank, vendor=self.name, is_slice=sliced)
+        return NvidiaDevice(local_rank, vendor=self.name)
 
 
 def refusal_of_torch() -> Refusal | None:
@@ -188,10 +176,6 @@ _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {
 class NvidiaDevice(CudaDevice):
     """A card or a slice of one; see ``Device``."""
 
-    def __init__(self, index: int, *, vendor: str, is_slice: bool = False) -> None:
-        self._is_slice = is_slice
-        super().__init__(index, vendor=vendor)
-
     def set_precision(self, precision: Precision) -> dict[str, Any]:
         """Refuse a precision that the card lacks; see ``CudaDevice.set_precision``.
 
@@ -211,16 +195,3 @@ class NvidiaDevice(CudaDevice):
                 + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )
         return super().set_precision(precision)
-
-    def clocks(self) -> dict[str, float | None]:
-        """Return clocks, power and temperature as the management library has them now."""
-        # By its identity: the library's order is not that of the visible devices.
-        uuid = self._torch.cuda.get_device_properties(self.index).uuid
-        return nvml.clocks(f"GPU-{uuid}")
-
-    def describe(self) -> dict[str, Any]:
-        """Return what torch tells; a slice must not be taken for the card, with its other peak."""
-        facts = super().describe()
-        if self._is_slice and "MIG" not in facts["name"]:
-            facts["name"] += " MIG"
-        return facts

@@ -21,6 +21,7 @@ class Card(NamedTuple):
     """A device as CUDA numbers them: a card, or a slice of one.
 
     Args:
+        name: of a slice ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``, which has no published peak.
         uuid: as the management library writes it, ``GPU-...`` or ``MIG-...``.
         bus: address on the PCI bus, as the kernel writes it: ``0000:41:00.0``.
     """
@@ -28,7 +29,6 @@ class Card(NamedTuple):
     name: str
     uuid: str
     bus: str
-    is_slice: bool = False
 
 
 def loaded() -> bool:
@@ -63,18 +63,14 @@ def _card(cuda: Any, ordinal: int) -> Card:
     name, bus = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
     cuda.cuDeviceGetName(name, len(name), device)
     cuda.cuDeviceGetPCIBusId(bus, len(bus), device)
-    whole, own = ctypes.create_string_buffer(16), ctypes.create_string_buffer(16)
-    cuda.cuDeviceGetUuid(whole, device)
-    ask_own = getattr(cuda, "cuDeviceGetUuid_v2", None)  # a slice's own; from CUDA 11.4 on
-    if ask_own is None or ask_own(own, device):
-        own = whole
-    is_slice, text = own.raw != whole.raw, name.value.decode(errors="replace")
-    # A slice must never be taken for the whole card, which has another peak.
+    uuid = ctypes.create_string_buffer(16)
+    # The second version, from CUDA 11.4 on, gives a slice its own.
+    getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)(uuid, device)
+    text = name.value.decode(errors="replace")
     return Card(
-        name=f"{text} MIG" if is_slice and "MIG" not in text else text,
-        uuid=f"{'MIG' if is_slice else 'GPU'}-{UUID(bytes=own.raw)}",
+        name=text,
+        uuid=f"{'MIG' if ' MIG ' in text else 'GPU'}-{UUID(bytes=uuid.raw)}",
         bus=bus.value.decode()[-12:].lower(),  # of 00000000:41:00.0
-        is_slice=is_slice,
     )
 
 

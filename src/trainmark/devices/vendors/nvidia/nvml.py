@@ -1,8 +1,8 @@
 """Ask NVIDIA's management library, which is there with the extra ``nvidia``. No torch.
 
-Owns how it is opened and what its answers mean: readings, processes, and the cards' state before a
-run. Each answer may be missing on some card or driver. Cards are found by UUID or bus, because the
-library's order is not that of the visible devices.
+Owns how it is opened and what its answers mean: readings and processes. Each answer may be missing
+on some card or driver. Cards are found by UUID or bus, because the library's order is not that of
+the visible devices.
 """
 
 from __future__ import annotations
@@ -10,31 +10,23 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import SET_LIMITS, Condition, DeviceSample, MonitorFault, Occupant
-from trainmark.spec import Message
+from trainmark.protocols import DeviceSample, MonitorFault, Occupant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable
 
     from trainmark.devices.vendors.nvidia.driver import Card
-    from trainmark.protocols.monitor import Severity
 
 _NAME_LENGTH = 60  # of a process; the rest of a longer name says nothing
 _NO_SIZE = 2**63 - 1  # above it are NVML's words for "not available", as unsigned numbers
 # Numbers of a card: the library's function, further arguments, unit of its answer.
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
-    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
-    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", ("NVML_CLOCK_SM",), 1),
+    "clock_mhz": ("nvmlDeviceGetClockInfo", ("NVML_CLOCK_SM",), 1),
     "power_w": ("nvmlDeviceGetPowerUsage", (), 1e-3),
-    "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e-3),
     "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
     "energy_j": ("nvmlDeviceGetTotalEnergyConsumption", (), 1e-3),
-    "power_limit_default_w": ("nvmlDeviceGetPowerManagementDefaultLimit", (), 1e-3),
-    "sm_clock_set_mhz": ("nvmlDeviceGetApplicationsClock", ("NVML_CLOCK_SM",), 1),
-    "sm_clock_set_default_mhz": ("nvmlDeviceGetDefaultApplicationsClock", ("NVML_CLOCK_SM",), 1),
 }
-CLOCKS = tuple(_NUMBERS)[:5]
 # 1 says idle, which lowers clocks too and costs nothing:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, 2026-11-22
 _IDLE = 0x1
@@ -82,11 +74,10 @@ def errors(nvml: Any) -> tuple[type[Exception], ...]:
     return (nvml.NVMLError, nvml.NVMLLibraryMismatchError, OSError, UnicodeDecodeError)
 
 
-def numbers(nvml: Any, handle: Any, names: Iterable[str]) -> dict[str, float | None]:
+def numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
     """Return numbers of a card by name; None for one that this library or card does not tell."""
     found = {}
-    for name in names:
-        question, words, unit = _NUMBERS[name]
+    for name, (question, words, unit) in _NUMBERS.items():
         args = (getattr(nvml, word) for word in words)
         value = answer(nvml, getattr(nvml, question), handle, *args)
         found[name] = None if value is None else value * unit
@@ -153,12 +144,6 @@ def place(card: Card) -> int | None:
     return index
 
 
-def clocks(uuid: str) -> dict[str, float | None]:
-    """Return clocks, power and temperature of a whole card by name; None for what is not told."""
-    nvml, handle = _opened(uuid)
-    return dict.fromkeys(CLOCKS) if handle is None else numbers(nvml, handle, CLOCKS)
-
-
 def reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
     """Return why a card's clocks are lowered now, ``other`` for a newer one; None: not told."""
     for name in ("EventReasons", "ThrottleReasons"):  # renamed with driver 535
@@ -199,72 +184,18 @@ class NvmlMonitor:
 
 
 def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
-    found = numbers(nvml, handle, _NUMBERS)
+    found = numbers(nvml, handle)
     total, _, used = memory(nvml, handle)
     rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     return DeviceSample(
         index=index,
         name=answer(nvml, nvml.nvmlDeviceGetName, handle),
-        temperature_c=found["temperature_c"],
-        power_w=found["power_w"],
         memory_used_bytes=used,
         memory_total_bytes=total,
         utilization_percent=None if rates is None else float(rates.gpu),
-        clock_mhz=found["sm_clock_mhz"],
         throttle_reasons=reasons(nvml, handle),
+        clock_mhz=found["clock_mhz"],
+        power_w=found["power_w"],
+        temperature_c=found["temperature_c"],
         energy_j=found["energy_j"],
     )
-
-
-def conditions(places: Sequence[int]) -> list[Condition]:
-    """Return what is wrong with cards, by their places among all; the same of several is one.
-
-    Of all cards, where none is given: it is not known which are the ranks'. What a card does not
-    tell is taken for right.
-    """
-    try:
-        nvml = library()
-    except MonitorFault:
-        return [_condition("device_state", "unknown", {}, key="no_library")]
-    cards = places or range(answer(nvml, nvml.nvmlDeviceGetCount) or 0)
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for place in cards:
-        for code, values in _of_card(nvml, place):
-            alike.setdefault((code, *values.items()), []).append(str(place))
-    if not alike:
-        every = ", ".join(map(str, cards))
-        return [Condition("device_state", "fine", Message("nvidia.fine", {"cards": every}))]
-    return [
-        _condition(code, "stops" if code == "device_state" else "spoils",
-                   {"cards": ", ".join(which)} | dict(values))
-        for (code, *values), which in alike.items()
-    ]  # fmt: skip
-
-
-def _condition(code: str, severity: Severity, values: Any, key: str = "") -> Condition:
-    key = key or code
-    remedy = Message(f"remedy.nvidia.{key}", values)
-    return Condition(code, severity, Message(f"nvidia.{key}", values), remedy)
-
-
-def _of_card(nvml: Any, place: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the code of each thing that is wrong, and its values."""
-    handle = answer(nvml, nvml.nvmlDeviceGetHandleByIndex, place)
-    if handle is None:
-        yield "device_state", {}
-        return
-    found = numbers(nvml, handle, _NUMBERS)
-    clock, usual = found["sm_clock_set_mhz"], found["sm_clock_set_default_mhz"]
-    limit, default = found["power_limit_w"], found["power_limit_default_w"]
-    words = set(reasons(nvml, handle) or ())
-    if (clock and usual and clock < usual) or "set_clocks" in words:
-        yield "clocks", {"set": clock}
-    if limit and default and limit < default:
-        yield "power_limit", {"limit": limit, "default": default}
-    if throttled := words - SET_LIMITS:
-        yield "throttling", {"reasons": ", ".join(sorted(throttled))}
-    if answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle) == 0:
-        yield "persistence", {}
-    mig = answer(nvml, nvml.nvmlDeviceGetMigMode, handle)  # current and pending
-    if mig and mig[0]:
-        yield "mig", {}
