@@ -7,6 +7,7 @@ devices or torch. Bugs of our own are ``assert``s, never members of this tree.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
@@ -78,6 +79,10 @@ class UsageError(TrainmarkError):
 
 class DataError(TrainmarkError):
     """Input data that is missing, malformed or outside its range."""
+
+
+# Makes the error of one kind of file: ``partial(DataError, rule=…, remedy=…)``.
+Fault = Callable[..., DataError]
 
 
 class EnvironmentFault(TrainmarkError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ from trainmark.data.model_folder import (
 )
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
+
+FAULT = partial(DataError, rule="a folder of a model", remedy="fetch it")
 
 
 class Keys(ConfigKeys):
@@ -54,7 +57,7 @@ SOUND: dict[str, Any] = {"model_type": "small", "hidden_size": 8, "of_the_writer
 def read(folder: Path, content: Any) -> Keys:
     file = folder / "config.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    return read_config(folder, Keys, rule="a folder of a model", remedy="fetch it")
+    return read_config(folder, Keys, FAULT)
 
 
 def test_a_sound_config_is_read_and_keeps_the_keys_that_it_gave(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_weights_of_another_model_are_refused(
 
 
 def stored(file: Path) -> list[StoredTensor]:
-    return stored_weights(file, rule="a checkpoint", remedy="fetch it")
+    return stored_weights(file, FAULT)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])
@@ -192,5 +195,5 @@ def test_an_index_names_its_files_once(tmp_path: Path) -> None:
     index = tmp_path / INDEX
     names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
     index.write_text(json.dumps({"weight_map": names}))
-    files = weight_files(tmp_path, (SINGLE, INDEX), rule="an index", remedy="fetch it")
+    files = weight_files(tmp_path, (SINGLE, INDEX), FAULT)
     assert [file.name for file in files] == ["part-1.safetensors", "part-2.safetensors"]

@@ -1,5 +1,6 @@
 """Which files of a folder are its splits; caches beside them; YAML and JSON documents."""
 
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
@@ -11,6 +12,7 @@ from trainmark.data.cache import Extremes, cached_scan, extremes, mapped_arrays
 from trainmark.data.splits import Form, find_layout
 from trainmark.errors import DataError, UsageError
 
+FAULT = partial(DataError, rule="a folder holds both", remedy="run prepare")
 FORMS = (
     Form("table", {"train": ("train.parquet",), "validation": ("validation.parquet",)},
          (".", "data")),
@@ -20,7 +22,7 @@ FORMS = (
 
 
 def find(folder):
-    layout = find_layout(folder, FORMS, rule="a folder holds both", remedy="run prepare")
+    layout = find_layout(folder, FORMS, FAULT)
     return layout.kind, {
         split: [file.relative_to(folder).as_posix() for file in files]
         for split, files in layout.files.items()

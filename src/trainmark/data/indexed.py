@@ -35,7 +35,7 @@ HEADER = struct.Struct("<9sqBqq")
 VERSION = 1
 INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 UINT16_BELOW = 65_500  # Megatron's bound, somewhat below 2**16
-AGAIN = "copy both files of the pair again, or prepare the data again"
+_fault = partial(DataError, remedy="copy both files of the pair again, or prepare the data again")
 
 PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
@@ -43,8 +43,11 @@ CONTENT = "tokens"  # what the findings of a scan are called
 
 readable = partial(
     splits.readable,
-    rule="an indexed data set is a readable .bin with its .idx",
-    remedy="check the name and the permissions, or prepare the data again",
+    fault=partial(
+        DataError,
+        rule="an indexed data set is a readable .bin with its .idx",
+        remedy="check the name and the permissions, or prepare the data again",
+    ),
 )
 
 
@@ -95,7 +98,11 @@ class IndexedReader:
         ends = np.cumsum([HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds])
         if len(raw) != ends[-1]:
             what = f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
-            raise _fault(f"{what}take {ends[-1]}", idx, "an index is as long as its header says")
+            raise _fault(
+                f"{what}take {ends[-1]}",
+                where=str(idx),
+                rule="an index is as long as its header says",
+            )
         sizes, pointers, document_index = (
             raw[start:end].view(kind)
             for start, end, kind in zip(ends, ends[1:], ("<i4", "<i8", "<i8"), strict=False)
@@ -103,7 +110,7 @@ class IndexedReader:
         tokens = _map(data, dtype)
         if sizes.sum(dtype=np.int64) != len(tokens) or document_index[-1] != sequences:
             what = f"{len(tokens)} tokens, where the index beside it cuts {sizes.sum()}"
-            raise _fault(what, data, "the two files of a pair go together")
+            raise _fault(what, where=str(data), rule="the two files of a pair go together")
         return cls(prefix, sizes, pointers, document_index, tokens)
 
     @property
@@ -162,15 +169,12 @@ def write_index(idx: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> No
             stream.write(np.ascontiguousarray(array, kind).data)
 
 
-def _fault(what: str, where: Path, rule: str) -> DataError:
-    return DataError(what, where=str(where), rule=rule, remedy=AGAIN)
-
-
 def _map(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     with readable(file):
         length = file.stat().st_size
         if length % dtype.itemsize:
-            raise _fault(f"{length} bytes", file, f"an element takes {dtype.itemsize}")
+            rule = f"an element takes {dtype.itemsize}"
+            raise _fault(f"{length} bytes", where=str(file), rule=rule)
         # Nothing can be mapped of an empty file; no sequence is a sound, if useless, pair.
         return np.memmap(file, dtype, mode="r") if length else np.empty(0, dtype)
 
@@ -181,13 +185,15 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
         start = stream.read(HEADER.size)
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
         what = f"no index: it begins with {start[: len(MAGIC)].hex() or 'nothing'}"
-        raise _fault(what, idx, f"a memory-mapped index begins with {MAGIC.hex()}")
+        rule = f"a memory-mapped index begins with {MAGIC.hex()}"
+        raise _fault(what, where=str(idx), rule=rule)
     _, version, code, sequences, bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}
     if version != VERSION or code not in names or sequences < 0 or bounds < 1:
         known = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
         what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"
-        raise _fault(what, idx, f"version 1 is read, with whole numbers: {known}")
+        rule = f"version 1 is read, with whole numbers: {known}"
+        raise _fault(what, where=str(idx), rule=rule)
     return np.dtype(names[code]).newbyteorder("<"), sequences, bounds
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from trainmark.errors import Fault
+
 CONFIG = "config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 Size = Annotated[int, Field(gt=0, description="a size is a whole number above 0")]
@@ -46,43 +48,41 @@ class ConfigKeys(BaseModel):
 Keys = TypeVar("Keys", bound=ConfigKeys)
 
 
-def read_config(folder: Path, keys: type[Keys], *, rule: str, remedy: str) -> Keys:
+def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
     """Read and check ``config.json`` of a model folder.
 
     Raises:
         DataError: missing, no JSON, or the first key that is missing or outside its range.
     """
     file = folder / CONFIG
-    raw = read_json(file, rule=rule, remedy=remedy)
+    raw = read_json(file, fault)
     try:
         return keys.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     broken = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
     if not first["loc"]:  # a rule about several keys names them itself
-        raise DataError(broken or first["msg"], where=str(file), rule=rule, remedy=remedy)
+        raise fault(broken or first["msg"], where=str(file))
     name = str(first["loc"][0])
     found = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
-    raise DataError(
+    raise fault(
         f"{name} is {repr(raw[name]) if name in raw else 'missing':.{_SHOWN_CHARACTERS}}",
         where=f"{file}, {name}",
         rule=broken or found.description or first["msg"],
-        remedy=remedy,
     )
 
 
-def read_json(file: Path, *, rule: str, remedy: str) -> Any:
+def read_json(file: Path, fault: Fault) -> Any:
     """Return what a JSON file of a model folder holds.
 
     Raises:
         DataError: it cannot be read, or is not JSON.
     """
     try:
-        with readable(file, rule=rule, remedy=remedy):
+        with readable(file, fault):
             return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        what = f"not readable as JSON: {error}"
-        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+        raise fault(f"not readable as JSON: {error}", where=str(file)) from None
 
 
 def refuse_long(folder: Path, *, positions: int, seq_length: int) -> None:
@@ -172,7 +172,7 @@ class ModelWeights:
         return DataError(what, where=where, rule=rule, remedy=self.remedy)
 
 
-def weight_files(folder: Path, names: tuple[str, ...], *, rule: str, remedy: str) -> list[Path]:
+def weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Path]:
     """Return the first of ``names`` in a model folder, or the files that it lists as an index.
 
     Raises:
@@ -180,22 +180,18 @@ def weight_files(folder: Path, names: tuple[str, ...], *, rule: str, remedy: str
     """
     file = next((folder / name for name in names if (folder / name).is_file()), None)
     if file is None:
-        raise DataError(
-            f"no {' and no '.join(names)}",
-            where=str(folder),
-            rule="init=pretrained starts from the model's weights",
-            remedy=f"{remedy}, or add init=random, which is labelled performance-only",
-        )
+        rule = "only init=random, which is labelled performance-only, starts without weights"
+        raise fault(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
     if file.name != INDEX:
         return [file]
-    found = read_json(file, rule=rule, remedy=remedy)
+    found = read_json(file, fault)
     listed = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(listed, dict) or not listed:
-        raise DataError("no weight_map", where=str(file), rule=rule, remedy=remedy)
+        raise fault("no weight_map", where=str(file))
     return [folder / name for name in sorted(set(map(str, listed.values())))]
 
 
-def stored_tensors(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
+def stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
     """Return the tensors of a safetensors file in its order.
 
     Raises:
@@ -203,7 +199,7 @@ def stored_tensors(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
     """
     from safetensors import SafetensorError, safe_open
 
-    refuse_unreadable(file, rule=rule, remedy=remedy)
+    refuse_unreadable(file, fault)
     try:
         with safe_open(file, framework="np") as opened:
             slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
@@ -211,5 +207,4 @@ def stored_tensors(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
                 StoredTensor(file, key, tuple(part.get_shape())) for key, part in slices.items()
             ]
     except SafetensorError as error:
-        what = f"not readable as safetensors: {error}"
-        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+        raise fault(f"not readable as safetensors: {error}", where=str(file)) from None

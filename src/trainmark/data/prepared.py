@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.data.splits import Form, Layout
+    from trainmark.errors import Fault
 
     Say = Callable[[str], None]
 
@@ -238,7 +239,7 @@ def lay_out(
                 say(f"{split}: {shown}" + f"; NOT the published {published[split]:,}" * other)
 
 
-def only(what: str, found: Sequence[Path], *, where: Path, remedy: str) -> Path:
+def only(what: str, found: Sequence[Path], *, where: Path, fault: Fault) -> Path:
     """Return the one place where ``what`` was found.
 
     Raises:
@@ -246,16 +247,15 @@ def only(what: str, found: Sequence[Path], *, where: Path, remedy: str) -> Path:
     """
     if len(found) == 1:
         return found[0]
-    listed = f"found {len(found)} times: {', '.join(map(str, found))}" if found else "not found"
-    raise DataError(
-        f"{what} {listed}", where=str(where), rule="a raw download holds each once",
-        remedy="remove or move away all but one" if found else remedy,
-    )  # fmt: skip
+    if not found:
+        raise fault(f"{what} not found", where=str(where))
+    listed = f"found {len(found)} times: {', '.join(map(str, found))}"
+    remedy = "remove or move away all but one"
+    raise fault(f"{what} {listed}", where=str(where), rule="each is there once", remedy=remedy)
 
 
 def find_downloads(
-    raw: Path, forms: Sequence[Form], *, model_type: str, rule: str, where_model: str,
-    where_data: str,
+    raw: Path, forms: Sequence[Form], fault: Fault, *, model_type: str, where_model: str,
 ) -> tuple[Path, Layout, list[Path]]:  # fmt: skip
     """Return the model folder and the splits anywhere below ``raw``, and all folders there.
 
@@ -263,16 +263,16 @@ def find_downloads(
         DataError: one of them is missing or found twice.
     """
     if not raw.is_dir():
-        raise DataError("no such folder", where=str(raw), remedy=f"{where_data}; {where_model}")
+        raise fault("no such folder", where=str(raw))
     folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
     models = [folder for folder in folders if _model_type(folder / CONFIG) == model_type]
-    model = only("model folder", models, where=raw, remedy=where_model)
+    model = only("model folder", models, where=raw, fault=partial(fault, remedy=where_model))
     found: dict[Path, Layout] = {}
     for form in forms:
         for folder in () if found else folders:
-            if layout := layout_in(folder, form, rule=rule, remedy=where_data):
+            if layout := layout_in(folder, form, fault):
                 found[folder] = layout
-    return model, found[only("data", list(found), where=raw, remedy=where_data)], folders
+    return model, found[only("data", list(found), where=raw, fault=fault)], folders
 
 
 def _model_type(config: Path) -> Any:

@@ -2,8 +2,8 @@
 
 Owns which of the forms that a case knows a folder has, numbered parts, the errors where a file is
 missing, empty or cannot be read, and the one contract that every case's data has: rows by number.
-Rows of token ids of unequal length are stored as ``Ragged``. Must not know what files hold: forms,
-rule and way out are the case's own.
+Rows of token ids of unequal length are stored as ``Ragged``. Must not know what files hold: forms
+and faults are the case's own.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.errors import Fault
     from trainmark.protocols import Counts
 
 PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub names end in a hash
 
 
 @contextmanager
-def readable(file: Path, *, rule: str, remedy: str) -> Iterator[None]:
+def readable(file: Path, fault: Fault) -> Iterator[None]:
     """Turn what the system refuses into a ``DataError`` naming ``file``."""
     try:
         yield
     except OSError as error:
         what = f"cannot be read: {error.strerror or error}"
-        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+        raise fault(what, where=str(file)) from None
 
 
-def refuse_unreadable(file: Path, *, rule: str, remedy: str) -> None:
+def refuse_unreadable(file: Path, fault: Fault) -> None:
     """Refuse a file that is missing, empty or not to be read."""
-    with readable(file, rule=rule, remedy=remedy), file.open("rb") as stream:
+    with readable(file, fault), file.open("rb") as stream:
         if stream.read(1):
             return
-    raise DataError("the file is empty (0 bytes)", where=str(file), rule=rule, remedy=remedy)
+    raise fault("the file is empty (0 bytes)", where=str(file))
 
 
 def library(name: str, *, where: Path | str) -> Any:
@@ -105,27 +106,26 @@ class Layout:
     files: dict[str, list[Path]]
 
 
-def find_layout(folder: Path, forms: Sequence[Form], *, rule: str, remedy: str) -> Layout:
+def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
     """Find the splits of ``folder`` in the first of ``forms`` that it has.
 
     Args:
-        rule: what a data folder holds, as an error says it.
-        remedy: the way out, as an error says it.
+        fault: says what a data folder holds, and the way out.
 
     Raises:
         DataError: no such folder, no form, only one split, or a file that is empty or cannot
             be read.
     """
     if not folder.is_dir():
-        raise DataError("no such folder", where=str(folder), remedy=f"check --data, or {remedy}")
+        raise fault("no such folder", where=str(folder))
     for form in forms:
         for place in (folder / name for name in form.folders):
-            if layout := layout_in(place, form, rule=rule, remedy=remedy):
+            if layout := layout_in(place, form, fault):
                 return layout
-    raise DataError("no data files", where=str(folder), rule=rule, remedy=remedy)
+    raise fault("no data files", where=str(folder))
 
 
-def layout_in(place: Path, form: Form, *, rule: str, remedy: str) -> Layout | None:
+def layout_in(place: Path, form: Form, fault: Fault) -> Layout | None:
     """Return the splits that lie right in ``place``, none where it has no file of the form.
 
     Raises:
@@ -138,14 +138,13 @@ def layout_in(place: Path, form: Form, *, rule: str, remedy: str) -> Layout | No
     found = [file for split in files.values() for file in split]
     for split, names in form.names.items():
         if found and not files[split]:
-            raise DataError(
+            what, where = (
                 f"no {split} split beside {found[0].name}",
-                where=f"{place}, {' or '.join(names)}",
-                rule=rule,
-                remedy=f"add the file, or {remedy}",
+                f"{place}, {' or '.join(names)}",
             )
+            raise fault(what, where=where)
     for file in found:
-        refuse_unreadable(file, rule=rule, remedy=remedy)
+        refuse_unreadable(file, fault)
     return Layout(form.kind, files) if found else None
 
 

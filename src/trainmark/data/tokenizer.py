@@ -7,6 +7,7 @@ special tokens they must have, and the end-of-document token of a corpus. Must n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark.data.model_folder import read_json
@@ -18,16 +19,21 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
+    from trainmark.errors import Fault
+
 FAST, WORDPIECE, BPE = "tokenizer.json", "vocab.txt", ("vocab.json", "merges.txt")
 BERT_FILES = (FAST, WORDPIECE)  # the first that exists is used
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first that names a token
 END_OF_DOCUMENT = "<|endoftext|>"
-RULE = "text is tokenised with the model's own tokenizer, its files as the library wrote them"
-REMEDY = "name with tokenizer= the folder of the tokenizer, as the model hub has it"
+CORPUS_FAULT = partial(
+    DataError,
+    rule="text is tokenised with the model's own tokenizer, its files as the library wrote them",
+    remedy="name with tokenizer= the folder of the tokenizer, as the model hub has it",
+)
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def tokenizer_file(folder: Path, names: tuple[str, ...] = BERT_FILES, *, remedy: str) -> Path:
+def tokenizer_file(folder: Path, fault: Fault, names: tuple[str, ...] = BERT_FILES) -> Path:
     """Return the first of ``names`` in a folder.
 
     Raises:
@@ -35,12 +41,12 @@ def tokenizer_file(folder: Path, names: tuple[str, ...] = BERT_FILES, *, remedy:
     """
     file = next((folder / name for name in names if (folder / name).is_file()), None)
     if file is None:
-        raise DataError(f"no {' and no '.join(names)}", where=str(folder), rule=RULE, remedy=remedy)
-    refuse_unreadable(file, rule=RULE, remedy=remedy)
+        raise fault(f"no {' and no '.join(names)}", where=str(folder))
+    refuse_unreadable(file, fault)
     return file
 
 
-def open_tokenizer(file: Path, *, remedy: str, plain: bool = True) -> Tokenizer:
+def open_tokenizer(file: Path, fault: Fault, *, plain: bool = True) -> Tokenizer:
     """Open a tokenizer of any form; nothing is padded or truncated.
 
     The two files of GPT-2 say nothing of a space before a text; none is put there.
@@ -48,7 +54,6 @@ def open_tokenizer(file: Path, *, remedy: str, plain: bool = True) -> Tokenizer:
     Args:
         plain: a text that spells a special token is encoded as the characters that it is, so
             that no text can forge one.
-        remedy: what to do about a file that cannot be used.
 
     Raises:
         DataError: it cannot be read, or is BERT's and lacks a special token.
@@ -66,15 +71,14 @@ def open_tokenizer(file: Path, *, remedy: str, plain: bool = True) -> Tokenizer:
         else:
             library = Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
-        what = f"not readable as a tokenizer: {error}"
-        raise DataError(what, where=str(file), rule=RULE, remedy=remedy) from None
+        raise fault(f"not readable as a tokenizer: {error}", where=str(file)) from None
     library.no_padding()
     library.no_truncation()
     library.encode_special_tokens = plain  # the name misleads: spell them out, do not match them
     return library
 
 
-def open_wordpiece(file: Path, *, remedy: str, plain: bool = False) -> Tokenizer:
+def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenizer:
     """Open ``tokenizer.json`` of a BERT, or build its uncased tokenizer from ``vocab.txt``.
 
     Special tokens are put around a text unless the caller asks for none.
@@ -84,13 +88,11 @@ def open_wordpiece(file: Path, *, remedy: str, plain: bool = False) -> Tokenizer
     """
     from tokenizers import normalizers, pre_tokenizers, processors
 
-    library = open_tokenizer(file, remedy=remedy, plain=plain)
+    library = open_tokenizer(file, fault, plain=plain)
     ids = library.get_vocab()
     if missing := [name for name in _BERT_TOKENS if name not in ids]:
-        raise DataError(
-            f"no token {', '.join(missing)}", where=str(file),
-            rule="a BERT vocabulary holds the five special tokens", remedy=remedy,
-        )  # fmt: skip
+        rule = "a BERT vocabulary holds the five special tokens"
+        raise fault(f"no token {', '.join(missing)}", where=str(file), rule=rule)
     if file.name == WORDPIECE:
         library.add_special_tokens(list(_BERT_TOKENS))
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -101,11 +103,11 @@ def open_wordpiece(file: Path, *, remedy: str, plain: bool = False) -> Tokenizer
     return library
 
 
-def named_token(folder: Path, key: str, *, remedy: str) -> str | None:
+def named_token(folder: Path, key: str, fault: Fault) -> str | None:
     """Return the special token that a folder's settings name under ``key``, ``eos_token``."""
     for file in (folder / name for name in SETTINGS):
         if file.is_file():
-            told = read_json(file, rule=RULE, remedy=remedy).get(key)
+            told = read_json(file, fault).get(key)
             if isinstance(told, dict):  # an added token as an object
                 told = told.get("content")
             if told is not None:
@@ -166,7 +168,7 @@ def corpus_files(folder: Path) -> dict[str, Path]:
     if FAST in found or set(BPE) <= set(found):
         return found
     rule = f"a tokenizer is {FAST}, or {' and '.join(BPE)}"
-    raise DataError("no tokenizer", where=str(folder), rule=rule, remedy=REMEDY)
+    raise CORPUS_FAULT("no tokenizer", where=str(folder), rule=rule)
 
 
 def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer:
@@ -180,11 +182,11 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     """
     files = corpus_files(folder)
     file = files[FAST if FAST in files else BPE[0]]
-    library = open_tokenizer(file, remedy=REMEDY)
+    library = open_tokenizer(file, CORPUS_FAULT)
     vocab_size = max(library.get_vocab().values()) + 1
     if not ends:
         return CorpusTokenizer(library, vocab_size)
-    end = named_token(folder, "eos_token", remedy=REMEDY) or END_OF_DOCUMENT
+    end = named_token(folder, "eos_token", CORPUS_FAULT) or END_OF_DOCUMENT
     end_id = library.token_to_id(end)
     if end_id is None:
         raise DataError(

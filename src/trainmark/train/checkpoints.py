@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from trainmark.errors import Fault
     from trainmark.protocols import JobContext
     from trainmark.train.next_token import NextTokenJob
 
 
-def read_state(file: Path, *, rule: str, remedy: str) -> dict[str, Tensor]:
+def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file or of one that torch saved, by their keys.
 
     They are mapped: numbers are read when they are used.
 
     Args:
-        rule: what a valid checkpoint is, for errors.
-        remedy: the way out, for errors.
+        fault: says what a valid checkpoint is, and the way out.
 
     Raises:
         DataError: the file is missing or damaged, or holds more than tensors by name.
@@ -52,7 +52,7 @@ def read_state(file: Path, *, rule: str, remedy: str) -> dict[str, Tensor]:
     import torch
     from safetensors.torch import load_file
 
-    refuse_unreadable(file, rule=rule, remedy=remedy)
+    refuse_unreadable(file, fault)
     try:
         whole = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
     except Exception as error:  # noqa: BLE001  the libraries raise whatever damage leads to
@@ -60,13 +60,11 @@ def read_state(file: Path, *, rule: str, remedy: str) -> dict[str, Tensor]:
         what = f"damaged: {reason}"
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
             what = "not readable as weights alone, without executing code in it"
-        raise DataError(what, where=str(file), rule=rule, remedy=remedy) from None
+        raise fault(what, where=str(file)) from None
     state = whole.get("module", whole) if isinstance(whole, dict) else None
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
-        raise DataError(
-            "no tensors by name", where=f"{file}, module",
-            rule="every entry of a checkpoint is a tensor", remedy=remedy,
-        )  # fmt: skip
+        rule = "every entry of a checkpoint is a tensor"
+        raise fault("no tensors by name", where=f"{file}, module", rule=rule)
     return state
 
 
@@ -91,7 +89,7 @@ def described(file: Path, state: Mapping[str, Tensor]) -> list[StoredTensor]:
     return [StoredTensor(file, key, tuple(item.shape)) for key, item in state.items()]
 
 
-def stored_weights(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
+def stored_weights(file: Path, fault: Fault) -> list[StoredTensor]:
     """Return the tensors of a checkpoint without reading their numbers.
 
     Torch is imported for a file that torch saved only, so that the launcher can ask.
@@ -100,8 +98,8 @@ def stored_weights(file: Path, *, rule: str, remedy: str) -> list[StoredTensor]:
         DataError: as ``read_state``.
     """
     if file.suffix == ".safetensors":
-        return stored_tensors(file, rule=rule, remedy=remedy)
-    return described(file, read_state(file, rule=rule, remedy=remedy))
+        return stored_tensors(file, fault)
+    return described(file, read_state(file, fault))
 
 
 class Checkpoints:

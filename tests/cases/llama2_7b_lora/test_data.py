@@ -65,7 +65,7 @@ def write(folder, kind, names=("train", "val")):
 )
 def test_every_form_gives_the_same_rows(tmp_path, kind, place, names):
     write(tmp_path / place, kind, names)
-    layout = find_layout(tmp_path, FORMS, rule="a", remedy="b")
+    layout = find_layout(tmp_path, FORMS, DataError)
     train, validation = (read_dialogues(files) for files in layout.files.values())
     assert train.dialogues == [row["dialogue"] for row in ROWS]
     assert train.summaries == [row["summary"] for row in ROWS]

@@ -18,7 +18,7 @@ from trainmark.train.shards import Sharding, evaluation_batches, training_batche
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
-from .data.model_files import MODEL_REMEDY, MODEL_RULE, NUM_LABELS, match_weights, weights_file
+from .data.model_files import MODEL_FAULT, NUM_LABELS, match_weights, weights_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ def build_model(
     torch.manual_seed(seed)
     model: nn.Module = DistilBertForSequenceClassification(hf_config)
     if weights is not None:
-        state = read_state(weights, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+        state = read_state(weights, MODEL_FAULT)
         parameters = dict(model.named_parameters())
         with torch.no_grad():
             for name, tensor in match_weights(described(weights, state), config, weights).items():

@@ -15,6 +15,7 @@ import numpy as np
 from trainmark.data import prepared
 from trainmark.data.model_folder import CONFIG
 from trainmark.data.tokenizer import BERT_FILES, SETTINGS
+from trainmark.errors import DataError
 
 from .data import FORMS, NPZ, RULE
 from .data.model_files import WEIGHTS, check_weights, open_tokenizer, read_config, tokenize
@@ -51,8 +52,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         EnvironmentFault: the system refused something.
     """
     model, layout, _ = prepared.find_downloads(
-        raw, FORMS, model_type="distilbert", rule=RULE, where_model=WHERE_MODEL,
-        where_data=WHERE_DATA,
+        raw, FORMS, partial(DataError, rule=RULE, remedy=WHERE_DATA), model_type="distilbert",
+        where_model=WHERE_MODEL,
     )  # fmt: skip
     config = read_config(model)
     if layout.kind != NPZ.kind:

@@ -17,7 +17,7 @@ from trainmark.train.checkpoints import described, read_state
 from trainmark.train.kernels import LIBRARY, Kernels
 from trainmark.train.kernels.attention import Prefix
 
-from .data import CHECKPOINT_REMEDY, CHECKPOINT_RULE, POSITIONS, find_checkpoint, match_weights
+from .data import CHECKPOINT_FAULT, POSITIONS, find_checkpoint, match_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,10 +218,7 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
         DataError: none is found, it is not readable, or of another shape.
     """
     file = find_checkpoint(folder)
-    state, parameters = (
-        read_state(file, rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY),
-        dict(model.named_parameters()),
-    )
+    state, parameters = read_state(file, CHECKPOINT_FAULT), dict(model.named_parameters())
     shapes = {name: tuple(item.shape) for name, item in parameters.items()}
     matched = match_weights(described(file, state), shapes, file)
     for name, tensor in matched.items():

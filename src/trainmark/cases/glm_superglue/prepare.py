@@ -7,15 +7,17 @@ writes the files and resumes interrupted calls.
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import BERT_FILES
+from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
 from .data.hdf5 import write_rows
-from .data.passages import REMEDY, open_vocabulary, vocabulary_file
+from .data.passages import open_vocabulary, vocabulary_file
 from .data.record_jsonl import read_passages
 
 if TYPE_CHECKING:
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
     from trainmark.data.prepared import Say
 
 FORMAT = 2
-RULE = (
-    "a download has train.jsonl and val.jsonl of ReCoRD, or train_sparse.hdf5 and "
-    "eval_sparse.hdf5, in itself or where the archives keep them"
+FAULT = partial(
+    DataError,
+    rule="a download has train.jsonl and val.jsonl of ReCoRD with a vocabulary, or "
+    "train_sparse.hdf5 and eval_sparse.hdf5, in itself or where the archives keep them",
+    remedy="fetch ReCoRD and the vocabulary as the case's README says",
 )
-FETCH = "fetch ReCoRD as the case's README says"
 PUBLISHED_TOKENS = 30_522  # of bert-large-uncased
 # Questions of the published ReCoRD, https://huggingface.co/datasets/aps/super_glue
 PUBLISHED_QUESTIONS = {"train": 100_730, "validation": 10_000}
@@ -47,14 +50,13 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: something is missing or damaged, or ``data`` is not this call's to write.
         EnvironmentFault: no room, or no permission.
     """
-    layout = find_layout(raw, (JSONL, HDF5), rule=RULE, remedy=FETCH)
+    layout = find_layout(raw, (JSONL, HDF5), FAULT)
     form = JSONL if layout.kind == JSONL.kind else HDF5
     copies, notes = {}, []
     folders = [raw, *sorted(item for item in raw.iterdir() if item.is_dir())]
     if form is JSONL:
         named = [place for place in folders if any((place / name).is_file() for name in BERT_FILES)]
-        remedy = REMEDY.replace("into model/", "there")
-        vocabulary = vocabulary_file(prepared.only("vocabulary", named, where=raw, remedy=remedy))
+        vocabulary = vocabulary_file(prepared.only("vocabulary", named, where=raw, fault=FAULT))
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
         tokens = open_vocabulary(vocabulary).library.get_vocab_size()
         other = f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}" * (tokens != PUBLISHED_TOKENS)

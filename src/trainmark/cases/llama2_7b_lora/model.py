@@ -21,13 +21,12 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
 from trainmark.data.splits import readable
-from trainmark.errors import DataError
 from trainmark.train.kernels import choose
 
 from .case import targets
 from .data.dialogues import IGNORED
 from .estimates import SCORES_AT_ONCE
-from .model_files import REMEDY, RULE, check_weights
+from .model_files import FAULT, check_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -210,17 +209,16 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     place = f"{stored.file}, {stored.key}"
     try:
         with (
-            readable(stored.file, rule=RULE, remedy=REMEDY),
+            readable(stored.file, FAULT),
             safe_open(stored.file, framework="pt") as held,
         ):
             out.copy_(held.get_tensor(stored.key))
     except SafetensorError as error:
-        what = f"not readable as safetensors: {error}"
-        raise DataError(what, where=place, rule=RULE, remedy=REMEDY) from None
+        raise FAULT(f"not readable as safetensors: {error}", where=place) from None
     if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
         kind = str(out.dtype).removeprefix("torch.")
         rule = f"every weight is a finite number in {kind}"
-        raise DataError("a number is not finite", where=place, rule=rule, remedy=REMEDY)
+        raise FAULT("a number is not finite", where=place, rule=rule)
 
 
 def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:

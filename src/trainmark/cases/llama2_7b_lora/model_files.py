@@ -7,6 +7,7 @@ tokens there must be. No torch: the launcher checks with it before anything star
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-RULE = "model/ is a Hugging Face folder of a Llama: config.json, safetensors, tokenizer"
-REMEDY = "copy the files of a Llama-2 model folder in the Hugging Face form into model/"
-TOKENIZER_REMEDY = "copy the tokenizer's files from the model's page on the hub into model/"
+FAULT = partial(
+    DataError,
+    rule="model/ is a Hugging Face folder of a Llama: config.json, safetensors, tokenizer",
+    remedy="copy the files of a Llama-2 model folder in the Hugging Face form into model/",
+)
 ABOVE_0 = "a number above 0"
 Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
 
@@ -167,7 +170,7 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: the file is missing, not JSON or of another model, or a value is invalid.
     """
-    return model_folder.read_config(folder, ModelConfig, rule=RULE, remedy=REMEDY)
+    return model_folder.read_config(folder, ModelConfig, FAULT)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -176,7 +179,7 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         DataError: no weights file exists, or the index names another kind of file.
     """
-    return model_folder.weight_files(folder, (SINGLE, INDEX), rule=RULE, remedy=REMEDY)
+    return model_folder.weight_files(folder, (SINGLE, INDEX), FAULT)
 
 
 def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
@@ -186,11 +189,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
         DataError: a file that is missing or cut short, or a weight that is missing, unknown,
             of another type, or of another shape than the config's.
     """
-    stored = [
-        tensor
-        for file in weight_files(folder)
-        for tensor in stored_tensors(file, rule=RULE, remedy=REMEDY)
-    ]
+    stored = [tensor for file in weight_files(folder) for tensor in stored_tensors(file, FAULT)]
     weights = ModelWeights(
         model="the Llama of model/config.json",
         shapes=expected_shapes(config),
@@ -245,8 +244,8 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         DataError: it is missing or damaged, has ids beyond the embedding, has fewer tokens than
             the embedding has rows, or has no end token.
     """
-    file = tokenizer_file(folder, (FAST,), remedy=TOKENIZER_REMEDY)
-    library = tokenizer.open_tokenizer(file, remedy=TOKENIZER_REMEDY)
+    file = tokenizer_file(folder, FAULT, (FAST,))
+    library = tokenizer.open_tokenizer(file, FAULT)
     vocab = library.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
     if size > vocab_size:
@@ -261,8 +260,8 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         remedy="put the model's own tokenizer into model/; where its table is padded, add unused "
         "tokens up to that size",
     )  # fmt: skip
-    begin_id = vocab.get(named_token(folder, "bos_token", remedy=TOKENIZER_REMEDY) or "<s>")
-    end_id = vocab.get(named_token(folder, "eos_token", remedy=TOKENIZER_REMEDY) or "</s>")
+    begin_id = vocab.get(named_token(folder, "bos_token", FAULT) or "<s>")
+    end_id = vocab.get(named_token(folder, "eos_token", FAULT) or "</s>")
     if end_id is None:
         raise DataError(
             "no end token", where=str(file),
@@ -271,9 +270,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         )  # fmt: skip
     begins = None
     if (settings := folder / SETTINGS[0]).is_file():
-        begins = read_json(settings, rule=tokenizer.RULE, remedy=TOKENIZER_REMEDY).get(
-            "add_bos_token"
-        )
+        begins = read_json(settings, FAULT).get("add_bos_token")
     if begins is None:  # then the file's own template decides
         begins = library.encode("").ids[:1] == [begin_id]
 

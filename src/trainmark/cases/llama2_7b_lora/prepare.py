@@ -7,6 +7,7 @@ resumes interrupted calls; the readers of the files check their content.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
@@ -14,7 +15,7 @@ from trainmark.data.model_folder import CONFIG, INDEX, SINGLE
 from trainmark.data.tokenizer import FAST, SETTINGS
 
 from .data import MMLU, MODEL
-from .data.dialogues import FORMS, LAYOUT_RULE, read_dialogues
+from .data.dialogues import FORMS, LAYOUT_FAULT, read_dialogues
 from .mmlu.questions import read_mmlu
 from .model_files import check_weights, open_tokenizer, read_config, weight_files
 
@@ -49,8 +50,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         EnvironmentFault: the operating system refused an operation.
     """
     model, layout, folders = prepared.find_downloads(
-        raw, FORMS, model_type="llama", rule=LAYOUT_RULE, where_model=WHERE_MODEL,
-        where_data=WHERE_DIALOGUES,
+        raw, FORMS, partial(LAYOUT_FAULT, remedy=WHERE_DIALOGUES), model_type="llama",
+        where_model=WHERE_MODEL,
     )  # fmt: skip
     config = read_config(model)
     open_tokenizer(model, vocab_size=config.vocab_size)
@@ -63,7 +64,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
     trees = [folder for folder in folders if any(folder.glob("test/*_test.csv"))]
     if trees:
-        mmlu = prepared.only("MMLU", trees, where=raw, remedy=WHERE_MMLU)
+        mmlu = prepared.only("MMLU", trees, where=raw, fault=LAYOUT_FAULT)
         read_mmlu(mmlu)
         for file in sorted(mmlu.glob("*/*.csv")):
             copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file

@@ -7,12 +7,14 @@ rank can load all data that passed the check. No torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING
 
 from trainmark.data.model_folder import CONFIG, refuse_long
 from trainmark.data.splits import Form, find_layout
 from trainmark.data.tokenizer import tokenizer_file
+from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
     Prediction,
@@ -23,7 +25,7 @@ from trainmark.train.step_memory import (
 
 from .generated import BEST_ACCURACY, generate
 from .model_files import (
-    MODEL_REMEDY,
+    MODEL_FAULT,
     check_weights,
     open_tokenizer,
     read_config,
@@ -104,7 +106,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
     Raises:
         DataError: the first fault found, with file, row or key, rule and way out.
     """
-    layout = find_layout(folder, FORMS, rule=RULE, remedy=PREPARE)
+    layout = find_layout(folder, FORMS, partial(DataError, rule=RULE, remedy=PREPARE))
     model = folder / "model"
     config = read_config(model)
     positions = config.max_position_embeddings
@@ -112,7 +114,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
     used = [model / CONFIG]
     if layout.kind != NPZ.kind:
         tokenizer = open_tokenizer(model, config)
-        used.append(tokenizer_file(model, remedy=MODEL_REMEDY))
+        used.append(tokenizer_file(model, MODEL_FAULT))
     rows: dict[str, TokenRows] = {}
     digests = ""
     for split in SPLITS:

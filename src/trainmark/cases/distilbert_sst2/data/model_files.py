@@ -6,6 +6,7 @@ checks with it before anything starts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 
     from .rows import Texts
 
-MODEL_RULE = "model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer"
 MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
+MODEL_FAULT = partial(
+    DataError, remedy=MODEL_REMEDY,
+    rule="model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer",
+)  # fmt: skip
 NUM_LABELS = 2
 
 
@@ -96,7 +100,7 @@ def read_config(folder: Path) -> ModelConfig:
     Raises:
         DataError: missing, no JSON, another model, or a value outside its range.
     """
-    return model_folder.read_config(folder, ModelConfig, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+    return model_folder.read_config(folder, ModelConfig, MODEL_FAULT)
 
 
 def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
@@ -105,17 +109,16 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     Raises:
         DataError: neither is there, it cannot be read, or it does not fit the model.
     """
-    file = tokenizer_file(folder, remedy=MODEL_REMEDY)
-    tokenizer = open_wordpiece(file, remedy=MODEL_REMEDY)
+    file = tokenizer_file(folder, MODEL_FAULT)
+    tokenizer = open_wordpiece(file, MODEL_FAULT)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     pad = tokenizer.token_to_id("[PAD]")
     if size > config.vocab_size or pad != config.pad_token_id:
-        raise DataError(
+        raise MODEL_FAULT(
             f"{size} tokens, [PAD] is {pad}",
             where=str(file),
             rule=f"model/config.json has vocab_size {config.vocab_size} "
             f"and pad_token_id {config.pad_token_id}",
-            remedy=MODEL_REMEDY,
         )
     refuse_short(
         file, entries=size, vocab_size=config.vocab_size, of="model/config.json",
@@ -198,12 +201,12 @@ def weights_file(folder: Path) -> Path:
     Raises:
         DataError: no weights file exists.
     """
-    (file,) = model_folder.weight_files(folder, WEIGHTS, rule=MODEL_RULE, remedy=MODEL_REMEDY)
+    (file,) = model_folder.weight_files(folder, WEIGHTS, MODEL_FAULT)
     return file
 
 
 def check_weights(folder: Path, config: ModelConfig) -> Path:
     """Check names and shapes of the weights without reading their numbers; return the file."""
     file = weights_file(folder)
-    match_weights(stored_weights(file, rule=MODEL_RULE, remedy=MODEL_REMEDY), config, file)
+    match_weights(stored_weights(file, MODEL_FAULT), config, file)
     return file

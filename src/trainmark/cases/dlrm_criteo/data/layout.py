@@ -135,8 +135,9 @@ def largest_cardinality(dtype: str) -> int:
 
 readable = partial(
     splits.readable,
-    rule="every file that feature_spec.yaml names is a readable one",
-    remedy=AGAIN,
+    fault=partial(
+        DataError, rule="every file that feature_spec.yaml names is a readable one", remedy=AGAIN
+    ),
 )
 
 

@@ -8,6 +8,7 @@ load, so what passed it cannot surprise a rank. No torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -77,11 +78,12 @@ HDF5 = Form(
     },
     (".", "ReCoRD", f"ReCoRD/{SPARSE}", SPARSE),  # where the downloads keep them
 )
-RULE = (
-    "a data folder holds train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or "
-    "train_sparse.hdf5 and eval_sparse.hdf5"
+FAULT = partial(
+    DataError,
+    rule="a data folder holds train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or "
+    "train_sparse.hdf5 and eval_sparse.hdf5",
+    remedy="run `trainmark prepare glm_superglue --from RAW --data DIR`",
 )
-PREPARE = "run `trainmark prepare glm_superglue --from RAW --data DIR`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def load(folder: Path, recipe: GlmRecipe) -> Loaded:
     Raises:
         DataError: a line, a token, the vocabulary or a sample breaks a rule.
     """
-    return _load(find_layout(folder, (JSONL, HDF5), rule=RULE, remedy=PREPARE), folder, recipe)
+    return _load(find_layout(folder, (JSONL, HDF5), FAULT), folder, recipe)
 
 
 def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
@@ -135,7 +137,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     """
     from .passages import digest_of, vocabulary_file
 
-    layout = find_layout(folder, (JSONL, HDF5), rule=RULE, remedy=PREPARE)
+    layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
     files = [file for (file,) in layout.files.values()]
     if layout.kind == JSONL.kind:
@@ -163,9 +165,11 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
 
 LATEST = "latest_checkpointed_iteration.txt"
 ORIGINAL = "mp_rank_00_model_states.pt"
-CHECKPOINT_RULE = f"a checkpoint is a folder with {LATEST} and <iteration>/{ORIGINAL}"
-CHECKPOINT_REMEDY = (
-    "put GLM-large's checkpoint there, or add init=random, which is labelled performance-only"
+CHECKPOINT_FAULT = partial(
+    DataError,
+    rule=f"a checkpoint is a folder with {LATEST} and <iteration>/{ORIGINAL}",
+    remedy="put GLM-large's checkpoint there, or add init=random, which is labelled "
+    "performance-only",
 )
 FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
 WORDS = "word_embeddings.weight"
@@ -184,9 +188,8 @@ def find_checkpoint(folder: Path) -> Path:
     """
     found = [place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()]
     if len(found) != 1:
-        what = f"{len(found) or 'no'} checkpoints"
-        raise DataError(what, where=str(folder), rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY)
-    with readable(found[0], rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY):
+        raise CHECKPOINT_FAULT(f"{len(found) or 'no'} checkpoints", where=str(folder))
+    with readable(found[0], CHECKPOINT_FAULT):
         file = found[0].parent / found[0].read_text(errors="replace").strip() / ORIGINAL
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if others[1:]:
@@ -195,7 +198,7 @@ def find_checkpoint(folder: Path) -> Path:
             rule=f"they lie in {ORIGINAL} alone",
             remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
         )  # fmt: skip
-    refuse_unreadable(file, rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY)
+    refuse_unreadable(file, CHECKPOINT_FAULT)
     return file
 
 
@@ -247,9 +250,5 @@ def check_weights(folder: Path, shape: GlmShape) -> Path:
         DataError: none is found, it is not readable, or it holds the weights of another model.
     """
     file = find_checkpoint(folder)
-    match_weights(
-        stored_weights(file, rule=CHECKPOINT_RULE, remedy=CHECKPOINT_REMEDY),
-        expected_shapes(shape),
-        file,
-    )
+    match_weights(stored_weights(file, CHECKPOINT_FAULT), expected_shapes(shape), file)
     return file

@@ -7,6 +7,7 @@ many questions and candidates it has. Must not know sequences or which candidate
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from hashlib import file_digest, sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
@@ -35,6 +36,7 @@ REMEDY = (
     "put the vocab.txt (or tokenizer.json) of bert-large-uncased, which the published "
     "GLM-large was trained with, into model/"
 )
+FAULT = partial(DataError, remedy=REMEDY, rule="questions are tokenised with the model's own words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Vocabulary:
 
 def vocabulary_file(folder: Path) -> Path:
     """Return the vocabulary of a model folder; see ``wordpiece.tokenizer_file``."""
-    return tokenizer_file(folder, remedy=REMEDY)
+    return tokenizer_file(folder, FAULT)
 
 
 def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
@@ -95,7 +97,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         DataError: the file cannot be read, has more tokens than ``vocab_size``, or so few
             that padding does not explain it.
     """
-    library = open_wordpiece(file, remedy=REMEDY, plain=True)
+    library = open_wordpiece(file, FAULT, plain=True)
     size = library.get_vocab_size(with_added_tokens=True)
     bounds = []
     for token in (PIECE_START, PIECE_END):

@@ -31,8 +31,11 @@ FETCH_AGAIN = "fetch ReCoRD.zip of the SuperGLUE benchmark again and use train.j
 
 readable = partial(
     splits.readable,
-    rule="a split is one readable .jsonl file",
-    remedy="check the name and the permissions, or prepare the data again",
+    fault=partial(
+        DataError,
+        rule="a split is one readable .jsonl file",
+        remedy="check the name and the permissions, or prepare the data again",
+    ),
 )
 
 

@@ -21,7 +21,7 @@ from ..estimates import predict_peak_bytes
 from ..mmlu import answer_ids
 from ..mmlu.questions import printed, read_mmlu
 from ..model_files import check_weights, files_of, open_tokenizer, read_config, weight_files
-from .dialogues import FETCH, FORMS, LAYOUT_RULE, pack, read_dialogues, training_text
+from .dialogues import FORMS, LAYOUT_FAULT, pack, read_dialogues, training_text
 from .generating import BEST_ACCURACY, generate
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
 
 def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
     """Return what was read, the layout's name and a digest of the rows."""
-    layout = find_layout(folder, FORMS, rule=LAYOUT_RULE, remedy=FETCH)
+    layout = find_layout(folder, FORMS, LAYOUT_FAULT)
     model, digest = folder / MODEL, sha256()
     config = read_config(model)
     refuse_long(model, positions=config.max_positions, seq_length=recipe.seq_length)

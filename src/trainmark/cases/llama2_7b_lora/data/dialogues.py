@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
-LAYOUT_RULE = (
-    "a data folder holds train and val (or validation) as .jsonl, .json or .parquet (in the "
-    "folder itself, data/, samsum/ or corpus/)"
-)
 FETCH = "fetch the file again, or run `trainmark prepare llama2_7b_lora --from RAW --data DIR`"
+LAYOUT_FAULT = partial(
+    DataError, remedy=FETCH,
+    rule="a data folder holds train and val (or validation) as .jsonl, .json or .parquet (in the "
+    "folder itself, data/, samsum/ or corpus/)",
+)  # fmt: skip
 # The template of the published fine-tuning; another one would change the training set.
 INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 FORMS = [  # the first that exists is read

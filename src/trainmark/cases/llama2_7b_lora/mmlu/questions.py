@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 LETTERS = ("A", "B", "C", "D")
 DEV_ROWS = 5  # as published; each is a shot
 FIELDS = 6
-ROW_RULE = "a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header"
 TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
+_fault = partial(
+    DataError, remedy=FETCH,
+    rule="a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header",
+)  # fmt: skip
 
 with Path(__file__).with_name("subjects.toml").open("rb") as _table:
     _GROUPS: dict[str, list[str]] = tomllib.load(_table)
@@ -86,36 +89,33 @@ def read_questions(file: Path) -> tuple[Question, ...]:
     Raises:
         DataError: an unreadable or empty file, or the first row that breaks the rule.
     """
-    with readable(file, rule=ROW_RULE, remedy=FETCH):
+    with readable(file, _fault):
         raw = file.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _fault(f"not UTF-8: {error}", str(file)) from None
+        raise _fault(f"not UTF-8: {error}", where=str(file)) from None
     questions = []
     rows = csv.reader(StringIO(text, newline=""), strict=True)
     try:
         for number, fields in enumerate(rows, start=1):
             questions.append(_question(fields, f"{file}, row {number} (line {rows.line_num})"))
     except csv.Error as error:
-        raise _fault(f"not readable as csv: {error}", f"{file}, line {rows.line_num}") from None
+        where = f"{file}, line {rows.line_num}"
+        raise _fault(f"not readable as csv: {error}", where=where) from None
     if not questions:
-        raise _fault("no rows", str(file))
+        raise _fault("no rows", where=str(file))
     return tuple(questions)
-
-
-def _fault(what: str, where: str) -> DataError:
-    return DataError(what, where=where, rule=ROW_RULE, remedy=FETCH)
 
 
 def _question(fields: Sequence[str], where: str) -> Question:
     if len(fields) != FIELDS:
-        raise _fault(f"{len(fields)} column(s)", where)
+        raise _fault(f"{len(fields)} column(s)", where=where)
     text, a, b, c, d, answer = fields
     if answer.strip() not in LETTERS:
-        raise _fault(f"the answer is {answer!r}", where)
+        raise _fault(f"the answer is {answer!r}", where=where)
     if not text.strip():
-        raise _fault("the question is blank", where)
+        raise _fault("the question is blank", where=where)
     return Question(text, (a, b, c, d), LETTERS.index(answer.strip()))
 
 
