@@ -54,7 +54,7 @@ def run(card: Card) -> Findings:
         if why is not None:
             refused.append(f"- {precision}: {why}.")
             continue
-        candidates = matmul_candidates(device, precision, dict.fromkeys(SHAPES, ""))
+        candidates = matmul_candidates(device, precision, SHAPES)
         points = sweep(device, candidates, budget_ns=BUDGET_NS, memory_bytes=MEMORY_BYTES)
         measured[precision] = {point.size: point for point in points}
         wrong += [f"{precision} {p.size}: {p.reason}" for p in points if p.status == "wrong"]

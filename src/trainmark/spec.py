@@ -311,8 +311,6 @@ class Case:
         mission: how the JSON record of one case names it; None: no such record is written.
         precision_labels: names of precisions on the case's published pages, where they differ:
             ``{"fp16": "amp"}``.
-        layers: rows, inner and columns of matmuls of its standard recipe, forward, by the
-            layer's name; ``trainmark ceilings`` measures their rates.
         mlperf: called with the recipe's fields; returns keys and values that MLPerf's ruleset of
             this benchmark asks of a log beside what every log has.
         messages: sentences of the codes that this case's job emits, for example
@@ -339,7 +337,6 @@ class Case:
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
     precision_labels: Mapping[str, str] = field(default_factory=dict)
-    layers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     mlperf: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     messages: Mapping[str, Text] = field(default_factory=dict)
     page: PageSpec = field(default_factory=PageSpec)

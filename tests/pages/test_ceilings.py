@@ -9,11 +9,9 @@ from trainmark.pages.document import Paragraph, Table
 
 
 def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
-    rates = None if rate is None else {
-        "cold": rate / 4, "min": rate / 2, "median": 3 * rate / 4, "max": rate
-    }  # fmt: skip
+    rates = None if rate is None else {"median": 3 * rate / 4, "max": rate}
     return {
-        "size": size, "name": "", "status": "measured" if rate else "skipped", "reason": None,
+        "size": size, "status": "measured" if rate else "skipped", "reason": None,
         "rate": rates, "swing": 0.05, **more,
     }  # fmt: skip
 
@@ -50,7 +48,7 @@ def test_a_kind_shows_its_slowest_rank() -> None:
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
     (first,) = tables(document([fast], [slow]))
     assert first.headers[:2] == ("matmul, TFLOP/s", "size")
-    assert first.rows == (("bf16", "8x8x8", "1.000", "2.000", "3.000", "4.000", "5.0%", "40.0%"),)
+    assert first.rows == (("bf16", "8x8x8", "3.000", "4.000", "5.0%", "40.0%"),)
 
 
 def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:

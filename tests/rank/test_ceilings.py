@@ -35,7 +35,7 @@ def candidate(
 
     left = times()
     work = rates.Work(lambda: next(left), lambda: fault)
-    return Candidate(Point((int(amount),), "", amount), held, lambda: work)
+    return Candidate(Point((int(amount),), amount), held, lambda: work)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
         sizes = [candidate(1.0, 100), candidate(10.0 ** (1 - rank), 1)]
         ranks = Ranks(store, rank, 2)
         return sweep(
-            SyncDevice(clock), [Candidate(Point((i,), "", one.point.amount), *one[1:])
+            SyncDevice(clock), [Candidate(Point((i,), one.point.amount), *one[1:])
                                 for i, one in enumerate(sizes)],
             budget_ns=3000, memory_bytes=1e9, clock=lambda: int(ranks.most(0)),
             most=ranks.most, elapsed=lambda _, run: run(),
@@ -133,7 +133,7 @@ def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
 
 def rated(*rates_of_sizes: float | None) -> list[Point]:
     return [
-        Point((size,), "", 1.0, rate=None if rate is None else {"max": rate})
+        Point((size,), 1.0, rate=None if rate is None else {"max": rate})
         for size, rate in enumerate(rates_of_sizes)
     ]
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trainmark import __version__, cases, devices
+from trainmark import __version__, devices
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
 from trainmark.devices import rates
 from trainmark.devices.peaks import Peak, dense_peak, memory_peak
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "trainmark-ceilings-1"
 _MIB, _GIB = 1 << 20, 1 << 30
-_SQUARES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+_SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
 _ARRAYS = (256 * _MIB, _GIB, 4 * _GIB)  # far beyond most caches
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
 _MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
@@ -89,32 +89,24 @@ def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
 
 
 def matmul_candidates(
-    device: Device, precision: Precision, shapes: dict[tuple[int, int, int], str]
+    device: Device, precision: Precision, shapes: Sequence[tuple[int, int, int]]
 ) -> list[Candidate]:
-    """Return matmuls of ``shapes``, which have names, from small to large."""
-    found = []
-    for shape, name in sorted(shapes.items(), key=lambda item: rates.flops(item[0])):
-        rows, inner, columns = shape
-        held_bytes = 8.0 * (rows * inner + inner * columns + rows * columns)
-        work = partial(rates.matmul, device, precision, shape)
-        found.append(Candidate(Point(shape, name, rates.flops(shape)), held_bytes, work))
-    return found
+    """Return matmuls of ``shapes``, from small to large."""
+    return [
+        Candidate(
+            Point(shape, rates.flops(shape)),
+            8.0 * (shape[0] * shape[1] + shape[1] * shape[2] + shape[0] * shape[2]),
+            partial(rates.matmul, device, precision, shape),
+        )
+        for shape in sorted(shapes, key=rates.flops)
+    ]
 
 
 def _of_bytes(
     work: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
     """Return work of ``sizes`` in bytes, ``factor`` times as many of which a run moves."""
-    return [Candidate(Point((n,), "", factor * n), 4.0 * n, partial(work, n)) for n in sizes]
-
-
-def shapes() -> dict[tuple[int, int, int], str]:
-    """Return the matmuls to measure: squares, and cases' layers with their names."""
-    found = {(n, n, n): "" for n in _SQUARES}
-    for case in cases.load_all()[0]:
-        for layer, shape in case.layers.items():
-            found[shape] = ", ".join(filter(None, (found.get(shape), f"{case.name} {layer}")))
-    return found
+    return [Candidate(Point((n,), factor * n), 4.0 * n, partial(work, n)) for n in sizes]
 
 
 def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, list[Candidate]]]:
@@ -122,16 +114,14 @@ def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, 
     product = device.describe()["name"]
     for precision in get_args(Precision):
         why, peak = refusal(vendor, device, precision), dense_peak(product, precision)
-        matmuls = [] if why else matmul_candidates(device, precision, shapes())
+        matmuls = [] if why else matmul_candidates(device, precision, _SQUARES)
         yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=peak), matmuls
     copied = _of_bytes(partial(rates.copy, device), _ARRAYS, 2)
     yield Kind(name="memory_copy", counts="largest", peak=memory_peak(product)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
-        for memory, pinned in (("pageable", False), ("pinned", True)):
-            copy = partial(rates.transfer, device, to_device=up, pinned=pinned)
-            why = "the device computes in the host's memory" if copy(4) is None else None
-            copies = [] if why else _of_bytes(copy, _TRANSFERS)
-            yield Kind(name=f"{name}_{memory}", reason=why), copies
+        copy = partial(rates.transfer, device, to_device=up, pinned=True)
+        why = "the device computes in the host's memory" if copy(4) is None else None
+        yield Kind(name=name, reason=why), [] if why else _of_bytes(copy, _TRANSFERS)
     for name, collective in COLLECTIVES.items():
         if ranks.count == 1:
             yield Kind(name=name, reason="one process exchanges nothing; give --nproc"), []

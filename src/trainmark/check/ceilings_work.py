@@ -32,16 +32,13 @@ class Point:
 
     Args:
         size: rows, inner and columns of a matmul; or bytes.
-        name: layers that have it; empty for one chosen by this program.
         amount: FLOPs or bytes of one run; of a collective those that each rank's link carries.
         reason: why it was skipped, or what is wrong with its result; None if measured.
-        rate: in FLOP/s or bytes/s: ``cold``, the first run; ``min``, ``median`` and ``max`` of the
-            repetitions.
+        rate: in FLOP/s or bytes/s: ``median`` and ``max`` of the repetitions.
         swing: share by which one half of the repetitions was slower than the other.
     """
 
     size: tuple[int, ...]
-    name: str
     amount: float
     status: Literal["measured", "skipped", "wrong"] = "skipped"
     reason: str | None = None
@@ -98,7 +95,7 @@ def sweep(
             point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
             continue
         work = begin()
-        cold_ns = elapsed(device, work.run)
+        elapsed(device, work.run)  # the first one warms up
         point.reason = work.fault()
         share_ns = (ends_ns - clock()) / (len(candidates) - place)
         if point.reason is not None:
@@ -109,9 +106,7 @@ def sweep(
         )
         best = max(best, point.amount / min(warm_ns))
         point.status, point.repetitions = "measured", len(warm_ns)
-        times_ns = {
-            "cold": cold_ns, "min": max(warm_ns), "median": median(warm_ns), "max": min(warm_ns),
-        }  # fmt: skip
+        times_ns = {"median": median(warm_ns), "max": min(warm_ns)}
         point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
         point.swing = rates.swing(warm_ns)
     return points

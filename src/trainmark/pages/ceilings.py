@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Kind = Mapping[str, Any]
 
-_RATES = ("cold", "min", "median", "max")
+_RATES = ("median", "max")
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 

@@ -73,6 +73,5 @@ CASE = Case(
         "throughput-2x8": _throughput(STANDARD_2X8, max_steps=320),
     },
     aliases=("distilbert",),
-    layers={"projection": (16384, 768, 768), "mlp": (16384, 768, 3072)},
     mission=Mission(repository="nlp", model="distilbert", name="文本分类", direction_id=1),
 )  # fmt: skip

@@ -144,7 +144,6 @@ CASE = Case(
         PrepareOption("workers", int, "threads; default: one a usable core", range(1, 513)),
     ),
     aliases=("dlrm",),
-    layers={"bottom": (65536, 512, 256), "top": (65536, 1024, 1024)},
     precision_labels={"fp16": "amp"},
     mission=Mission(repository="rec", model="dlrm", name="推荐模型", direction_id=2),
 )

@@ -181,6 +181,5 @@ CASE = Case(
     },
     data_fields=frozenset({"seed", "init"}),
     aliases=("glm",),
-    layers={"mlp": (40960, 1024, 4096)},  # 8 questions of up to 10 candidates, 512 tokens each
     precision_labels={"fp16": "amp"},
 )  # fmt: skip

@@ -179,5 +179,4 @@ CASE = Case(
         PrepareOption("text_key", str, "key of a line's text; default: text"),
     ),
     aliases=("gpt",),
-    layers={"mlp": (8192, 768, 3072), "head": (8192, 768, 50304)},
 )  # fmt: skip

@@ -213,5 +213,4 @@ CASE = Case(
     },
     data_fields=frozenset({"seed", "init", "model_size"}),
     aliases=("llama", "llama2", "llama2_7b_finetune"),
-    layers={"projection": (2048, 4096, 4096), "mlp": (2048, 4096, 11008)},  # at batch 4
 )

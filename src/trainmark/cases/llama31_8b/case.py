@@ -228,5 +228,4 @@ CASE = Case(
     ),
     aliases=("llama3",),
     mlperf=mlperf,
-    layers={"mlp": (16_384, 4096, 14_336), "head": (16_384, 4096, 128_256)},
 )  # fmt: skip
