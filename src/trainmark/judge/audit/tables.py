@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 _LEAST_RATIOS, _FINE = 3, 2e-3  # ratios of figures that are printed finely enough
-_ABOVE = 1.1  # noise of one launch, and caches that hold more of a smaller share
-_BATCH = ("bs", "batch_size")
+_ABOVE = 1.1  # noise of one launch
+_MUCH_ABOVE = 1.5  # another batch, and caches that hold more of a smaller share
 _SAME_START, _SAME_START_S = 2.5, 30.0  # of rows of one table, and seconds more
 _PARTS = 64  # of a range of samples that are tried
 _AGREES = 0.01  # beside what was rounded
@@ -98,17 +98,19 @@ def _factors(a: Subject, b: Subject) -> Iterator[tuple[float, float]]:
 
 
 def scaling(subjects: Subjects) -> Hits:
-    """Yield what is faster a device than fewer devices, or slower in all, at the same work."""
-    found = {}  # once, also where both batches agree
-    # Slower in all is odd at any batch, faster a device at the same batch alone.
-    for works, apart in ((_tables, _slower_in_all), (_works, _scales_oddly)):
-        for group in grouped(subjects, works):
-            for one, beside in _odd(group, apart, _device_rate):
-                (name, rate), least = one.rate_per_device(), _device_rate(beside)
-                args = {"rate": rate, "fewer_rate": least, "share": rate / least}
-                worlds = {"world_size": one.world_size, "fewer": beside.world_size}
-                found[id(one)] = one, message("audit_scaling", figure=name, **worlds, **args)
-    yield from found.values()
+    """Yield what is half as fast again a device as fewer devices are, or slower in all."""
+    for group in grouped(subjects, _scaled):
+        for one, beside in _odd(group, _scales_oddly, _device_rate):
+            (name, rate), least = one.rate_per_device(), _device_rate(beside)
+            args = {"rate": rate, "fewer_rate": least, "share": rate / least}
+            worlds = {"world_size": one.world_size, "fewer": beside.world_size}
+            yield one, message("audit_scaling", figure=name, **worlds, **args)
+
+
+def _scaled(one: Subject) -> list[object]:
+    name, rate = one.rate_per_device()
+    shared = (one.table, one.device, one.precision) if one.row else (one.work,)
+    return [(name, *shared)] if one.world_size and rate > 0 else []
 
 
 def _device_rate(one: Subject) -> float:
@@ -116,22 +118,10 @@ def _device_rate(one: Subject) -> float:
 
 
 def _scales_oddly(one: Subject, other: Subject) -> bool:
-    """Tell whether more devices are faster, each, than fewer, or slower in all."""
-    fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
-    faster = _device_rate(more) > _ABOVE * _device_rate(fewer)
-    return (faster and more.world_size != fewer.world_size) or _slower_in_all(one, other)
-
-
-def _slower_in_all(one: Subject, other: Subject) -> bool:
     fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
     times = (more.world_size or 0) / (fewer.world_size or 1)
-    return times > 1 and _device_rate(more) * times * _ABOVE < _device_rate(fewer)
-
-
-def _tables(one: Subject) -> list[object]:
-    name, rate = one.rate_per_device()
-    known = one.row and one.world_size and rate > 0
-    return [(name, one.table, one.device, one.precision)] if known else []
+    share = _device_rate(more) / _device_rate(fewer)
+    return times > 1 and (share > _MUCH_ABOVE or share * times * _ABOVE < 1)
 
 
 def _odd(
@@ -153,22 +143,6 @@ def _odd(
         if not against[worst]:
             return
         yield rest.pop(worst), against[worst][0]
-
-
-def _works(one: Subject) -> list[object]:
-    """Return what worlds must have in common: the batch of all devices, or that of each."""
-    name, rate = one.rate_per_device()
-    if not one.world_size or rate <= 0:
-        return []
-    if one.row is None:
-        return [(name, one.work)]
-    changes = {name.lower(): text for name, text in one.row.changes.items() if name.lower() != "lr"}
-    batch = next((changes.pop(name) for name in _BATCH if name in changes), "")
-    sizes = [batch]
-    if batch.isdecimal() and len(batch) < 16:
-        sizes.append(f"{int(batch) / one.world_size} each")
-    shared = (name, one.table, one.device, one.row.precision, str(sorted(changes.items())))
-    return [(*shared, size) for size in sizes]
 
 
 def side_by_side(subjects: Subjects) -> Hits:
