@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,10 +194,11 @@ def test_a_wrong_description_is_named(
 
 
 def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rewrites(folder: Path, recipe: Recipe) -> None:
-        generate(folder, recipe)
-        (folder / "stamp").write_text(str(folder))
+    seeds = iter(range(10))
+
+    def unrepeatable(folder: Path, recipe: Recipe) -> None:
+        generate(folder, SimpleNamespace(**vars(recipe) | {"seed": next(seeds)}))
 
     generate = data.generate
-    monkeypatch.setattr(data, "generate", rewrites)
+    monkeypatch.setattr(data, "generate", unrepeatable)
     assert [fault.code for fault in description_faults("toy")] == ["check_data_not_repeatable"]

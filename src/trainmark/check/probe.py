@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainmark.rank.watch import StepWatch
 from trainmark.train.read_ahead import batches_of, map_tensors
 
 if TYPE_CHECKING:
@@ -89,27 +90,13 @@ def _random_states() -> dict[str, bytes]:
 
 
 def _flops(job: Job, device: Device) -> dict[str, Any]:
-    """Return the FLOPs of a step by the job's formula and as counted by torch."""
+    """Return the FLOPs of a step by the job's formula and as counted."""
     with closing(batches_of(job, device, 0, depth=0)) as batches:
         batch = replace(next(batches), closes_step=True)
-    counted = counted_flops(job, batch)
-    device.synchronize()
-    return {"model_flops": job.model_flops(batch.counts), "counted": counted}
-
-
-def counted_flops(job: Job, batch: Batch) -> int:
-    """Take a step of one batch under torch's counter; return the FLOPs of its matmuls."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
-
-    def addmm_(_total: Any, left: Any, right: Any, **_: Any) -> int:
-        return int(2 * left[0] * left[1] * right[1])  # torch's counter does not know it
-
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: addmm_})
-    # The plain kernel: fused ones hide their matmuls, or compute scores a second time.
-    with sdpa_kernel(SDPBackend.MATH), counter:
+    with StepWatch(dict) as watch:
         job.step(iter([batch]))
-    return counter.get_total_flops()
+    device.synchronize()
+    return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}
 
 
 def _waits(job: Job, device: Device) -> dict[str, str] | None:
