@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from trainmark.data.documents import Frozen, usage_error
 from trainmark.errors import UsageError, nearest
 from trainmark.library import log as logs
-from trainmark.library.events import MARKS, EventValues
 from trainmark.record.index_record import IndexRecord, fail_flag, rounded
 
 if TYPE_CHECKING:
@@ -183,8 +182,8 @@ def _read(log: str, said: Options) -> Values:
     head = list(islice(source, _HEAD_LINES)) if said.preset else []
     name, form = _chosen(said.preset, "".join(head)) if said.preset else ("", None)
     notes, source = [f"preset {name}"] if name else [], chain(head, source)
-    if name in MARKS:
-        events = EventValues(keyword=MARKS[name], skip=said.skip_steps, notes=notes)
+    if name in logs.MARKS:
+        events = logs.EventValues(keyword=logs.MARKS[name], skip=said.skip_steps, notes=notes)
         for number, line in enumerate(source, 1):
             if events.keyword in line:
                 events.feed(number, line)

@@ -55,7 +55,7 @@ class Column:
 
     Args:
         role: ``figure``, ``quality``, ``target``, or what its text is.
-        name: of the figure; of a quality its metric, several joined by ``&&``.
+        name: of the figure; of a quality its metric.
         reads: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
         unit: of the figure in a record.
         printed_unit: of its cells, where the header has one: ``e2e_time (h)``.
@@ -161,26 +161,21 @@ def read(text: str, column: Column) -> dict[str, Reading]:
     """
     cell = f"{plain(text)} {column.printed_unit}".strip()
     cell = cell.replace(",", ".") if column.decimal_comma else cell
+    name = column.name + "_target" * (column.role == "target")
     found: dict[str, float | None]
     if nothing(text):
-        found = dict.fromkeys(_names(column))
+        found = {name: None}
     elif column.reads == "memory":
         found = {**_memory(cell)}
     elif column.reads == "quality":
-        found = {**_qualities(cell, _names(column))}
+        found = {**_quality(cell, name)}
     elif column.reads == "percent":
         value, word = _number(cell, _POINTS)
-        found = {column.name: 100 * value if not word and abs(value) <= 1 else value}
+        found = {name: 100 * value if not word and abs(value) <= 1 else value}
     else:  # of `17.23 * 2048 / 8 = 4410 tokens/s` the result
         units = WORDS["units"].get(column.unit, _PLAIN | {column.unit.casefold(): 1.0})
-        found = {column.name: _number(cell.rpartition("=")[2], units)[0]}
-    return {name: Reading(value=x, unit=column.unit, raw=text) for name, x in found.items()}
-
-
-def _names(column: Column) -> list[str]:
-    """Return the names of the figures of a column; ``a && b`` has two."""
-    parts = column.name.split("&&") if column.reads == "quality" else [column.name]
-    return [part.strip() + "_target" * (column.role == "target") for part in parts]
+        found = {name: _number(cell.rpartition("=")[2], units)[0]}
+    return {key: Reading(value=x, unit=column.unit, raw=text) for key, x in found.items()}
 
 
 def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
@@ -195,19 +190,12 @@ def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
     return value, word
 
 
-def _qualities(cell: str, names: list[str]) -> dict[str, float]:
-    parts = cell.split("&&")
-    # A header of one name over cells of two: `0.382 && 0.343`.
-    names += [f"{names[0]}.{n}" for n in range(2, len(parts) + 1)] if len(names) == 1 else []
-    if len(parts) != len(names):
-        raise CellError(message("cell_has_other_count", found=len(parts), wanted=len(names)))
-    found = {}
-    for name, part in zip(names, parts, strict=True):
-        texts = part.split("/", 1)
-        signs = _SHARE if len({"%" in text for text in texts}) == 1 else _PLAIN  # of both, or not
-        for key, text in zip((name, f"{name}_target"), texts, strict=False):
-            found[key] = _number(text, signs)[0]
-    return found
+def _quality(cell: str, name: str) -> dict[str, float]:
+    """Read ``0.91``, and ``0.91/0.90`` with the target."""
+    texts = cell.split("/", 1)
+    signs = _SHARE if len({"%" in text for text in texts}) == 1 else _PLAIN  # of both, or not
+    values = [_number(text, signs)[0] for text in texts]
+    return dict(zip((name, f"{name}_target"), values, strict=False))
 
 
 def _memory(cell: str) -> dict[str, float]:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DataError
-from trainmark.library.events import MARKS, EventValues
 from trainmark.library.importers.cells import WORDS
 from trainmark.library.importers.table import Line
 from trainmark.library.importers.table import read as read_table
-from trainmark.library.log import lines
+from trainmark.library.log import MARKS, EventValues, lines
 from trainmark.spec import message
 
 if TYPE_CHECKING:

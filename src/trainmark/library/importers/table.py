@@ -172,7 +172,7 @@ def _row(line: Line, known: Sequence[Column], page: Page, table: int) -> list[Ro
         precision=precision and plain(precision).split(",")[0].strip().lower(),
         data_origin=facts.get("data_origin"), changes=changed, figures=figures,
         notes=[*page.notes, *label.notes, *_failures(facts)],
-        evidence=page.evidence, metric=metric and metric.partition("&&")[0].strip(),
+        evidence=page.evidence, metric=metric,
     )  # fmt: skip
     return [entry, *unread]
 
