@@ -63,18 +63,11 @@ def mapped_arrays(
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """What a vector of whole numbers holds, counted from its start.
-
-    Args:
-        digest: sha256 of its bytes.
-        smallest_at, largest_at: where each stands first.
-    """
+    """The sha256 of a vector's bytes, and the least and greatest of its whole numbers."""
 
     digest: str
     smallest: int
-    smallest_at: int
     largest: int
-    largest_at: int
 
 
 def extremes(
@@ -89,18 +82,13 @@ def extremes(
         digest: a sha256 to go on with; none: a new one.
         comparable: maps a block to the whole numbers that are compared.
     """
-    digest, at = digest or sha256(), 0
-    smallest: list[tuple[int, int]] = []
-    largest: list[tuple[int, int]] = []  # of negative values: the first of equal ones is least
+    digest = digest or sha256()
+    ends: list[int] = []
     for block in blocks:
         digest.update(np.ascontiguousarray(block).data)
         values = comparable(block)
-        low, high = int(values.argmin()), int(values.argmax())
-        smallest.append((int(values[low]), at + low))
-        largest.append((-int(values[high]), at + high))
-        at += len(values)
-    (low, low_at), (high, high_at) = min(smallest), min(largest)
-    return Extremes(digest.hexdigest(), low, low_at, -high, high_at)
+        ends += (int(values.min()), int(values.max()))
+    return Extremes(digest.hexdigest(), min(ends), max(ends))
 
 
 def cached_scan(

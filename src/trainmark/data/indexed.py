@@ -209,16 +209,10 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
     """
     content, folder = scan(reader, place), reader.prefix.parent
     noted = read_manifest(folder).get("vocab_size")  # none: made by another program
-    worst = ((content.smallest, content.smallest_at), (content.largest, content.largest_at))
-    for token, at in worst:
-        if 0 <= token < vocab_size:
-            continue
-        starts = reader.token_starts(range(reader.num_documents))
-        document = int(np.searchsorted(starts, at, side="right")) - 1
+    if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(
-            f"token id {token}",
-            where=f"{bin_file(reader.prefix)}, document {document}, "
-            f"token {at - starts[document]} (both counted from 0)",
+            f"token ids from {content.smallest} to {content.largest}",
+            where=str(bin_file(reader.prefix)),
             rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
             remedy=f"set vocab_size to {noted or 'that'} of the tokenizer "
             "the data was made with, or prepare the data again",

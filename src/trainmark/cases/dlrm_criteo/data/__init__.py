@@ -70,8 +70,8 @@ def _scan(file: Path, kind: np.dtype[Any]) -> Extremes:
 
     def blocks() -> Iterator[NDArray[Any]]:
         with readable(file), file.open("rb") as stream:
-            while block := stream.read(BLOCK_BYTES):
-                yield np.frombuffer(block, kind)
+            while block := stream.read(BLOCK_BYTES):  # no whole number of rows
+                yield np.frombuffer(block, kind.base)
 
     return extremes(blocks(), comparable=_comparable)
 
@@ -153,18 +153,15 @@ def _content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
 
 def _refuse_outside(file: Path, found: Extremes, kind: np.dtype[Any], limit: int) -> None:
     """Refuse a label, category or number's bits below 0 or not below ``limit``."""
-    for value, at in ((found.smallest, found.smallest_at), (found.largest, found.largest_at)):
-        if 0 <= value < limit:
-            continue
-        row, column = divmod(at, kind.shape[0]) if kind.shape else (at, None)
-        shown, rule = f"value {value}", f"a label, or a category of this table, is in [0, {limit})"
-        if column is not None:
-            shown = f"value {'inf' if value == _INFINITE else 'nan'} in column {column}"
-            rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
-        raise DataError(
-            shown, where=f"{file}, row {row} (counted from 0)", rule=rule,
-            remedy=f"correct the cardinality in feature_spec.yaml, or {PREPARE}",
-        )  # fmt: skip
+    if found.smallest >= 0 and found.largest < limit:
+        return
+    shown = f"values from {found.smallest} to {found.largest}"
+    rule = f"a label, or a category of this table, is in [0, {limit})"
+    if kind.shape:
+        shown = f"a value is {'inf' if found.largest == _INFINITE else 'nan'}"
+        rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
+    remedy = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
+    raise DataError(shown, where=str(file), rule=rule, remedy=remedy)
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
