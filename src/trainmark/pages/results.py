@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
-from trainmark.pages.phrases import sentence, trust_line
+from trainmark.pages.phrases import ends, trust_line
+from trainmark.pages.sections.limits import over
 from trainmark.pages.terminal import Screen, show
-from trainmark.pages.texts import say, term
+from trainmark.pages.texts import Phrase, say, term
 from trainmark.record.messages import render
-from trainmark.record.stats import Launches, over_launches
+from trainmark.record.stats import over_launches
 from trainmark.record.trust import trust_of, verification_of
 from trainmark.spec import message
 
@@ -42,25 +43,14 @@ def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
 def listing_table(found: Listing, lang: str = "en", *, screen: Screen | None = None) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none.
 
-    English headings are the keys, which filters take. Beside its trust a run is told to be
-    unverified; that it is verified has no column of its own. Where a row is wider than the screen,
-    a path is what a shell finds it by in its folder: ``*fa3c1e/r0``.
+    English headings are the keys, which filters take. Where a row is wider than the screen, a path
+    is what a shell finds it by in its folder: ``*fa3c1e/r0``.
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
     screen = screen or (Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000))
     heads, columns = [], []
-    names = list(found.columns)
-    merged = {"trust", "verification"} <= {*names}
-    for at, (key, unit) in enumerate(zip(found.columns, found.units, strict=True)):
-        values = [row[at] for row in found.rows]
-        if merged and key == "verification":
-            continue
+    for key, unit, *values in zip(found.columns, found.units, *found.rows, strict=True):
         texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
-        if merged and key == "trust":
-            evidence = [row[names.index("verification")] for row in found.rows]
-            texts = [
-                x if y == "verified" else f"{x}, {y}" for x, y in zip(texts, evidence, strict=True)
-            ]
         named = key if lang == "en" else say(term("site", key), lang)
         heads.append(f"{named} {scale}".strip())
         columns.append(texts)
@@ -114,29 +104,49 @@ def _place(entry: Row | Unread) -> str:
 
 
 def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
-    """Return a table with a row an entry, then reasons, remarks and folders.
+    """Return a table with a row an entry, then reasons, trust and folders.
 
-    Figures are those of runs that passed, over several launches their geometric mean, with its
-    interval for the result; ``/`` where there is none, and no column without any. What holds for
-    several entries is said once. No line is wider than the screen, but for one with a folder.
+    Figures are those of entries of which all launches passed: geometric means, with the interval
+    for the result; ``/`` where there is none. What holds for several entries is said once. No line
+    is wider than the screen, but for one with a folder.
     """
     said: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        for words in dict.fromkeys(_said(outcome)):
-            said.setdefault(words, []).append(outcome.name)
-    rows = [_row(outcome) for outcome in outcomes]
-    heads = [head for head in rows[0] if any(row[head] not in ("", "/", None) for row in rows)]
+    for one in outcomes:
+        told = [f"{one.state}: {one.reason}"] if one.reason and one.state != "to run" else []
+        if one.records:
+            line = trust_line(trust_of(one.records), verification_of(one.records))
+            told.append(say(line, "en"))
+        for words in told:
+            said.setdefault(words, []).append(one.name)
+    heads = ("run", "status", "launches", "final_result", "interval", "quality", "mem")
     blocks: list[Block] = [
-        table(heads, ([row[head] or None for head in heads] for row in rows)),
+        table(heads, map(_row, outcomes)),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
     ]
     for one in outcomes:
         would = f": to run in {one.run_dir}: {one.reason}"  # in a dry run
         line = would if one.state == "to run" else f": {one.run_dir}"
         blocks += [Code(f"{one.name}{line}")] if one.run_dir is not None else []
-    if all(outcome.state == "skipped" for outcome in outcomes):
+    if all(one.state == "skipped" for one in outcomes):
         blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
     return show(blocks, screen)
+
+
+def _row(outcome: Outcome) -> list[Phrase]:
+    records = outcome.records
+    launches = f"{sum(x.passed for x in records)}/{outcome.planned}"
+    if outcome.state not in ("passed", "finished"):
+        return [outcome.name, outcome.state, launches, *[None] * 4]
+    result, *memory = (over(records, name) for name in ("final_result", "mem", "mem_total"))
+    found = [x.quality.value for x in records if x.quality.value is not None]
+    quality = over_launches(found).mean if found else None
+    return [
+        outcome.name, outcome.state, launches,
+        result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}",
+        ends(result, cells.number) if result and result.launches > 1 else None,
+        cells.quality_and_target(quality, records[0].quality.target),
+        cells.memory(*(x.mean if x else None for x in memory)),
+    ]  # fmt: skip
 
 
 def launch_table(records: Iterable[Record]) -> Table:
@@ -153,48 +163,6 @@ def launch_table(records: Iterable[Record]) -> Table:
     return table(heads, rows)
 
 
-def _said(outcome: Outcome) -> Iterator[str]:
-    """Yield the remarks on an entry: its reason, its trust, what makes its figures doubtful."""
-    if outcome.state == "to run":
-        return
-    if outcome.reason:
-        yield f"{outcome.state}: {outcome.reason}"
-    if outcome.fallen:
-        yield f"did not pass before: {', '.join(_fallen(outcome))}"
-    if outcome.records:
-        trust = trust_of(outcome.records)
-        yield say(trust_line(trust, verification_of(outcome.records)), "en")
-    for record in outcome.records:
-        result = record.figures.get("final_result")
-        if record.passed and result is not None and result.value is None:
-            yield f"no final_result: {say(sentence(record, result.reason), 'en')}"
-        for kind, items in (("finding", record.findings), ("note", record.notes)):
-            for item in items:
-                yield f"{kind}: {say(sentence(record, item), 'en')}"
-
-
-def _row(outcome: Outcome) -> dict[str, str]:
-    """Return the cells of a row by their headers."""
-    records, result, ends = outcome.records, _over(outcome, "final_result"), ""
-    shown, mem, total = (_mean(outcome, name) for name in ("quality", "mem", "mem_total"))
-    if result is not None and result.launches > 1:
-        kind = " (range)" if result.is_range else ""
-        ends = f"{cells.number(result.low)} – {cells.number(result.high)}{kind}"
-    mean = result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}"
-    passed = sum(record.passed for record in records)
-    return {
-        "run": outcome.name,
-        "status": outcome.state,
-        "launches": f"{passed}/{outcome.planned}" if outcome.planned > 1 else "",
-        "final_result": mean or "",
-        "interval": ends,
-        "quality": cells.quality_and_target(shown, records[0].quality.target if records else None),
-        "token/p/s": cells.number(_mean(outcome, "token/p/s")),
-        "final_loss": cells.loss(_mean(outcome, "final_loss")),
-        "mem": cells.memory(mem, total),
-    }
-
-
 def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
     """Return all outcomes as one JSON document; the records of the runs have the figures."""
     runs = [
@@ -206,28 +174,11 @@ def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> di
             "launches": one.planned,
             "run_ids": [record.run_id for record in one.records],
             "statuses": [record.status for record in one.records],
-            "did_not_pass_before": _fallen(one),
+            # ``toy``, of a repeat ``toy/r2``
+            "did_not_pass_before": [
+                "/".join(x.parts[-2 if one.planned > 1 else -1 :]) for x in one.fallen
+            ],
         }
         for one in outcomes
     ]
     return {"plan": name, "exit_code": exit_code, "runs": runs}
-
-
-def _fallen(outcome: Outcome) -> list[str]:
-    """Return the folders of launches that did not pass: ``toy``, in a series ``toy/r2``."""
-    depth = 2 if outcome.planned > 1 else 1
-    return ["/".join(folder.parts[-depth:]) for folder in outcome.fallen]
-
-
-def _over(outcome: Outcome, name: str) -> Launches | None:
-    """Return a figure, or the quality, over an entry's launches; None unless all of them passed."""
-    if outcome.state not in ("passed", "finished"):
-        return None
-    found = [x.quality.value if name == "quality" else x.figure(name) for x in outcome.records]
-    values = [value for value in found if value is not None]
-    return over_launches(values) if values else None
-
-
-def _mean(outcome: Outcome, name: str) -> float | None:
-    found = _over(outcome, name)
-    return None if found is None else found.mean
