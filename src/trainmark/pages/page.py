@@ -18,7 +18,7 @@ from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
-from trainmark.pages.document import Block, Document, Paragraph, Section, folded
+from trainmark.pages.document import Block, Document, Section, folded
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections import figures, limits, performance, provenance
 from trainmark.pages.texts import LANGUAGES, t
@@ -61,7 +61,7 @@ def document(
     sections: list[Section | None] = [
         provenance.cause(record),
         performance.performance(records),
-        _repeats(records) if len(records) > 1 else None,
+        folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
         figures.spans(record),
         *charts.of_record(record, figures.telemetry(record)),
         figures.further(record),
@@ -81,13 +81,6 @@ def document(
         lead=tuple(one for one in lead if one is not None),
         sections=tuple(one for one in sections if one and one.blocks), ident=ident,
     )  # fmt: skip
-
-
-def _repeats(records: Sequence[Record]) -> Section:
-    """Return the figures over the launches."""
-    found = summary.summary(records)
-    shown = summary.summary_table(found) if found.figures else None
-    return folded("repeats", shown, *map(Paragraph, summary.remarks(found)))
 
 
 def documents(

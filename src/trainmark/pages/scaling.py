@@ -64,7 +64,7 @@ def scaling_page(records: Sequence[Record]) -> Document:
             cells.number(step.mean - first.mean) if kind == "weak" else None,
         ])  # fmt: skip
     names = {"first": rows[0][0], "last": rows[-1][0]}
-    unit, fewest = sums[0].units[_FIGURES[0]], sorted(sums, key=lambda one: one.launches)
+    unit, fewest = firsts[0].figures[_FIGURES[0]].unit, sorted(sums, key=lambda x: len(x.passed))
     runs = ((row[0], ", ".join(x.run_id for x in of)) for row, of in zip(rows, groups, strict=True))
     blocks: tuple[Block, ...] = (
         table((t(f"scaling.{name}", unit=unit) for name in _HEADS), rows),

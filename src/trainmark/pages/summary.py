@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Facts, Tile, Tiles, table
+from trainmark.pages.document import Block, Facts, Paragraph, Tile, Tiles, table
 from trainmark.pages.phrases import (
     TONES,
     counted,
@@ -30,14 +30,14 @@ from trainmark.pages.sections.performance import COLUMNS, precision_label
 from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
-from trainmark.record.stats import Launches, over_launches
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
 from trainmark.record.trust import of_repeats, trust_of, verification_of
 from trainmark.record.work import differing, each_once, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.pages.document import Table, Tone
+    from trainmark.pages.document import Tone
     from trainmark.record.record import Record, Trust
     from trainmark.record.work import Result
 
@@ -65,19 +65,12 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class RepeatSummary:
-    """Each figure over the launches that passed, with its unit; ``failed`` is run id and status.
+    """Launches of the same work, and each figure and the quality over those that passed."""
 
-    ``descriptive``: a figure has too few launches for an interval, and a range in its place.
-    """
-
-    launches: int
-    failed: tuple[tuple[str, str], ...]
-    passed: int
-    descriptive: bool
+    records: tuple[Record, ...]
+    passed: tuple[Record, ...]
     figures: dict[str, Launches]
-    units: dict[str, str]
     quality: Launches | None
-    metric: str
     trust: Trust
 
 
@@ -98,55 +91,39 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
             rule = "repeats are launches of the same work"
             raise RecordError(what, where=record.run_id, rule=rule)
     each_once(record.run_id for record in records)
-    passed = [record for record in records if record.passed]
-    figures, units = {}, {}
-    for name, spec in figures_of.specs(records[0].plan.about.page).items():
-        having = [] if spec.detail else [x for x in passed if x.figure(name) is not None]
-        if having:
-            figures[name] = over_launches([one.figure(name) or 0.0 for one in having])
-            units[name] = having[0].figures[name].unit
-    qualities = [record.quality.value for record in passed if record.quality.value is not None]
+    passed = tuple(record for record in records if record.passed)
+    specs = figures_of.specs(records[0].plan.about.page)
+    figures = {name: over(passed, name) for name, spec in specs.items() if not spec.detail}
+    qualities = [x.quality.value for x in passed if x.quality.value is not None]
     return RepeatSummary(
-        launches=len(records),
-        failed=tuple((item.run_id, item.status) for item in records if not item.passed),
-        passed=len(passed),
-        descriptive=any(found.is_range for found in figures.values()),
-        figures=figures,
-        units=units,
-        quality=over_launches(qualities) if qualities else None,
-        metric=records[0].quality.metric,
-        trust=of_repeats(records),
-    )
+        tuple(records), passed, {name: x for name, x in figures.items() if x},
+        over_launches(qualities) if qualities else None, of_repeats(records),
+    )  # fmt: skip
 
 
-def summary_table(found: RepeatSummary) -> Table:
-    """Return a row a figure: geometric mean, unit, interval, CV and the launches it is over.
+def repeats(found: RepeatSummary) -> list[Block]:
+    """Return a row a figure, then how many passed, which did not, how few they are.
 
     Of fewer than five launches the interval is the range, and is headed so.
     """
-    rows = []
-    for name, item in [*found.figures.items(), (found.metric, found.quality)]:
+    rows, record = [], found.records[0]
+    for name, item in [*found.figures.items(), (record.quality.metric, found.quality)]:
         if item is None:
             continue
-        values = [item.mean, item.low, item.high]
-        (mean, low, high), unit = cells.scaled(values, found.units.get(name, ""))
+        values, entry = [item.mean, item.low, item.high], found.passed[0].figures.get(name)
+        (mean, low, high), unit = cells.scaled(values, entry.unit if entry else "")
         if item is found.quality:
             mean, low, high = map(cells.quality, values)
         cv = cells.percent(None if item.cv is None else 100 * item.cv, digits=2)
         rows.append((name, mean, unit, f"{low} – {high}", cv, item.launches))
-    interval = "range" if found.descriptive else "interval"
-    return table(heads("name", "mean", "unit", interval, "cv", "launches"), rows)
-
-
-def remarks(found: RepeatSummary) -> list[Phrase]:
-    """Return what must be said beside the table: how many passed, which did not, how few."""
-    lines: list[Phrase] = [t("repeats.counted", passed=found.passed, all=found.launches)]
-    if found.failed:
-        runs = join((run, " (", t(f"status.{status}"), ")") for run, status in found.failed)
+    few = len(found.passed) < INTERVAL_MIN_LAUNCHES
+    names = heads("name", "mean", "unit", "range" if few else "interval", "cv", "launches")
+    lines = [t("repeats.counted", passed=len(found.passed), all=len(found.records))]
+    if failed := [x for x in found.records if not x.passed]:
+        runs = join((x.run_id, " (", t(f"status.{x.status}"), ")") for x in failed)
         lines.append(t("repeats.left_out", runs=runs))
-    if found.descriptive:
-        lines.append(t("repeats.descriptive"))
-    return lines
+    lines += [t("repeats.descriptive")] if few else []
+    return [*([table(names, rows)] if rows else []), *map(Paragraph, lines)]
 
 
 def shown_of(records: Sequence[Record]) -> Record:

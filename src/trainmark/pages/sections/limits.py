@@ -23,13 +23,14 @@ from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainmark.record.run.telemetry import IntervalName
     from trainmark.record.stats import Launches
     from trainmark.record.work import Result
 
 _LEAST_SHARE = 0.005  # of the training time; less is told with the rest
+_LEAST = {"data": 0.05, "evaluation": 0.25}  # of the training time; from there a rule holds
 _GOOD_USE, _ROOMY = 0.4, 0.5  # of the matmul rate; of the memory
 _DEVICES = "device_products"  # other devices are what a comparison is for
 _MOST = 3  # comparable results that are drawn
@@ -94,23 +95,39 @@ def rules_table(record: Record) -> Table | None:
 
 def limits(record: Record) -> list[Limit]:
     """Return what the rules find in a run, the costliest first, those of unknown cost last."""
-    found = [one for one in (rule(record) for rule in _RULES) if one is not None]
-    return sorted(found, key=lambda one: -(one.cost or 0.0))
+    return sorted(_rules(record), key=lambda one: -(one.cost or 0.0))
 
 
-def _spent_on(name: str, least: float) -> Callable[[Record], Limit | None]:
-    """Return the rule that no more than a share of the training time goes to ``name``."""
-
-    def rule(record: Record) -> Limit | None:
-        spent = shares(record)
-        total = sum(spent.values())
+def _rules(record: Record) -> Iterator[Limit]:
+    """Yield a limit for each rule that holds, in the order in which they are told if alike."""
+    spent = shares(record)
+    total = sum(spent.values())
+    for name, least in _LEAST.items():
         share = spent[name] / total if total else 0.0
-        if share < least:
-            return None
-        arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {least:.0%}"
-        return Limit(name, share, t(f"advice.{name}", share=f"{share:.0%}"), arithmetic)
-
-    return rule
+        if share >= least:
+            arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {least:.0%}"
+            yield Limit(name, share, t(f"advice.{name}", share=f"{share:.0%}"), arithmetic)
+    lowered = _throttled(record, "measured")
+    share, rank = max(((x, rank) for rank, x in lowered.items()), default=(0.0, 0))
+    if share > THROTTLED_SHARE:
+        said = t("advice.clocks", rank=rank, share=f"{share:.0%}")
+        yield Limit("clocks", share, said, f"{share:.1%} > {THROTTLED_SHARE:.0%}")
+    rank, longer = _slowest(record) or (0, 0.0)
+    if longer:
+        lost, said = longer / (1 + longer), t("advice.rank", rank=rank, share=f"{longer:.0%}")
+        yield Limit("rank", lost, said, f"{longer:.3f} / {1 + longer:.3f} = {lost:.1%}")
+    busy: float = record.environment.get("others_cpu_share") or 0.0
+    if busy > BUSY_SHARE:  # of the cores that a run computed on or read with
+        said = t("advice.other_work", share=f"{busy:.0%}")
+        yield Limit("other_work", None, said, f"{busy:.1%} of the cores")
+    rate, used, most = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
+    if rate is None or not used or not most or not has_cards(record):
+        return
+    if rate < 100 * _GOOD_USE and used / most < _ROOMY and not record.plan.recipe["compile"]:
+        # A larger batch may use the device better.
+        said = t("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / most:.0%}")
+        shown = f"{cells.memory(used, most)} < {_ROOMY:.0%}"
+        yield Limit("batch", None, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown}")
 
 
 def _throttled(record: Record, interval: IntervalName) -> dict[int, float]:
@@ -125,14 +142,6 @@ def _throttled(record: Record, interval: IntervalName) -> dict[int, float]:
     return found
 
 
-def _clocks(record: Record) -> Limit | None:
-    found = _throttled(record, "measured")
-    share, rank = max(((x, rank) for rank, x in found.items()), default=(0.0, 0))
-    said = t("advice.clocks", rank=rank, share=f"{share:.0%}")
-    return Limit("clocks", share, said, f"{share:.1%} > {THROTTLED_SHARE:.0%}") \
-        if share > THROTTLED_SHARE else None  # fmt: skip
-
-
 def _slowest(record: Record) -> tuple[int, float] | None:
     """Return the slowest rank and by what share its median step is longer than the ranks' median.
 
@@ -143,38 +152,6 @@ def _slowest(record: Record) -> tuple[int, float] | None:
         return None
     share = times[-1][0] / times[(len(times) - 1) // 2][0] - 1
     return (times[-1][1], share) if share > SLOW_SHARE else None
-
-
-def _rank(record: Record) -> Limit | None:
-    rank, over = _slowest(record) or (0, 0.0)
-    lost, said = over / (1 + over), t("advice.rank", rank=rank, share=f"{over:.0%}")
-    return Limit("rank", lost, said, f"{over:.3f} / {1 + over:.3f} = {lost:.1%}") \
-        if over else None  # fmt: skip
-
-
-def _other_work(record: Record) -> Limit | None:
-    """Return that other programs used the cores that a run computed on or read with."""
-    share: float = record.environment.get("others_cpu_share") or 0.0
-    said = t("advice.other_work", share=f"{share:.0%}")
-    return Limit("other_work", None, said, f"{share:.1%} of the cores") \
-        if share > BUSY_SHARE else None  # fmt: skip
-
-
-def _batch(record: Record) -> Limit | None:
-    """Return that a larger batch may use the device better: little of its rate and memory used."""
-    rate, used, total = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
-    if rate is None or not used or not total or not has_cards(record):
-        return None
-    if rate >= 100 * _GOOD_USE or used / total >= _ROOMY or record.plan.recipe["compile"]:
-        return None
-    said = t("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / total:.0%}")
-    shown = f"{cells.memory(used, total)} < {_ROOMY:.0%}"
-    return Limit("batch", None, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown}")
-
-
-_RULES: tuple[Callable[[Record], Limit | None], ...] = (
-    _spent_on("data", 0.05), _spent_on("evaluation", 0.25), _clocks, _rank, _other_work, _batch,
-)  # fmt: skip
 
 
 def over(results: Sequence[Result], figure: str) -> Launches | None:
