@@ -37,8 +37,6 @@ _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
     "power_w": ("power", "W", 1, {"zero": True}),
     "temperature_c": ("temperature", "°C", 1, {"zero": False}),
 }
-_COLOURS = [f"var(--{name})" for name in ("accent", "eval", "work", "wait")] * 2
-_DASHES = [*[[1, 0]] * 4, *[[5, 3]] * 4]
 
 
 def of_record(record: Record, telemetry: Sequence[Block] = ()) -> list[Section]:
@@ -165,8 +163,7 @@ def _quantity(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
     drawn = spec(
         "over_time", unit=unit, scale=scale, band=together, alone=not (together or names),
-        names=names, colours=_COLOURS[: len(names)], dashes=_DASHES[: len(names)],
-        member=t(f"time.{kind}-of"), axis=t(f"time.{axis}"),
+        names=names, member=t(f"time.{kind}-of"), axis=t(f"time.{axis}"),
     )  # fmt: skip
     data: dict[str, list[Spec]] = {
         "measured": [dict(zip(("from", "to"), (s / second for s in measured or ()), strict=True))]

@@ -62,7 +62,6 @@ def document(
         provenance.cause(record),
         performance.performance(records),
         folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
-        figures.spans(record),
         *charts.of_record(record, figures.telemetry(record)),
         figures.further(record),
         figures.evaluations(record),

@@ -1,11 +1,11 @@
-"""All figures of a run: those beyond the table, where its time went, evaluations, doubts."""
+"""All figures of a run: those beyond the table with its spans, evaluations, doubts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Block, Paragraph, Section, folded, table
+from trainmark.pages.document import Block, Paragraph, Section, folded, table
 from trainmark.pages.phrases import definition, heads, sentence, trust_line, verdict
 from trainmark.pages.sections.limits import rules_table
 from trainmark.pages.sections.performance import columns
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import IntervalName, Use
 
-_COLOURS = {"evaluate": "evaluation", "compile": "compute", "warmup": "compute", "train": "compute"}
 _EVALUATIONS = 5  # rows of the page; the record has all
 # Columns of what was read: of a device or of the host, what is divided by, which end of the range.
 _USE = (
@@ -33,7 +32,7 @@ _USE = (
 
 
 def further(record: Record) -> Section:
-    """Return the figures that the performance table has no column for, and the counts."""
+    """Return the figures without a column in the performance table, counts, spans."""
     rows: list[list[Phrase]] = []
     shown = {*columns(record.plan.about.references), "mem_total"}  # that in the cell of ``mem``
     specs = figures_of.specs(record.plan.about.page)
@@ -51,27 +50,13 @@ def further(record: Record) -> Section:
         rows.append([name, value, unit, join(remark, "semicolon")])
     for name, count in record.counts:
         rows.append([term("count", name), None if count is None else cells.count(count), "", ""])
+    wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
+    for name, ns in ((name, ns) for name, ns in record.spans.by_name_ns.items() if ns):
+        share = t("spans.share", share=f"{ns / wall:.1%}", rank=record.spans.rank)
+        rows.append([term("span", name), cells.spent(ns), "s", share])
     passes = record.counts.samples / record.plan.data.train_samples
     rows.append([t("count.passes"), f"{passes:.2f}", "", ""])
     return folded("figures", table(heads("name", "value", "unit", "remark"), rows))
-
-
-def spans(record: Record) -> Section:
-    """Return a bar for each span of the wall time of the rank that ended last."""
-    found, at, items = record.spans, 0.0, []
-    wall = found.wall_ns or sum(found.by_name_ns.values())
-    for name, spent in sorted(found.by_name_ns.items(), key=lambda one: one[0] == "other"):
-        share = spent / wall if wall else 0.0
-        if cells.spent(spent) != cells.spent(0):
-            shown = f"{cells.spent(spent)} s · {share:.1%}"
-            colour, label = _COLOURS.get(name, "rest"), term("span", name)
-            items.append(Bar(label, min(at, 1.0), min(at + share, 1.0), colour, shown, name))
-        at += share
-    if not items:
-        return folded("spans", Paragraph(t("spans.none")))
-    named = known(None if found.reconciled is None else f"{found.reconciled:.1%}")
-    said = t("spans.caption", wall=cells.spent(wall), rank=found.rank, named=named)
-    return folded("spans", Bars(t("head.span"), tuple(items), said))
 
 
 def evaluations(record: Record) -> Section | None:

@@ -22,8 +22,9 @@ from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from trainmark.pages.document import Table
     from trainmark.pages.site import Links
 
     Launch = dict[str, Any]  # what the index has of it
@@ -37,7 +38,7 @@ _COLUMNS = (
 _TOLD = ("passed", IMPORTED)  # status of what has figures
 _NUMBERS = ("world", "speed", "MFU", "quality")
 _REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
-_LINES = [f"var(--{x})" for x in ("accent", "wait", "work", "eval", "bad", "setup", "warn")]
+_MOST_LINES = 7  # of a history
 KEYS = (
     "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
     "status", "trust", "trust_reasons", "verification", "suite_commit", "work", "comparable",
@@ -136,10 +137,13 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     Where no run may be quoted, it is about all that passed.
     """
     launches = [x for run in runs for x in run if x["case"] == case]
-    works, others = _works(_shown(launches)), _imported(launches, links)
+    works = _works(_shown(launches))
+    imported = [[one] for one in launches if one["status"] == IMPORTED]
+    heading = t(f"status.{IMPORTED}")
+    others = [Section(heading, IMPORTED, (_grid(imported, links),))] if imported else []
     if not works:
         return page(links, case, others, lead=[Paragraph(t("site.none_good"), "warn")])
-    sections = [Section(t("site.best"), "best", (_speeds(works, links),))]
+    sections = [Section(t("site.best"), "best", (_grid(works.values(), links),))]
     if bars := _bars(works):
         sections.append(Section(t("site.devices"), "devices", bars))
     history = _history(
@@ -149,13 +153,17 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     return page(links, case, [*sections, *others])
 
 
-def _imported(launches: Run, links: Links) -> list[Section]:
-    """Return the rows that others published, if there are any."""
-    names = ("device", "world", "precision", "speed", "quality")
-    rows = [_row([one], links) for one in launches if one["status"] == IMPORTED]
-    shown = ([*(row["cells"][name][0] for name in names), row["id"]] for row in rows)
-    made = table(heads(*(f"site.{name}" for name in (*names, "run_id"))), shown)
-    return [Section(t(f"status.{IMPORTED}"), IMPORTED, (made,))] if rows else []
+def _grid(runs: Iterable[Run], links: Links) -> Table:
+    """Return the rows of the list as a table of a page."""
+    rows: list[list[Phrase]] = []
+    for run in runs:
+        row = _row(run, links)
+        texts = [row["cells"][name][0] for name in _COLUMNS]
+        grade, place = row["badge"], row["short"]
+        if row["address"]:
+            grade, place = t(f"trust.{_grade(run)}"), Link(place, row["address"])
+        rows.append([*texts, row["many"] or None, grade, place])
+    return table(heads(*(f"site.{x}" for x in (*_COLUMNS, "interval", "trust", "run_id"))), rows)
 
 
 def _shown(launches: Run) -> Run:
@@ -178,23 +186,6 @@ def _works(launches: Run) -> dict[str, Run]:
 
 def _what(one: Launch) -> str:
     return f"{one['recipe']} · {one['precision']} · x{one['world']}"
-
-
-def _speeds(works: dict[str, Run], links: Links) -> Block:
-    """Return the mean speed of each work on each device, with its interval."""
-    rows: list[list[Phrase]] = []
-    for of in works.values():
-        first, over = of[0], over_launches([one[_speed_key(one)] for one in of])
-        rows.append([
-            first["device"], first["world"], first["precision"], first["recipe"], len(of),
-            cells.number(over.mean), ends(over, cells.number) if len(of) > 1 else cells.NOTHING,
-            cells.percent(_mean(of, "MFU")), cells.quality(_mean(of, "quality_value")),
-            t(f"trust.{_grade(of)}"), Link(_when(first), links.run(first["run_id"])),
-        ])  # fmt: skip
-    unit = _unit(next(iter(works.values()))[0])
-    names = ("device", "world", "precision", "recipe", "launches", "speed_unit", "interval", "MFU",
-             "quality", "trust", "newest")  # fmt: skip
-    return table((t(f"site.{name}", unit=unit) for name in names), rows)
 
 
 def _bars(works: dict[str, Run]) -> tuple[Block, ...]:
@@ -239,7 +230,7 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
 
 def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
     """Return the speed of each work over time, with its change points; the table has commits."""
-    most = sorted(works, key=lambda name: -len(works[name]))[: len(_LINES)]
+    most = sorted(works, key=lambda name: -len(works[name]))[:_MOST_LINES]
     points: list[Launch] = []
     steps: list[Launch] = []
     rows: list[list[Phrase]] = []
@@ -254,7 +245,7 @@ def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
             when = Link(_when(one), links.run(one["run_id"]))
             commit = (one["suite_commit"] or cells.NOTHING)[:10]
             rows.append([when, name, cells.number(value), step, commit])
-    drawn = spec("history", figure=figure, series=most, colours=_LINES, steps=steps)
+    drawn = spec("history", figure=figure, steps=steps)
     first, *rest = heads("site.started_utc", "site.series", "site.changes", "site.commit")
     columns = (first, rest[0], figure, *rest[1:])
     return Chart(
