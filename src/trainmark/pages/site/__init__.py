@@ -81,7 +81,6 @@ class Links:
         """Return the address of a run's record."""
         return self.root(run_file(run_id).removesuffix("html") + "json")
 
-    def compare(self, run_ids: Sequence[str], allow: Sequence[str] = ()) -> str:
+    def compare(self, run_ids: Sequence[str]) -> str:
         """Return the address of the side-by-side page, which only a server has."""
-        fields = [("run", run_id) for run_id in run_ids] + [("allow", key) for key in allow]
-        return self.to(f"compare?{urlencode(fields)}")
+        return self.to(f"compare?{urlencode([('run', run_id) for run_id in run_ids])}")

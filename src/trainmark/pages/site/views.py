@@ -12,7 +12,6 @@ from markupsafe import Markup
 from trainmark import cases
 from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import compare
-from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
@@ -68,25 +67,19 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     )  # fmt: skip
 
 
-def compare_page(
-    database: Index, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
-) -> str:
+def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -> str:
     """Return runs with all their launches, each of the others compared with the first.
-
-    Args:
-        allow: keys of the work in which runs that are compared may differ.
 
     Raises:
         UsageError: not two to six runs.
         RecordError: there is no such run, or it cannot be read.
     """
     chosen = list(dict.fromkeys(run_ids))
-    links = Links(Links("").compare(chosen, allow), lang, served=True)
+    links = Links(Links("").compare(chosen), lang, served=True)
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
-    sides = _sides(database, chosen)
-    sections, rows, refused = list[Section](), list[list[Phrase]](), set[str]()
-    verdicts: list[Block] = []
+    first, *others = sides = _sides(database, chosen)
+    rows: list[list[Phrase]] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
         case = escaped(side[0].plan.case)
         rows.append([
@@ -94,23 +87,18 @@ def compare_page(
             device_configuration(side[0]), t(f"status.{side[0].status}"), len(side),
             grade_line(of_repeats(side), verification_of(side)),
         ])  # fmt: skip
-        if side is sides[0]:
-            continue
-        unlike = {*differing(work(sides[0][0]), work(side[0]))}
-        refused |= unlike - {*allow, *NEVER_ALLOWED}
-        if unlike - {*allow}:
-            keys = ", ".join(sorted(unlike - {*allow}))
-            blocks: list[Block] = [Paragraph(t("site.refused", side=letter, keys=keys), "warn")]
+    sections, verdicts = list[Section](), list[Block]()
+    for letter, side in zip(ascii_uppercase[1:], others, strict=False):
+        if unlike := sorted(differing(work(first[0]), work(side[0]))):
+            refused = t("site.refused", side=letter, keys=", ".join(unlike))
+            blocks: list[Block] = [Paragraph(refused, "warn")]
         else:
-            verdict, *blocks = comparison(compare(sides[0], side, allow=unlike), letter)
+            verdict, *blocks = comparison(compare(first, side), letter)
             verdicts.append(verdict)
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
     names = ("run_id", "case", "device", "status", "runs_of", "trust")
     lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
-    more = links.compare(chosen, [*allow, *sorted(refused)])
-    words = t("site.allow", keys=", ".join(sorted(refused)))
-    actions = [Link(words, more)] if refused else []
-    return page(links, t("site.side_by_side"), sections, lead=lead, actions=actions)
+    return page(links, t("site.side_by_side"), sections, lead=lead)
 
 
 def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
