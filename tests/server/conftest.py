@@ -7,7 +7,6 @@ from starlette.testclient import TestClient
 
 from store_bodies import document, write
 from trainmark.server.app import create_app
-from trainmark.server.serving import Settings
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def served(runs):
     """Return a client of a server of that store with given settings, whose site is written."""
 
     def make(**settings):
-        app = create_app(Settings(**{"store": str(runs), **settings}))
+        app = create_app(str(runs), **settings)
         app.state.serving.refresh()
         return TestClient(app, raise_server_exceptions=False)
 

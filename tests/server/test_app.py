@@ -8,7 +8,6 @@ from store_bodies import document, write
 from trainmark.pages.site import writing
 from trainmark.server import serving
 from trainmark.server.app import create_app
-from trainmark.server.serving import Settings
 
 
 def test_the_site_is_served_and_follows_the_store(served, runs):
@@ -29,7 +28,7 @@ def test_the_site_is_served_and_follows_the_store(served, runs):
 
 
 def test_what_comes_before_the_first_pages_are_written_is_asked_to_wait(runs):
-    answer = TestClient(create_app(Settings(store=str(runs)))).get("/")
+    answer = TestClient(create_app(str(runs))).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 

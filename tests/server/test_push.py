@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from contextlib import closing
 
 import httpx2
 import pytest
@@ -37,11 +36,10 @@ def asked(file, answer, address="https://lab.example/site"):
         return answer
 
     transport = httpx2.MockTransport(answered)
-    with closing(Client(address, "secret", transport=transport)) as client:
-        try:
-            return client.send(file), requests
-        except TrainmarkError as error:
-            return error, requests
+    try:
+        return Client(address, "secret", transport=transport).send(file), requests
+    except TrainmarkError as error:
+        return error, requests
 
 
 def test_a_bundle_is_sent_with_its_token_and_its_pages_are_addresses(file):
@@ -69,7 +67,7 @@ def test_a_refusal_and_a_fault_end_differently(file, answer, kind):
 def test_an_address_that_is_none_or_has_no_tls_is_refused(address):
     with pytest.raises(UsageError):
         Client(address, "secret")
-    Client("http://[::1]:8722", "secret").close()
+    Client("http://[::1]:8722", "secret")
 
 
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):

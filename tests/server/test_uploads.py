@@ -13,7 +13,7 @@ from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
 from trainmark.server import serving, uploads
 from trainmark.server.app import create_app
-from trainmark.server.serving import Settings, Tokens
+from trainmark.server.serving import Tokens
 
 ZIP = {"Content-Type": "application/zip"}
 
@@ -27,7 +27,7 @@ def store(tmp_path):
 @pytest.fixture
 def start(store):
     def make(**settings):
-        return TestClient(create_app(Settings(store=str(store), **settings)))
+        return TestClient(create_app(str(store), **settings))
 
     return make
 
@@ -122,7 +122,7 @@ def test_who_has_no_token_for_it_is_refused(start, tmp_path):
 def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "state", lambda _: tmp_path / "none")
     with pytest.raises(EnvironmentFault, match="cannot write"):
-        create_app(Settings(store=str(store)))
+        create_app(str(store))
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(store, start, send, tmp_path, monkeypatch):

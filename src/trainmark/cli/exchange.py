@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -106,7 +105,7 @@ def _push(words: Sequence[Path], url: str, token_file: Path | None, key: Path | 
     from trainmark.server.client import Client, RefusedBundleError, token_of
 
     failed, client = False, Client(url, token_of(token_file))
-    with closing(client), tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         for word in words:
             bundle = word.name.endswith(ENDING)
             for launches in [[word]] if bundle else find_runs(word):

@@ -42,10 +42,10 @@ def serve(
     if ctx.invoked_subcommand is not None:
         return
     from trainmark.server.app import create_app
-    from trainmark.server.serving import Settings, bound, run
+    from trainmark.server.serving import bound, run
 
     listening = bound(host, port)
-    app = create_app(Settings(store=store))
+    app = create_app(store)
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
         say_remark(

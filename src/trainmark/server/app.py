@@ -26,7 +26,7 @@ from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escap
 from trainmark.pages.site import Links
 from trainmark.pages.site.views import compare_page, error_page
 from trainmark.server import uploads
-from trainmark.server.serving import LOG, Refused, Serving, Settings
+from trainmark.server.serving import LOG, Refused, Serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,14 +46,14 @@ _SECURITY = {
 }
 
 
-def create_app(settings: Settings) -> Starlette:
-    """Return the application of a server.
+def create_app(store: str | None, **limits: int) -> Starlette:
+    """Return the application of a server; see ``Serving``.
 
     Raises:
         UsageError: not a store.
         EnvironmentFault: it cannot be reached.
     """
-    serving = Serving(settings)
+    serving = Serving(store, **limits)
 
     @asynccontextmanager
     async def following(_: Starlette) -> AsyncIterator[None]:

@@ -5,7 +5,6 @@ Sending again is safe: the server stores a bundle once, whatever was lost on the
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/zip"
 VARIABLE = "TRAINMARK_TOKEN"
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _READ_S = 900  # the server verifies before it answers
 
 
@@ -86,18 +86,11 @@ class Client:
             url = httpx2.URL("")
         if url.scheme not in ("http", "https") or not url.host:
             raise UsageError("not the address of a server", where=address, rule="https://HOST:PORT")
-        if url.scheme == "http" and not _loopback(url.host):
+        if url.scheme == "http" and url.host not in _THIS_MACHINE:
             remedy = "use https, or a tunnel from this machine"
             raise UsageError("the token could be read on the way", where=address, remedy=remedy)
-        self._http = httpx2.Client(
-            headers={"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE},
-            timeout=httpx2.Timeout(30, read=_READ_S),
-            transport=transport,
-        )
-
-    def close(self) -> None:
-        """End the connection."""
-        self._http.close()
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE}
+        self._transport = transport
 
     def send(self, file: Path) -> Stored:
         """Send a bundle and return what the server stored, pages as whole addresses.
@@ -108,17 +101,18 @@ class Client:
         """
         import httpx2
 
-        url = urljoin(self.address, "api/runs")
+        url, timeout = urljoin(self.address, "api/runs"), httpx2.Timeout(30, read=_READ_S)
+        http = httpx2.Client(headers=self._headers, timeout=timeout, transport=self._transport)
         try:
-            try:
-                with file.open("rb") as content:
-                    answer = self._http.post(url, content=content)
-            except (httpx2.ReadError, httpx2.WriteError):
-                # A token is refused before the body is read: the end of the connection can
-                # overtake the answer, which is asked for again without a body.
-                answer = self._http.post(url, content=b"")
-                if answer.status_code not in (401, 403):
-                    raise
+            with http, file.open("rb") as content:
+                try:
+                    answer = http.post(url, content=content)
+                except (httpx2.ReadError, httpx2.WriteError):
+                    # A token is refused before the body is read: the end of the connection can
+                    # overtake the answer, which is asked for again without a body.
+                    answer = http.post(url, content=b"")
+                    if answer.status_code not in (401, 403):
+                        raise
         except httpx2.TransportError as error:
             what, remedy = str(error) or type(error).__name__, "nothing is lost: call again later"
             raise EnvironmentFault(what, where=self.address, remedy=remedy) from None
@@ -147,10 +141,3 @@ def _problem(answer: httpx2.Response) -> tuple[str, dict[str, Any]]:
         return f"{error['what']} ({answer.status_code})", more
     except (ValueError, KeyError, TypeError):
         return f"it answers {answer.status_code} {answer.reason_phrase}", {}
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""A server: its settings and tokens, the site that follows its store, its socket and its end.
+"""A server: its tokens, the site that follows its store, its socket and its end.
 
 One file has a line for each token that admits uploads: its name and its hash, without salt (nobody
 can guess 256 random bits).
@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 LOG = logging.getLogger("trainmark.server")
+_REFRESH_S = 3.0  # between two looks at the folder of the store
 _GRACE_S = 30  # that requests have to end after SIGTERM
 STATE = ".serve"  # in the data folder; the index looks into no folder that begins with a point
 _PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
@@ -83,18 +83,9 @@ class Tokens:
         self._write(known)
 
     def listed(self) -> dict[str, str]:
-        """Return the hash of each token by its name, the oldest first.
-
-        Raises:
-            EnvironmentFault: their file is damaged.
-        """
-        if not self._file.exists():
-            return {}
-        try:
-            return dict(line.split() for line in self._file.read_text().splitlines())
-        except ValueError:
-            what, remedy = "not a list of tokens", "remove it, which revokes all, and make new ones"
-            raise EnvironmentFault(what, where=str(self._file), remedy=remedy) from None
+        """Return the hash of each token by its name, the oldest first."""
+        lines = self._file.read_text().splitlines() if self._file.exists() else ()
+        return dict(line.split() for line in lines)
 
     def admitted(self, authorization: str | None) -> str:
         """Return the name of the token of a request.
@@ -124,31 +115,20 @@ def _hashed(secret: str) -> str:
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of one server.
+class Serving:
+    """The shared state of one server.
 
     Args:
         store: folder of runs, as ``Index`` takes it; it has the tokens and uploads too.
         max_upload_bytes: size of the largest bundle.
-        refresh_s: seconds between two looks at the store's folder.
-    """
-
-    store: str | None = None
-    max_upload_bytes: int = 256 << 20
-    refresh_s: float = 3.0
-
-
-class Serving:
-    """The shared state of one server.
 
     Raises:
         EnvironmentFault: the store cannot be reached or written.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.index = Index(settings.store)
+    def __init__(self, store: str | None, max_upload_bytes: int = 256 << 20) -> None:
+        self.max_upload_bytes = max_upload_bytes
+        self.index = Index(store)
         self.index.refresh()
         self.data: Path = self.index.folder
         try:
@@ -167,7 +147,7 @@ class Serving:
         """Let the index follow the store, and the site the index, until ``end`` is called."""
         while not self._ended.is_set():
             self.refresh()
-            self._ended.wait(self.settings.refresh_s)
+            self._ended.wait(_REFRESH_S)
 
     def end(self) -> None:
         """Let ``follow`` return."""

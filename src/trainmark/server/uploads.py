@@ -50,7 +50,7 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
         raise Refused(415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}")
     try:
         with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
-            digest = await _received(request, Path(place), serving.settings.max_upload_bytes)
+            digest = await _received(request, Path(place), serving.max_upload_bytes)
             stored = await run_in_threadpool(_stored, serving, Path(place), digest)
     except OSError as error:
         LOG.warning("%s", error)
