@@ -60,17 +60,16 @@ def document(
     ]  # fmt: skip
     sections: list[Section | None] = [
         provenance.cause(record),
-        performance.performance(records),
+        folded("performance", performance.performance_table(records)),
         folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
         *charts.of_record(record, figures.telemetry(record)),
-        figures.further(record),
+        figures.figures(record),
         figures.evaluations(record),
         figures.doubts(records),
         performance.published(record),
         provenance.run(record),
         provenance.environment(record),
         provenance.provenance(records),
-        performance.glossary(record),
     ]
     badge, tone = summary.badge(records)
     return Document(

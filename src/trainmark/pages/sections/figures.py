@@ -8,7 +8,6 @@ from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Section, folded, table
 from trainmark.pages.phrases import definition, heads, sentence, trust_line, verdict
 from trainmark.pages.sections.limits import rules_table
-from trainmark.pages.sections.performance import columns
 from trainmark.pages.texts import Phrase, join, known, t, term
 from trainmark.record import figures as figures_of
 from trainmark.record.trust import trust_of, verification_of
@@ -31,14 +30,11 @@ _USE = (
 )
 
 
-def further(record: Record) -> Section:
-    """Return the figures without a column in the performance table, counts, spans."""
+def figures(record: Record) -> Section:
+    """Return all figures with their definitions and why some are null, counts, spans."""
     rows: list[list[Phrase]] = []
-    shown = {*columns(record.plan.about.references), "mem_total"}  # that in the cell of ``mem``
-    specs = figures_of.specs(record.plan.about.page)
+    specs, quality = figures_of.specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
-        if name in shown:
-            continue
         (value,), unit = cells.scaled([entry.value], entry.unit)
         remark: list[Phrase] = []
         if name in specs:  # plans of earlier versions do not declare the figures of a case
@@ -48,6 +44,8 @@ def further(record: Record) -> Section:
         elif entry.note is not None:
             remark.append(sentence(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
+    reached = cells.quality_and_target(quality.value, quality.target)
+    rows.append([quality.metric, reached, "", record.plan.about.metric_note])
     for name, count in record.counts:
         rows.append([term("count", name), None if count is None else cells.count(count), "", ""])
     wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())

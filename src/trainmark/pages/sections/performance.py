@@ -1,4 +1,4 @@
-"""The performance table in the founding form, what its columns mean, and published rows.
+"""The performance table in the founding form, and published rows.
 
 Owns which columns exist and how a record fills them. A case's ``reference.toml`` asks for another
 set by naming its headers.
@@ -7,21 +7,18 @@ set by naming its headers.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, Paragraph, Section, Table, folded, table
 from trainmark.pages.phrases import (
     configuration,
-    definition,
     heads,
     record_configuration,
-    sentence,
 )
-from trainmark.pages.texts import Phrase, join, known, say, t
+from trainmark.pages.texts import Phrase, known, t
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.record.figures import FIGURES
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 
 QUALITY = "<quality>"
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
-_SHOWN_UNITS = {"mem": "GiB"}  # of cells that are printed in another unit than records hold
 
 
 def precision_label(record: Record) -> str:
@@ -95,31 +91,6 @@ def performance_table(records: Sequence[Record]) -> Table:
     return table((t("head.configuration"), *(_head(name, records[0]) for name in names)), rows)
 
 
-def performance(records: Sequence[Record]) -> Section:
-    """Return the performance table, a row a launch, and why cells of it are empty."""
-    reasons = {say(one, "en"): one for record in records for one in _reasons(record)}
-    why = Paragraph(("/ ", join(reasons.values(), "semicolon")), "muted") if reasons else None
-    return folded("performance", performance_table(records), why)
-
-
-def _reasons(record: Record) -> list[Phrase]:
-    """Return why cells of the performance table are empty, each reason once."""
-    found: dict[str, list[Any]] = {}
-    for name in columns(record.plan.about.references):
-        entry = record.quality if name == QUALITY else record.figures.get(name)
-        if entry is not None and entry.value is None:
-            why = sentence(record, entry.reason, "?")
-            found.setdefault(say(why, "en"), [why]).append(_head(name, record))
-    return [join((", ".join(names), why), "colon") for why, *names in found.values()]
-
-
-def glossary(record: Record) -> Section:
-    """Return what the columns of the table mean."""
-    names = columns(record.plan.about.references)
-    items = ((_head(name, record), join(_column(name, record), "colon")) for name in names)
-    return folded("glossary", Facts(tuple(items)), in_terminal=False)
-
-
 def precision_note(record: Record) -> Phrase:
     """Return what the precision means for weights and matmuls.
 
@@ -130,24 +101,6 @@ def precision_note(record: Record) -> Phrase:
     if held != "fp32":
         return message("weights_held_in", dtype=held)
     return message(f"precision_{recipe['precision']}")
-
-
-def _column(name: str, record: Record) -> tuple[Phrase, Phrase]:
-    """Return what a column of the performance table is called and what it means."""
-    if name == QUALITY:
-        return t("name.quality"), record.plan.about.metric_note
-    if name == "precision":
-        return t("name.precision"), t("def.precision", precisions=precision_note(record))
-    if name == "fix_hp":
-        return t("name.fix_hp"), t("def.fix_hp", standards=record.plan.compared_with)
-    spec = FIGURES[name]
-    meaning, unit = definition(spec, record), _SHOWN_UNITS.get(name, spec.unit)
-    if unit:
-        meaning = t("figure.in_unit", meaning=meaning, unit=unit)
-    length = record.plan.recipe.get("seq_length")
-    if name == "p_core" and length is not None:  # as the founding pages do: ``(seq_length=512)``
-        meaning = (meaning, t("def.seq_length", lengths=length))
-    return spec.label, meaning
 
 
 def reference_table(references: References) -> Table:

@@ -61,6 +61,7 @@ def run(record: Record) -> Section:
         eval=cells.count(data.eval_samples), layout=data.layout,
         origin=t(f"origin.{data.origin}"), content=data.content_id,
     )  # fmt: skip
+    changed = t("def.fix_hp", standards=plan.compared_with)
     found: dict[str, Phrase] = {
         "fact.labels": join(map(label_text, record.labels)) if record.labels else None,
         "name.task": about.task,
@@ -68,6 +69,7 @@ def run(record: Record) -> Section:
         "name.dataset": (about.dataset, " (", told, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), precision_note(record)), "colon"),
+        "name.fix_hp": join((fix_hp_text(record.fix_hp), changed), "colon"),
         "fact.rules": t(f"rules.{plan.rules}"),
         "name.extra": worded(fix_hp_text(record.extra) if record.extra else None),
         "fact.recipe": plan.recipe_name,
