@@ -62,7 +62,6 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
     ("words", "told"),
     [
         (["--format", "md", "--against", "other"], "--against"),
-        (["--scaling", "-o", "x.html", "--against", "other"], "--against"),
         # which has no rows
         (["-o", "x.html", "--against", "reference:gpt_megatron"], "reference:gpt_megatron"),
     ],

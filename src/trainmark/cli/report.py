@@ -27,7 +27,7 @@ EXAMPLES = {
   trainmark report runs/RUN --format md --lang zh
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
-  trainmark report runs/PLAN --scaling -o scaling.html  1x1 -> 1xN -> MxN of the same work
+  trainmark report runs/PLAN -o report.html             the works, and how 1x1 -> 1xN -> MxN scales
 """,
     "results": """\
   trainmark results                                       the newest runs under ./runs
@@ -60,7 +60,6 @@ def report(
         str | None,
         typer.Option(metavar="12.5 USD", help="Of all devices: adds the cost of samples."),
     ] = None,
-    scaling: Annotated[bool, typer.Option("--scaling", help="Compare world sizes.")] = False,
 ) -> None:
     """Print or draw the result of runs, verified against their events.
 
@@ -70,22 +69,17 @@ def report(
     from trainmark.library.selection import select
     from trainmark.pages.page import documents
     from trainmark.pages.rendering import to_html, to_markdown
-    from trainmark.pages.scaling import scaling_page
     from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
 
     ending = output.suffix[1:] if output else ""
     wanted = form or ("html" if ending == "html" else "md" if output else "terminal")
     found = select(runs or [], rows=False)
-    drawn = wanted == "html" and not scaling
-    if against and not drawn:
+    if against and wanted != "html":
         raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
     price = None if price_per_hour is None else Price.of(price_per_hour)
-    if scaling:
-        pages = [scaling_page(found.records)]
-    else:
-        others = _others(found, against) if drawn else []
-        pages = documents(found.records, others, price=price)
+    others = _others(found, against) if wanted == "html" else []
+    pages = documents(found.records, others, price=price)
     if wanted == "terminal":
         for one in pages:
             say(show_page(one, lang=lang) + "\n")

@@ -21,6 +21,7 @@ from trainmark.pages import charts, summary
 from trainmark.pages.document import Block, Document, Section, folded
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections import figures, limits, performance, provenance
+from trainmark.pages.sections.scaling import scaling
 from trainmark.pages.texts import LANGUAGES, t
 from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.trust import verification_of
@@ -96,7 +97,7 @@ def documents(
         raise RecordError("no record to show", remedy="name one run or more")
     once = [*{(record.run_id, str(record.figures)): record for record in records}.values()]
     works = groups(once)
-    pages = [_overview(once)] if len(works) > 1 else []
+    pages = [_overview(once, works)] if len(works) > 1 else []
     for place, members in enumerate(works, start=1):
         case = members[0].plan.case
         others = [one for one in against if printed_work(one).get("case", case) == case]
@@ -105,8 +106,8 @@ def documents(
     return pages
 
 
-def _overview(records: Sequence[Record]) -> Document:
-    """Return the performance tables of several pieces of work, one for each case."""
+def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> Document:
+    """Return the performance tables of several works, one for each case, and how they scale."""
     found: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         key = (record.plan.case, record.quality.metric, *record.plan.about.references.columns)
@@ -119,8 +120,8 @@ def _overview(records: Sequence[Record]) -> Document:
     return Document(
         title=t("section.performance"), verification=t(f"trust.{verification_of(records)}"),
         badge=t("repeats.counted", passed=passed, all=len(records)),
-        tone="good" if passed == len(records) else "warn", sentence="", sections=tuple(sections),
-        ident="all-",
+        tone="good" if passed == len(records) else "warn", sentence="",
+        sections=(*sections, *scaling(works)), ident="all-",
     )  # fmt: skip
 
 
