@@ -48,9 +48,7 @@ def test_a_kind_shows_its_slowest_rank() -> None:
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
     (first,) = tables(document([fast], [slow]))
     assert first.headers[:2] == ("work", "size")
-    assert first.rows == (
-        ("matmul bf16", "8x8x8", "3.000", "4.000", "TFLOP/s", "5.0%", "40.0%"),
-    )
+    assert first.rows == (("matmul bf16", "8x8x8", "3.000", "4.000", "TFLOP/s", "5.0%", "40.0%"),)
 
 
 def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
