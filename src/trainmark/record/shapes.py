@@ -114,11 +114,8 @@ class Phase:
         self.wait_ns += sum(window.wait_ns)
         self.steps += len(window.step_ns)
         self.samples += samples
-        self.micro_batches += window.micro_batches
-        self.sequences += window.sequences
-        self.tokens += window.tokens
-        self.tokens_padded += window.tokens_padded
-        self.graphs_compiled += window.graphs_compiled
+        for name in ("micro_batches", "sequences", "tokens", "tokens_padded", "graphs_compiled"):
+            setattr(self, name, getattr(self, name) + getattr(window, name))
         if window.model_flops is None or self.model_flops is None:
             self.model_flops = None
         else:

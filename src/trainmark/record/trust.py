@@ -21,7 +21,7 @@ MOST_CV = 0.1
 MOST_SWING = 0.1
 
 _NOISY = {
-    "not_steady", "steadiness_unknown", "machine_busy", "evaluation_far_longer",
+    "not_steady", "steadiness_unknown", "machine_busy",
     "compiled_while_measured", "read_before_measured", "slow_device", "slow_rank", "slow_data",
     "throttled_while_measured", "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
 }  # fmt: skip

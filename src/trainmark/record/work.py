@@ -6,6 +6,7 @@ of a record's figures, so that rows and records are compared and audited by the 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -187,16 +188,11 @@ def name_of(result: Result) -> str:
 
 def groups(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of the same work together, in order of first appearance."""
-    found: list[tuple[dict[str, Any], list[Record]]] = []
+    found: dict[str, list[Record]] = {}
     for record in records:
-        key = work(record)
-        for known, members in found:
-            if known == key:
-                members.append(record)
-                break
-        else:
-            found.append((key, [record]))
-    return [members for _, members in found]
+        key = json.dumps(work(record), sort_keys=True, default=str)
+        found.setdefault(key, []).append(record)
+    return list(found.values())
 
 
 def printed_work(result: Record | Row) -> dict[str, Any]:

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from trainmark.record.run.timeline import RunTimeline
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
-# The forward pass of a row is a third of its training step. Evaluations may have longer rows,
-# other batches and uncompiled code, but should not take ten times a whole step.
-_EVALUATION_FACTOR = 10.0
-_EVALUATION_FLOOR_S = 1.0  # in shorter ones, the fixed cost of an evaluation dominates
 _CONSTANT_LOSS_STEPS = 10
 _ROUNDING = 1e-12
 # Of the steps not skipped by the loss scaler. A schedule may begin with a learning rate of 0.
@@ -60,7 +56,7 @@ def notes(record: Record) -> list[Message]:
 def doubts(record: Record) -> list[Message]:
     """Return the findings that the record itself tells."""
     rules = (
-        _long_evaluation, _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices,
+        _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices,
         _slow_ranks, _unlike_nodes,
     )  # fmt: skip
     found = [one for rule in rules for one in rule(record)]
@@ -94,21 +90,6 @@ def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
         if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
             yield message("flops_above_counted", rank=one.rank, claimed=claimed / 1e9,
                           counted=counted / 1e9, share=claimed / counted)  # fmt: skip
-
-
-def _long_evaluation(record: Record) -> Iterator[Message]:
-    """Compare the time per evaluated row with the time per trained sample."""
-    rank, samples = record.ranks[0], record.counts.samples
-    rows = sum(one.samples for one in record.quality.history)
-    trained_s, evaluated_s = rank.sum_of("windows_ns") / 1e9, rank.spans_ns["evaluate"] / 1e9
-    if not (rows and samples and trained_s) or evaluated_s < _EVALUATION_FLOOR_S:
-        return
-    row_s, sample_s = evaluated_s / rows, trained_s / samples
-    if row_s > _EVALUATION_FACTOR * sample_s:
-        yield message(
-            "evaluation_far_longer", evaluation_s=evaluated_s, rows=rows, row_s=row_s,
-            sample_s=sample_s, factor=row_s / sample_s, limit=_EVALUATION_FACTOR,
-        )  # fmt: skip
 
 
 def _constant_loss(record: Record) -> Iterator[Message]:

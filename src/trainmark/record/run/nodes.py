@@ -34,9 +34,14 @@ if TYPE_CHECKING:
 _COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
 
+def name_of(event: Event) -> str:
+    """Return the name of an event."""
+    return str(type(event).__struct_config__.tag)
+
+
 def by_name(events: Iterable[Event]) -> dict[str, Any]:
     """Return the last event of each name."""
-    return {str(type(event).__struct_config__.tag): event for event in events}
+    return {name_of(event): event for event in events}
 
 
 @dataclass(slots=True)

@@ -16,7 +16,15 @@ from trainmark.errors import RecordError
 from trainmark.protocols import Counts, RankWork
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
-from trainmark.record.run.nodes import Account, NodeTimeline, account, align, by_name, read_nodes
+from trainmark.record.run.nodes import (
+    Account,
+    NodeTimeline,
+    account,
+    align,
+    by_name,
+    name_of,
+    read_nodes,
+)
 from trainmark.record.shapes import Phase, PhaseName, RankSums
 from trainmark.record.stats import RankSteps, Series
 
@@ -147,7 +155,7 @@ class RunTimeline:
         return max(rank.steps - rank.phases["train"].steps for rank in self.ranks)
 
 
-def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # noqa: PLR0912
+def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     """Read one rank's file, also its steps; a missing file is a rank that never started.
 
     Raises:
@@ -166,28 +174,20 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:  # no
                 steps.add(event)
             case events.Span():
                 timeline.named_ns[event.name] += event.end_ns - event.start_ns
-            case events.Start():
-                timeline.start_ns = event.t_ns
-            case events.Synced():
-                timeline.synced = event
-            case events.Facts():
-                timeline.facts = event
             case events.Evaluate():
                 timeline.evaluations.append(event)
                 timeline.named_ns["evaluate"] += event.end_ns - event.start_ns
-            case events.Trained():
-                timeline.trained = event
-                timeline.epochs = event.epochs
-                _add_check(timeline, event.check_ns)
-            case events.Parameters():
-                timeline.parameters = event
-            case events.Result():
-                timeline.result = event
-                timeline.used_bytes = event.used_bytes
-            case events.Error():
-                timeline.error = event
+            case events.Start():
+                timeline.start_ns = event.t_ns
             case events.End():
                 timeline.finished = True
+            case _:  # an event that a rank writes once
+                setattr(timeline, name_of(event), event)
+    if timeline.trained is not None:
+        timeline.epochs = timeline.trained.epochs
+        _add_check(timeline, timeline.trained.check_ns)
+    if timeline.result is not NO_RESULT:
+        timeline.used_bytes = timeline.result.used_bytes
     timeline.malformed_lines = file.malformed_lines
     if measured := timeline.phases["train"].steps:
         timeline.step_ns = int(np.median(steps.step_ns[-measured:]))
