@@ -119,8 +119,8 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
                 samples=STEPS * BATCH, evaluations=0, target_reached=True, whole_epochs=epochs,
             )
             + _line(
-                "parameters", t, changed=["weight"], unchanged=[], gradient=["weight"],
-                no_gradient=[], updates=STEPS,
+                "parameters", t, changed={"weight": True}, gradients={"weight": True},
+                updates=STEPS,
             )
             + _line(
                 "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,

@@ -90,8 +90,8 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
         )  # fmt: skip
         file.write(
             _line(
-                "parameters", t, changed=["weight"], unchanged=[], gradient=["weight"],
-                no_gradient=[], updates=STEPS,
+                "parameters", t, changed={"weight": True}, gradients={"weight": True},
+                updates=STEPS,
             )
         )  # fmt: skip
         file.write(

@@ -45,7 +45,9 @@ def sampling(interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]
             [sys.executable, "-m", "trainmark.rank.sampler", place, TELEMETRY_FILE],
             stdin=subprocess.PIPE,
         )
-        while not (file.exists() and any(event["event"] == "start" for event in EventFile(file))):
+        while not (
+            file.exists() and any(event["event"] == "sampling" for event in EventFile(file))
+        ):
             assert process.poll() is None, "the sampler ended"
             time.sleep(0.05)
         try:

@@ -336,15 +336,13 @@ def span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
     return event("span", end_ns, name=name, start_ns=start_ns, end_ns=end_ns)
 
 
-def parameters_event(t_ns: int, **fields: Any) -> dict[str, Any]:
+def parameters_event(
+    t_ns: int, *, changed: Sequence[str] = ("weight",), unchanged: Sequence[str] = (),
+    updates: int = 100, **fields: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Return a ``parameters`` event of a rank whose parameters were all trained."""
-    plain = {
-        "changed": ["weight"],
-        "unchanged": [],
-        "gradient": ["weight"],
-        "no_gradient": [],
-        "updates": 100,
-    }
+    names = dict.fromkeys(changed, True) | dict.fromkeys(unchanged, False)
+    plain = {"changed": names, "gradients": {"weight": True}, "updates": updates}
     return event("parameters", t_ns, **plain | fields)
 
 

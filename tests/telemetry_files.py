@@ -26,7 +26,7 @@ def start(*devices: int, monitor: str | None = MONITOR, **fields: Any) -> dict[s
     """Return the first line."""
     plain = {"pid": 7, "interval_s": 1.0, "monitor": monitor, "devices": list(devices),
              "host_sources": ["psutil"]}  # fmt: skip
-    return event("start", 0, **plain | fields)
+    return event("sampling", 0, **plain | fields)
 
 
 def devices(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_a_tool_that(fault, tooled, tmp_path):
 def test_a_killed_sampler_fails_nothing(started, fifo):
     process, run_dir = started("fault=hold")
     wait_for_fault(fifo)
-    wait_until(run_dir, lambda event: event["event"] == "start")
+    wait_until(run_dir, lambda event: event["event"] == "sampling")
     sampler = sampler_of(run_id_of(run_dir))
     sampler.kill()
     fifo.with_name("go").write_text("on")

@@ -148,10 +148,8 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     updates[0] = digest.seen = digest.all_ = 1
     check.after_window(first_step=20, steps=10)
     assert check.end() == {
-        "changed": ["weight"],
-        "unchanged": ["bias"],
-        "gradient": [],
-        "no_gradient": [],
+        "changed": {"weight": True, "bias": False},
+        "gradients": {},
         "sums": {},
     }
 

@@ -14,7 +14,7 @@ import pytest
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.rank import sampler
-from trainmark.rank.events import SAMPLES, EventFile, EventWriter
+from trainmark.rank.events import EventFile, EventWriter
 from trainmark.rank.sampler import HANGS_AFTER_S, Background, Devices, SampleLog, ticks
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture
 def log(tmp_path: Path, clock: FakeClock) -> SampleLog:
-    return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock, SAMPLES))
+    return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
 
 
 def written(tmp_path: Path) -> list[dict[str, Any]]:
@@ -175,7 +175,7 @@ def sample(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
     """Sample a run's folder for as many ticks as told, without waiting."""
     import time
 
-    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns, SAMPLES))
+    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
     answers = iter(stopped)
     sampler.sample(run_dir, log, lambda _: next(answers))
     return written(run_dir)
@@ -186,8 +186,8 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
     events = sample(tmp_path, [False, True])
-    assert sorted(event["event"] for event in events) == ["end", "host", "host", "host", "start"]
-    (start,) = (event for event in events if event["event"] == "start")
+    assert sorted(event["event"] for event in events) == ["end", "host", "host", "host", "sampling"]
+    (start,) = (event for event in events if event["event"] == "sampling")
     assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
     assert start["host_sources"][0] == "psutil"
     hosts = [event for event in events if event["event"] == "host"]

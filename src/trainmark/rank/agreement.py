@@ -51,31 +51,25 @@ def refuse_other_packages(described: str | None, nnodes: int) -> None:
             )
 
 
-def agreed_memory(device: Device, world_size: int) -> RankMemory | None:
+def memory_that_fits(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
     """Return the least memory of all ranks, the same on each; None if devices do not tell it.
 
     Ranks that place tables by different figures would not find each other's rows.
-    """
-    import torch
-
-    found = memory_of_rank(device, world_size)
-    if found is None or world_size == 1:
-        return found
-    least = device.place(torch.tensor(found.rank_bytes))
-    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
-    return replace(found, rank_bytes=int(least))
-
-
-def memory_that_fits(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
-    """Return the memory that all ranks have, the same on each; None if devices do not tell it.
 
     Raises:
         EnvironmentFault: the recipe needs more, and planning could not know; it names a recipe
             that fits.
     """
-    memory = agreed_memory(device, plan.world_size)
+    import torch
+
+    memory = memory_of_rank(device, plan.world_size)
+    if memory is None:
+        return None
+    if plan.world_size > 1:
+        least = device.place(torch.tensor(memory.rank_bytes))
+        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
+        memory = replace(memory, rank_bytes=int(least))
     data = cases.part(plan.case, "data")
-    unchecked = vendor.rank_memory(plan.nproc) is None and hasattr(data, "check_fit")
-    if memory is not None and unchecked:
+    if vendor.rank_memory(plan.nproc) is None and hasattr(data, "check_fit"):
         data.check_fit(Path(plan.data.folder), recipe, plan.world_size, memory)
     return memory

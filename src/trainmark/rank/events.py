@@ -157,10 +157,8 @@ class Trained(Timed, tag="trained"):
 class Parameters(Event, tag="parameters"):
     """Which trained parameters changed, by name."""
 
-    changed: list[str]
-    unchanged: list[str]
-    gradient: list[str]
-    no_gradient: list[str]
+    changed: dict[str, bool]
+    gradients: dict[str, bool]  # whether any of the first ones was not zero
     updates: Count
     sums: dict[str, int] = field(default_factory=dict)  # of those that the rank holds whole
 
@@ -187,7 +185,7 @@ class Error(Event, tag="error"):
 
 
 class End(Event, tag="end"):
-    """A rank's process ends."""
+    """A rank's process or the sampler ends."""
 
 
 class Launch(Event, tag="launch"):
@@ -261,7 +259,7 @@ class Finished(Event, tag="finished"):
     """A launcher or a node process ends."""
 
 
-class SamplerStart(Event, tag="start"):
+class Sampling(Event, tag="sampling"):
     """The sampler began, or opened its monitor."""
 
     interval_s: float
@@ -296,25 +294,13 @@ class Fault(Event, tag="fault"):
     said: str
 
 
-class SamplerEnd(Event, tag="end"):
-    """The sampler ends."""
-
-
 RunEvent = (
     Start | Span | Synced | Facts | Window | Evaluate | Trained | Parameters | Result | Error | End
     | Launch | Refused | Job | RanksEnded | Stop | OomKills | Finished
+    | Sampling | Devices | Host | Fault
 )  # fmt: skip
-Sample = SamplerStart | Devices | Host | Fault | SamplerEnd
-Declared = dict[str, type[Event]]
-
-
-def _by_name(union: Any) -> Declared:
-    return {one.__struct_config__.tag: one for one in union.__args__}
-
-
-RUN_EVENTS, SAMPLES = _by_name(RunEvent), _by_name(Sample)
+_DECLARED: dict[Any, Any] = {one.__struct_config__.tag: one for one in RunEvent.__args__}
 read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode
-read_sample: Callable[[bytes], Any] = msgspec.json.Decoder(Sample).decode
 
 
 class EventWriter:
@@ -327,14 +313,9 @@ class EventWriter:
         OSError: from the file system, a full disk for instance; the caller decides.
     """
 
-    def __init__(
-        self, path: Path, clock: Callable[[], int], declared: Declared = RUN_EVENTS
-    ) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._declared = declared
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._fd).st_size
-        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one event, stamped with the host clock in nanoseconds.
@@ -342,15 +323,13 @@ class EventWriter:
         Raises:
             TypeError: the event has other fields.
         """
-        made = self._declared[event](**{"t_ns": self._clock(), **fields})
+        made = _DECLARED[event](**{"t_ns": self._clock(), **fields})
         data = msgspec.json.encode(made) + b"\n"
-        if self._torn:
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
             data = b"\n" + data
-        written = os.write(self._fd, data)
-        while written < len(data):
-            self._torn = data[written - 1 : written] != b"\n"
-            written += os.write(self._fd, data[written:])
-        self._torn = False
+        while data:
+            data = data[os.write(self._fd, data) :]
 
     def close(self) -> None:
         """Close the file."""
@@ -371,7 +350,7 @@ def any_event(line: bytes) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class EventFile:
-    """Read one event file. ``malformed_lines`` and ``torn`` are known once read through.
+    """Read one event file. ``malformed_lines`` is known once it is read through.
 
     Args:
         parse: parses a line to an event; a line for which it raises ``ValueError`` is malformed.
@@ -380,15 +359,12 @@ class EventFile:
     path: Path
     parse: Callable[[bytes], Any] = any_event
     malformed_lines: int = 0
-    torn: bool = False
 
     def __iter__(self) -> Iterator[Any]:
         self.malformed_lines = 0
-        self.torn = False
         with self.path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
-                    self.torn = True
                     return
                 try:
                     event = self.parse(line)

@@ -134,24 +134,19 @@ class ParameterCheck:
         return spent
 
     def end(self) -> dict[str, Any]:
-        """Return the names of parameters that changed since ``start``, and of those that did not.
+        """Return which parameters changed since ``start``, by name.
 
-        ``no_gradient`` names those whose first gradients were all zero, ``gradient`` the others;
-        ``sums`` has the digests of those with gradients that this rank holds whole.
+        ``gradients`` tells whether any of the first ones was not zero; ``sums`` has the digests of
+        those with gradients that this rank holds whole.
 
         Raises:
             UntimedWorkError: parameters changed since the last check.
         """
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
-        sums = self.digest.sums()
-        changed = [name for name, first in self._at_start.items() if sums[name] != first]
-        unchanged = [name for name, first in self._at_start.items() if sums[name] == first]
-        found = self.gradients.found()
+        sums, found = self.digest.sums(), self.gradients.found()
         return {
-            "changed": changed,
-            "unchanged": unchanged,
-            "gradient": [name for name, some in found.items() if some],
-            "no_gradient": [name for name, some in found.items() if not some],
+            "changed": {name: sums[name] != first for name, first in self._at_start.items()},
+            "gradients": found,
             "sums": {x: sums[x] for x in found if x in sums and self.gradients.is_whole(x)},
         }

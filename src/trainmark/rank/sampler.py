@@ -26,7 +26,7 @@ import psutil
 
 from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
-from trainmark.rank.events import SAMPLES, EventWriter
+from trainmark.rank.events import EventWriter
 from trainmark.rank.host import Host
 
 if TYPE_CHECKING:
@@ -212,8 +212,8 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     machine = Host()
 
     def start(monitor: str | None, numbers: list[int]) -> None:
-        log.write("start", pid=os.getpid(), interval_s=interval_s, monitor=monitor, devices=numbers,
-                host_sources=machine.sources)  # fmt: skip
+        log.write("sampling", pid=os.getpid(), interval_s=interval_s, monitor=monitor,
+                  devices=numbers, host_sources=machine.sources)  # fmt: skip
 
     start(None, [])
     devices = Devices(partial(_vendor, plan["device"]["vendor"]), plan["nproc"], log, start)
@@ -256,7 +256,7 @@ def main(run_dir: Path, file: str) -> int:
     """Sample until standard input is closed, then end everything that was started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # meant for the launcher
         signal.signal(number, signal.SIG_IGN)
-    log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns, SAMPLES))
+    log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns))
 
     def stopped(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])

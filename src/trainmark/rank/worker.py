@@ -256,13 +256,6 @@ def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWa
         )
 
 
-def _leave_error(rank: Rank, report: dict[str, Any]) -> None:
-    """Write the report to the events and the log."""
-    with suppress(OSError):  # the disk is full: the launcher knows the exit code
-        rank.events.emit("error", **report)
-        sys.stderr.write(report["traceback"])
-
-
 def die_with_parent() -> None:
     """Ask the kernel to end this process with its parent."""
     if sys.platform != "linux":
@@ -289,7 +282,9 @@ def main(run_dir: Path) -> int:
             rank.events.emit("end")
         except Exception as error:  # noqa: BLE001 - report any failure of the rank
             report = error_report(error, rank.place)
-            _leave_error(rank, report)
+            with suppress(OSError):  # the disk is full: the launcher knows the exit code
+                rank.events.emit("error", **report)
+                sys.stderr.write(report["traceback"])
             return DISK_FULL_EXIT if report["kind"] == "disk_full" else 1
         finally:
             faulthandler.unregister(STACKS_SIGNAL)

@@ -15,10 +15,9 @@ from trainmark.record.record import Cause
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainmark.plan.plan import Plan
-    from trainmark.rank.events import Parameters
     from trainmark.record.record import FigureEntry
     from trainmark.record.run.timeline import RunTimeline
 
@@ -114,8 +113,8 @@ def _training(timeline: RunTimeline) -> Iterator[Message]:
     """Yield parameters that were not trained: by their gradients, or because no bit changed."""
     reports = [rank.parameters for rank in timeline.ranks if rank.parameters is not None]
     # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
-    changed, unchanged = _on_any_rank(reports, "changed", "unchanged")
-    if not changed and not unchanged:
+    changed = _on_any_rank(report.changed for report in reports)
+    if not changed:
         yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in timeline.ranks):
         return  # too short for a figure
@@ -124,22 +123,19 @@ def _training(timeline: RunTimeline) -> Iterator[Message]:
         yield message("never_updated")
     if updates < _UPDATES_TO_REACH_ALL:
         return
-    seen, zero = _on_any_rank(reports, "gradient", "no_gradient")
-    if zero:
-        names, parameters = ", ".join(zero[:NAMED]), len(seen) + len(zero)
-        yield message("gradients_zero", names=names, number=len(zero), parameters=parameters)
-    if unchanged:
-        yield message(
-            "parameters_never_changed",
-            names=", ".join(unchanged[:NAMED]),
-            number=len(unchanged),
-            parameters=len(changed) + len(unchanged),
-            updates=updates,
-        )
+    gradients = _on_any_rank(report.gradients for report in reports)
+    if zero := [name for name, some in gradients.items() if not some]:
+        names = ", ".join(zero[:NAMED])
+        yield message("gradients_zero", names=names, number=len(zero), parameters=len(gradients))
+    if never := [name for name, some in changed.items() if not some]:
+        yield message("parameters_never_changed", names=", ".join(never[:NAMED]),
+                      number=len(never), parameters=len(changed), updates=updates)  # fmt: skip
 
 
-def _on_any_rank(reports: list[Parameters], yes: str, no: str) -> tuple[set[str], list[str]]:
-    """Return the names any rank lists under ``yes``, and those listed under ``no`` alone."""
-    found = {name for report in reports for name in getattr(report, yes)}
-    others = dict.fromkeys(name for report in reports for name in getattr(report, no))
-    return found, [name for name in others if name not in found]
+def _on_any_rank(reports: Iterable[dict[str, bool]]) -> dict[str, bool]:
+    """Return what is true of a parameter on any rank, by name."""
+    found: dict[str, bool] = {}
+    for report in reports:
+        for name, yes in report.items():
+            found[name] = found.get(name, False) or yes
+    return found

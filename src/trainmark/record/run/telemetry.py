@@ -21,7 +21,7 @@ from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
 from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
 from trainmark.rank import events
-from trainmark.rank.events import EventFile, SamplerStart, Source, read_sample, telemetry_file
+from trainmark.rank.events import EventFile, Sampling, Source, read_event, telemetry_file
 from trainmark.record.run.timeline import PHASES
 from trainmark.record.series import (
     Energy,
@@ -178,7 +178,7 @@ class Samples:
 
     node: int
     ranks: range
-    start: SamplerStart | None = None
+    start: Sampling | None = None
     devices: defaultdict[int, Readings] = field(
         default_factory=lambda: defaultdict(lambda: Readings(_OF_DEVICES))
     )
@@ -187,9 +187,9 @@ class Samples:
 
     def take(self, file: Path, start_ns: int) -> None:
         """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
-        for line in EventFile(file, read_sample) if file.is_file() else ():
+        for line in EventFile(file, read_event) if file.is_file() else ():
             match line:
-                case events.SamplerStart():
+                case Sampling():
                     self.start = line
                 case events.Devices():
                     for one in line.devices:
