@@ -309,24 +309,21 @@ def _launches(word: str | Path) -> Sequence[Record]:
     return select([str(word)], rows=False).records
 
 
-def audit_results(*words: str | Path, only: Iterable[str] = ()) -> list[Finding]:
+def audit_results(*words: str | Path) -> list[Finding]:
     """Return what the audit finds in records and published figures, errors first.
 
     Args:
         words: as ``load`` takes them; files, folders and ``reference:CASE`` of others' figures too.
-        only: names of rules; none: all of them.
 
     Raises:
-        UsageError: no such rule.
         RecordError: a word names nothing that can be read.
     """
-    return audited(select([str(word) for word in words]), only=only)
+    return audited(select([str(word) for word in words]))
 
 
-def audited(found: Selection, *, only: Iterable[str] = ()) -> list[Finding]:
+def audited(found: Selection) -> list[Finding]:
     """Return what the audit finds in what words named."""
-    views = [*map(of_record, found.records, found.places), *map(of_row, found.rows)]
-    return audit(views, only=only)
+    return audit([*map(of_record, found.records, found.places), *map(of_row, found.rows)])
 
 
 def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:

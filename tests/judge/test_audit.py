@@ -91,7 +91,7 @@ def test_figures_that_follow_from_times_are_in_order_however_they_are_rounded(
     view = subject.of_row(
         Row(file="p", line=1, form="csv", raw="", configuration="one", figures=figures)
     )
-    assert audit([view], only=["ordering"]) == []
+    assert [one for one in audit([view]) if one.rule == "ordering"] == []
 
 
 @given(passes=st.floats(0.1, 1.0), starting_s=st.floats(0, 120), seconds=st.floats(1, 1e6))

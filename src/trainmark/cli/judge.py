@@ -32,9 +32,8 @@ EXAMPLES = {
     "audit": """\
   trainmark audit                           the newest run under ./runs
   trainmark audit runs/A runs/B --json
-  trainmark audit runs --rule ordering --rule mfu
   trainmark audit runs/RUN --rules          does it comply with the division it claims?
-  trainmark list audit-rules                what is checked; `list divisions`: what --rules asks
+  trainmark list audit-rules                what is checked
 """,
 }
 _AUDITED = "Runs, records, folders; pages, tables and logs of others."
@@ -138,7 +137,6 @@ def gate(
 
 def audit(
     results: Annotated[list[str] | None, typer.Argument(help=_AUDITED)] = None,
-    rule: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     rules: Annotated[
         bool, typer.Option("--rules", help="Check the rules of the division that runs claim.")
     ] = False,
@@ -161,7 +159,7 @@ def audit(
         for one in checked:
             say("\n".join(compliance_lines(one, lang)))
         raise typer.Exit(0 if all(one.compliant for one in checked) else EXIT_FAILED)
-    found, count = audited(chosen, only=rule or ()), len(chosen.records) + len(chosen.rows)
+    found, count = audited(chosen), len(chosen.records) + len(chosen.rows)
     documents = [finding.as_dict(lang) for finding in found]
     if as_json:
         say_json({"findings": documents, "audited": count})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -26,7 +25,6 @@ EXAMPLES = {
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list options            what `prepare` takes as KEY=VALUE
   trainmark list launchers          what can start runs from here
-  trainmark list divisions          what the closed and the open rules of each case ask
   trainmark list schema > record.schema.json
 """,
 }
@@ -39,7 +37,7 @@ _OF_RECIPE = {
     "target": "target_value",
 }  # fmt: skip
 What = Literal[
-    "cases", "recipes", "fields", "options", "devices", "launchers", "divisions", "audit-rules",
+    "cases", "recipes", "fields", "options", "devices", "launchers", "audit-rules",
     "schema",
 ]  # fmt: skip
 
@@ -68,20 +66,9 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
             }
             for item in fields(case.recipe_type)
         ]  # fmt: skip
-    if what == "options":
-        return [
-            {"case": case.name, "option": one.name, "values": one.rule, "meaning": one.help}
-            for one in case.prepare_options
-        ]
-    from trainmark.plan.overrides import rules_of
-    from trainmark.recipe import fields_under
-
-    rules = rules_of(case).model_dump(mode="json", exclude_unset=True)
-    rules["closed"]["changes"] = sorted(fields_under(case.recipe_type, "closed"))
     return [
-        {"case": case.name, "division": part, "key": key, "value": json.dumps(value)}
-        for part, asked in rules.items()
-        for key, value in asked.items()
+        {"case": case.name, "option": one.name, "values": one.rule, "meaning": one.help}
+        for one in case.prepare_options
     ]
 
 

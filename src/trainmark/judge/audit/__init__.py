@@ -8,18 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
 from statistics import mode
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.errors import UsageError
 from trainmark.judge.audit import tables
 from trainmark.judge.audit.subject import RATES, TIMES, grouped
 from trainmark.record.messages import render
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.spec import Message
@@ -64,11 +62,7 @@ class Finding:
         ``line`` is that of a printed row, from 1; 0: a record.
         """
         place = {name: getattr(self.subject, name) for name in ("file", "line", "configuration")}
-        # JSON has no infinity, as of one absurd figure over another.
-        args = {
-            x: None if value in (inf, -inf) else value for x, value in self.message.args.items()
-        }
-        named = {"code": self.message.code, "arithmetic": args}
+        named = {"code": self.message.code, "arithmetic": self.message.args}
         text = render(self.message, lang)
         return {"rule": self.rule, "severity": self.severity, **place, **named, "message": text}
 
@@ -104,8 +98,7 @@ def _shares(subjects: Subjects, name: str) -> Hits:
     for rows in grouped(
         subjects, lambda one: [one.table or one.file] if name in one.printed else []
     ):
-        wanted = [x for one in rows if (x := one.printed.get(f"{name}_target")) is not None]
-        values = wanted or [one.printed[name] for one in rows]
+        values = [one.printed[name] for one in rows]
         # The unit that most rows have; of two rows alone, per cent.
         whole = 1 if 2 * sum(0 <= x <= 1 for x in values) > len(values) else 100
         for one in rows:
@@ -223,23 +216,12 @@ RULES: dict[str, tuple[Severity, Callable[[Subjects], Hits]]] = {
 }
 
 
-def audit(subjects: Subjects, *, only: Iterable[str] = ()) -> list[Finding]:
-    """Return what the rules find: errors first, then by place.
-
-    Args:
-        only: names of rules; none: all of them.
-
-    Raises:
-        UsageError: no such rule.
-    """
-    wanted = dict.fromkeys(only) or RULES
-    for name in wanted:
-        if name not in RULES:
-            raise UsageError(f"no rule {name!r}", rule=f"rules are {', '.join(RULES)}")
+def audit(subjects: Subjects) -> list[Finding]:
+    """Return what the rules find: errors first, then by place."""
     findings = [
-        Finding(name, "warning" if found.code in _DOUBTS else RULES[name][0], found, subject)
-        for name in wanted
-        for subject, found in RULES[name][1](subjects)
+        Finding(name, "warning" if found.code in _DOUBTS else severity, found, subject)
+        for name, (severity, rule) in RULES.items()
+        for subject, found in rule(subjects)
     ]
     findings.sort(
         key=lambda one: (SEVERITIES.index(one.severity), one.subject.file, one.subject.line)
