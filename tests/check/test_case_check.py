@@ -70,6 +70,8 @@ def test_a_sound_case_has_no_fault() -> None:
          {"runs": ["check_run_failed", "samples_above_step"]}),
         (failed("error", message("exception", text="boom"), place="model_build"), {},
          {"runs": ["check_run_failed", "exception"]}),
+        (runs(findings=[message("steps_beside_windows")]), {}, {"runs": ["steps_beside_windows"]}),
+        (runs(findings=[message("evaluated_rows")]), {}, {"evaluation": ["evaluated_rows"]}),
         (runs(losses=[1.0] * 40), {},
          {"loss_falls": ["check_loss_not_falling"], "equal_losses": []}),
         (runs(losses=[2.0 - 0.01 * step for step in range(40)]), {},

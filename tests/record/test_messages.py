@@ -22,7 +22,7 @@ CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 SOURCE = Path(trainmark.__file__).parent
 TEXTS = {**MESSAGES, **{k: v for n in cases.names() for k, v in cases.load(n).messages.items()}}
 OTHERS = [read_messages(SOURCE / folder / MESSAGES_FILE)
-          for folder in ("check", "devices/vendors/nvidia")]  # fmt: skip
+          for folder in ("check",)]  # fmt: skip
 assert not any(MESSAGES.keys() & texts for texts in OTHERS), "a sentence for two things"
 TEXTS |= {code: text for texts in OTHERS for code, text in texts.items()}
 

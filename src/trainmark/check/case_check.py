@@ -178,11 +178,12 @@ def judge(inputs: Inputs) -> list[Check]:
 
 
 def _runs(inputs: Inputs) -> Iterator[Message]:
-    """Yield why runs or the probe failed; a run itself finds wrong counts and dead gradients."""
+    """Yield why runs or the probe failed; a run itself finds wrong counts, clocks, gradients."""
     for world, record in inputs.runs.items():
         if cause := record.cause:
             yield message("check_run_failed", ranks=world, place=cause.place or cause.kind)
             yield cause.message
+        yield from (one for one in record.findings if one.code == "steps_beside_windows")
     if isinstance(inputs.probe, Message):
         yield inputs.probe
 
@@ -213,14 +214,12 @@ def _equal_losses(inputs: Inputs) -> Iterator[Message]:
 
 def _evaluation(inputs: Inputs) -> Iterator[Message]:
     """Compare the evaluated rows with the data, and the qualities of the two runs."""
-    passed = {world: record for world, record in inputs.runs.items() if record.cause is None}
-    for world, record in passed.items():
-        rows, scored = record.plan.data.eval_samples, record.quality.eval_samples
+    passed = [record for record in inputs.runs.values() if record.cause is None]
+    for record in passed:
         if not record.plan.evaluates:
             raise _SkippedError(message("never_evaluates"))
-        if scored != rows:
-            yield message("check_evaluation_rows", ranks=world, scored=scored or 0, rows=rows)
-    values = [record.quality.value for record in passed.values()]
+        yield from (one for one in record.findings if one.code == "evaluated_rows")
+    values = [record.quality.value for record in passed]
     known = [value for value in values if value is not None]
     if len(known) == 2 and abs(known[0] - known[1]) > _QUALITY_TOLERANCE * max(map(abs, known)):
         yield message("check_qualities_differ", one=known[0], two=known[1])
