@@ -6,12 +6,12 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.launch.launchers import Command, JobState
+from trainmark.launch.launchers import Command, Job, JobState, Launcher
 from trainmark.launch.node import node_script
 
 
 @dataclass
-class Here:
+class Here(Launcher):
     """Runs each node's script in a shell.
 
     Args:
@@ -22,9 +22,6 @@ class Here:
     scripts: dict[int, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    run_dir: str = ""
-    id: str = "1"
-    programs: tuple[str, ...] = ()
 
     def check(self, plan: Any, site: Any) -> None:
         """Nothing to look for."""
@@ -39,27 +36,24 @@ class Here:
         }
         return Command(argv=("true",), files=files, submits=True)
 
-    def job(self, plan: Any, site: Any, process: Any) -> Here:
-        self.run_dir = plan.run_dir
-        for name in (f"node{number}.sh" for number in range(plan.nnodes)):
-            with open(f"{plan.run_dir}/{name}.out", "wb") as out:  # noqa: PTH123
-                self.nodes.append(
-                    subprocess.Popen(["sh", name], cwd=plan.run_dir, stdout=out, stderr=out)
-                )
-        return self
-
-    def state(self) -> JobState:
+    def state(self, job: Job) -> JobState:
+        if not self.nodes:
+            self._start(job)
         codes = [process.poll() for process in self.nodes]
         if any(codes):
-            self.cancel()  # as engines end the other nodes of a job
+            self.cancel(job)  # as engines end the other nodes of a job
         if None in codes:
             return JobState(phase="running", said="RUNNING")
         code = max(map(abs, codes))
         return JobState(phase="ended", said="FAILED" if code else "COMPLETED", exit_code=code)
 
-    def cancel(self) -> None:
+    def cancel(self, job: Job) -> None:
         for process in self.nodes:
             process.terminate()
 
-    def collect(self) -> None:
-        """The nodes wrote into the run directory."""
+    def _start(self, job: Job) -> None:
+        for name in (f"node{number}.sh" for number in range(job.plan.nnodes)):
+            with open(job.folder / f"{name}.out", "wb") as out:  # noqa: PTH123
+                self.nodes.append(
+                    subprocess.Popen(["sh", name], cwd=job.folder, stdout=out, stderr=out)
+                )

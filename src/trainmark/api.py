@@ -217,10 +217,10 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
         folder: of the run.
         cancel: whether to end the job first.
     """
-    plan, running = submission.attach(folder)
+    job = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
-    said = (lambda _: None) if quiet else job_line(Progress(plan), plan.case)
-    record = submission.follow(plan, running, stop, said)
+    said = (lambda _: None) if quiet else job_line(Progress(job.plan), job.plan.case)
+    record = submission.follow(job, stop, said)
     _draw(write_pages, [record], folder, say=_warn)
     return Records([record], [folder])
 

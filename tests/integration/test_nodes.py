@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -22,7 +21,9 @@ from trainmark.record.run.timeline import read_run
 from trainmark.record.verify import verify
 
 if TYPE_CHECKING:
-    from trainmark.launch.launchers import JobState
+    from pathlib import Path
+
+    from trainmark.launch.launchers import Job, JobState
 
 
 def _processes(run_id: str) -> list[list[int]]:
@@ -101,11 +102,11 @@ def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_
 class Killing(Here):
     """Kills a node's process as soon as its rank trains."""
 
-    def state(self) -> JobState:
-        file = Path(self.run_dir) / "events.rank1.jsonl"
+    def state(self, job: Job) -> JobState:
+        file = job.folder / "events.rank1.jsonl"
         if file.exists() and b'"train"' in file.read_bytes():
             self.nodes[1].kill()
-        return super().state()
+        return super().state(job)
 
 
 def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) -> None:

@@ -13,7 +13,7 @@ from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import Command, JobState, absent, start
+from trainmark.launch.launchers import Command, Job, JobState, absent, start
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, mounts, node_script
 from trainmark.plan.choosing import Elsewhere
@@ -180,7 +180,8 @@ def test_its_end_is_told_in_the_words_of_the_runtime(plan: Plan, tmp_path: Path)
     here = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
     job = start(Command(argv=("sh", "-c", script), files={}), here, site())
-    job.process.wait()  # type: ignore[attr-defined]
+    assert job.process is not None
+    job.process.wait()
     said = "no such image; see --help"
-    assert job.state() == JobState(phase="ended", said=said, exit_code=125)
-    assert Container().job(here, site(), None).state().exit_code is None
+    assert Container().state(job) == JobState(phase="ended", said=said, exit_code=125)
+    assert Container().state(Job(here, site())).exit_code is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch import launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import Command, JobState
+from trainmark.launch.launchers import Command, Job, JobState, Launcher
 from trainmark.launch.processes import StopRequest
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
@@ -19,27 +18,38 @@ from trainmark.plan.resolving import resolve
 from trainmark.record.verify import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainmark.plan.plan import Plan
 
 
-@dataclass
-class HeldJob:
-    """A job that runs until it is cancelled."""
+class Held(Launcher):
+    """An engine whose job runs until it is cancelled.
 
-    id: str = "7"
-    cancels: int = 0
-    stays: bool = False
+    Args:
+        answers: whether it runs at all.
+    """
 
-    def state(self) -> JobState:
-        if self.cancels and not self.stays:
+    def __init__(self, *, stays: bool = False, answers: bool = True) -> None:
+        self.stays, self.answers, self.asked = stays, answers, 0
+
+    def check(self, plan: Plan, cluster: Cluster) -> None:
+        """Nothing to look for."""
+
+    def command(self, plan: Plan, cluster: Cluster) -> Command:
+        return Command(argv=("true",), files={})
+
+    def state(self, job: Job) -> JobState:
+        self.asked += 1
+        if self.asked > 1 and not self.answers:
+            raise EnvironmentFault("no controller")
+        if job.cancels and not self.stays:
             return JobState(phase="lost", said="CANCELLED")
         return JobState(phase="running", said="RUNNING")
 
-    def cancel(self) -> None:
-        self.cancels += 1
-
-    def collect(self) -> None:
-        """No node has files."""
+    def cancel(self, job: Job) -> None:
+        if not self.answers:
+            raise EnvironmentFault("no controller")
 
 
 @pytest.fixture
@@ -53,36 +63,48 @@ def plan(tmp_path: Path) -> Plan:
     return found
 
 
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
+    def load(engine: Held) -> None:
+        monkeypatch.setattr(launchers, "load", lambda _: engine)
+        monkeypatch.setattr(submission, "_POLL_S", 0.01)
+        monkeypatch.setattr(Held, "poll_s", 0.01)
+
+    return load
+
+
 def test_a_signal_cancels_the_job_and_leaves_a_record(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, held: Callable[[Held], None]
 ) -> None:
-    monkeypatch.setattr(submission, "_POLL_S", 0.01)
-    job, request = HeldJob(), StopRequest()
+    held(Held())
+    job, request = Job(plan, Cluster()), StopRequest()
 
     def shown(said: str) -> None:
         if said != "RUNNING":
             return
         with pytest.raises(RecordError, match="another process follows"):
-            submission.follow(plan, job, StopRequest())
+            submission.follow(job, StopRequest())
         request.signal_name = "SIGINT"
 
-    made = submission.follow(plan, job, request, shown)
+    made = submission.follow(job, request, shown)
     assert job.cancels == 1
     assert (made.status, made.cause.kind) == ("interrupted", "signal")
     assert verify(made, Path(plan.run_dir)) == []
 
 
+@pytest.mark.parametrize("answers", [True, False])
 def test_a_job_that_does_not_end_is_given_up_after_its_limit(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, held: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    monkeypatch.setattr(submission, "_POLL_S", 0.01)
+    held(Held(stays=True, answers=answers))  # a silent engine leaves the job where it was
     monkeypatch.setattr(launchers, "_GRACE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_AGAIN_S", 0.03)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
-    job = HeldJob(stays=True)
-    assert submission.follow(short, job, StopRequest()).status == "timed_out"
+    job, said = Job(short, Cluster()), list[str]()
+    assert submission.follow(job, StopRequest(), said.append).status == "timed_out"
     assert job.cancels > 1
+    assert said[-1] == ("RUNNING" if answers else "no controller")
 
 
 def test_the_id_of_a_job_is_kept_by_the_command_itself(plan: Plan) -> None:

@@ -17,7 +17,7 @@ from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import JOB_FILE, JobState, load, start
+from trainmark.launch.launchers import JOB_FILE, Job, JobState, load, start
 from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, state_of
 from trainmark.plan.plan import Plan
 
@@ -231,25 +231,24 @@ def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan,
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = _started(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
-    assert Kubernetes().job(plan, site, None).id == job.id
+    assert Job(plan, site).id == job.id
     (Path(plan.run_dir) / JOB_FILE).unlink()
     with pytest.raises(RecordError):
-        Kubernetes().job(plan, site, None)
+        Kubernetes().state(Job(plan, site))
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
     _, _, job = _started(cluster, tmp_path, _ALL_KEYS)
     (cluster / "get").write_text(json.dumps({"items": _found("jobset", "running", "running")}))
-    assert job.state().phase == "running"
+    assert Kubernetes().state(job).phase == "running"
     asked = _calls(cluster)[-1]
     assert asked[asked.index("get") + 1] == "jobset.jobset.x-k8s.io,pods"
     labels = list(yaml.safe_load_all((tmp_path / "run" / MANIFEST).read_text()))[-1]["metadata"]
     key, _, value = asked[asked.index("-l") + 1].partition("=")
     assert labels["labels"][key] == value
     (cluster / "get.fails").write_text("Unable to connect to the server\n")
-    state = job.state()
-    assert state.phase == "running"
-    assert "Unable to connect" in state.said
+    with pytest.raises(EnvironmentFault, match="Unable to connect"):
+        Kubernetes().state(job)
 
 
 def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import Cluster, RaySettings
+from trainmark.launch.launchers import Job
 from trainmark.launch.launchers.ray import Ray
 from trainmark.plan.plan import Plan
 
@@ -140,15 +141,6 @@ def test_states_are_told_apart(
     plan: Plan, cluster: Dashboard, name: str, expected: tuple[Any, ...]
 ) -> None:
     cluster.says(plan.run_id, name)
-    state = Ray().job(plan, site(cluster.url), None).state()
+    state = Ray().state(Job(plan, site(cluster.url)))
     assert (state.phase, state.exit_code) == expected
     assert RECORDED[name]["said"] in state.said
-
-
-def test_a_silent_cluster_leaves_the_job_where_it_was(plan: Plan, cluster: Dashboard) -> None:
-    job = Ray().job(plan, site(cluster.url), None)
-    cluster.says(plan.run_id, "running")
-    assert job.state().phase == "running"
-    cluster.answers.clear()
-    assert job.state().phase == "running"
-    job.cancel()  # does not fail

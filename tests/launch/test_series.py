@@ -281,11 +281,11 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     (folder / CLUSTER_FILE).write_text("{}")
     attached: list[Path] = []
 
-    def attach(folder: Path) -> tuple[Plan, str]:
+    def attach(folder: Path) -> str:
         attached.append(folder)
-        return plan, "job"
+        return "job"
 
-    def follow(plan: Plan, job: str, request: StopRequest) -> Record:
+    def follow(job: str, request: StopRequest) -> Record:
         assert job == "job"
         shutil.rmtree(plan.run_dir)
         return leave(plan, "passed")

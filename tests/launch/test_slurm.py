@@ -11,8 +11,8 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
-from trainmark.launch.launchers import JobState, slurm, start
-from trainmark.launch.launchers.slurm import ENDED_FILE, Slurm, SlurmJob
+from trainmark.launch.launchers import JOB_FILE, Job, JobState, slurm, start
+from trainmark.launch.launchers.slurm import ENDED_FILE, Slurm
 from trainmark.plan.plan import Plan
 
 RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
@@ -28,10 +28,8 @@ def site(**settings: object) -> Cluster:
     return Cluster(python="/opt/trainmark/bin/python", **settings)
 
 
-def job(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, *, fails: bool = False
-) -> SlurmJob:
-    """Return a job of which Slurm's programs say this."""
+def state(monkeypatch: pytest.MonkeyPatch, job: Job, said: str, *, fails: bool = False) -> JobState:
+    """Return the state of a job of which Slurm's programs say this."""
 
     def ask(*_: str) -> str:
         if fails:
@@ -39,8 +37,13 @@ def job(
         return said
 
     monkeypatch.setattr(slurm, "ask", ask)
-    monkeypatch.setattr(slurm, "_POLL_S", 0)
-    return SlurmJob("4711", tmp_path)
+    return Slurm().state(job)
+
+
+@pytest.fixture
+def job(plan: Plan, tmp_path: Path) -> Job:
+    (tmp_path / JOB_FILE).write_text("4711\n")
+    return Job(plan.model_copy(update={"run_dir": str(tmp_path)}), site())
 
 
 # The command
@@ -99,20 +102,18 @@ STATES = {
 
 
 @pytest.mark.parametrize("recording", STATES)
-def test_states_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recording: str
-) -> None:
+def test_states_are_told_apart(monkeypatch: pytest.MonkeyPatch, job: Job, recording: str) -> None:
     phase, exit_code, said = STATES[recording]
-    found = job(monkeypatch, tmp_path, RECORDED[recording]["scontrol"]).state()
+    found = state(monkeypatch, job, RECORDED[recording]["scontrol"])
     assert found == JobState(phase=phase, said=said, exit_code=exit_code)
 
 
 def test_a_job_that_slurm_forgot_is_told_by_its_own_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, job: Job
 ) -> None:
-    one = job(monkeypatch, tmp_path, RECORDED["unknown"]["stderr"], fails=True)
-    (tmp_path / ENDED_FILE).write_text("143\n")
-    assert (one.state().phase, one.state().exit_code) == ("ended", 143)
+    (job.folder / ENDED_FILE).write_text("143\n")
+    found = state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
+    assert (found.phase, found.exit_code) == ("ended", 143)
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
@@ -126,30 +127,18 @@ CODES = {
 
 @pytest.mark.parametrize("phase", CODES)
 def test_every_state_of_slurm_has_a_meaning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, phase: str
+    monkeypatch: pytest.MonkeyPatch, job: Job, phase: str
 ) -> None:
     for code in CODES[phase].split():
-        found = job(monkeypatch, tmp_path, f"JobId=1 JobState={code} Reason=None").state()
+        found = state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
         assert found.phase == phase, code
 
 
-def test_a_silent_controller_leaves_the_job_where_it_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    one = job(monkeypatch, tmp_path, RECORDED["running"]["scontrol"])
-    assert one.state().phase == "running"
-    job(monkeypatch, tmp_path, "Unable to contact slurm controller", fails=True)
-    assert one.state() == JobState(phase="running", said="Unable to contact slurm controller")
-
-
-def test_a_cancelled_job_is_killed_when_it_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cancelled_job_is_killed_when_it_stays(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(slurm, "ask", lambda *words: asked.append(words))
-    one = SlurmJob("4711", tmp_path)
-    one.cancel()
-    one.cancel()
+    for job.cancels in (1, 2):
+        Slurm().cancel(job)
     assert asked == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
 
@@ -187,11 +176,11 @@ def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, progra
 def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Path) -> None:
     here = plan.model_copy(update={"run_dir": str(tmp_path)})
     with pytest.raises(RecordError, match=r"job\.id"):
-        Slurm().job(here, site(), None)
+        assert Job(here, site()).id
     stand_in(programs, "sbatch", "pwd > where; echo 4711")
     started = start(Slurm().command(here, site()), here, site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
-    assert Slurm().job(here, site(), None).id == "4711"
+    assert Job(here, site()).id == "4711"
 
 
 # The script, with programs that stand in for Slurm's

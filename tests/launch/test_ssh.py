@@ -12,7 +12,7 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.cluster import Cluster, SshSettings
-from trainmark.launch.launchers import Command, ssh, start, template
+from trainmark.launch.launchers import Command, Job, ssh, start, template
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import node_file
 
@@ -119,7 +119,7 @@ def test_every_host_is_asked_and_named_with_its_fault(
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
-def _run(plan: Plan, site: Cluster, *starts: str) -> ssh.SshJob:
+def _run(plan: Plan, site: Cluster, *starts: str) -> Job:
     """Start a job whose nodes run the given scripts."""
     nodes = [[f"n{node}", shlex.join(["sh", "-c", start])] for node, start in enumerate(starts)]
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(template("ssh.sh.j2", plan=plan, nodes=nodes))
@@ -140,7 +140,7 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
     job = _run(plan, make_site(), "exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
-    state = job.state()
+    state = ssh.Ssh().state(job)
     assert (state.phase, state.said) == (phase, said)
 
 
@@ -151,14 +151,14 @@ def test_cancelling_ends_the_input_of_all_nodes(
     text = f"echo here > {tmp_path}/here; cat > /dev/null; echo ended > {tmp_path}/ended"
     job = _run(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
     (tmp_path / "here").read_text()
-    assert job.state().phase == "running"
-    job.cancel()
+    assert ssh.Ssh().state(job).phase == "running"
+    ssh.Ssh().cancel(job)
     assert job.process is not None
     assert job.process.wait() == 1
-    assert job.state().exit_code == 1
+    assert ssh.Ssh().state(job).exit_code == 1
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()
-    assert ssh.Ssh().job(plan, make_site(), None).state().exit_code is None
+    assert ssh.Ssh().state(Job(plan, make_site())).exit_code is None
 
 
 def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
@@ -170,11 +170,11 @@ def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
     for name in (node_file(0), "artifacts/adapter", "plan.json"):
         (there / name).write_text(f"{name} of a")
     one = plan.model_copy(update={"nnodes": 1})
-    ssh.Ssh().job(one, site, None).collect()
+    ssh.Ssh().collect(Job(one, site))
     run = Path(plan.run_dir)
     assert (run / node_file(0)).read_text() == f"{node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
     assert not (run / "plan.json").exists()
     (fakes / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
-        ssh.Ssh().job(plan, make_site(run_root=tmp_path / "there"), None).collect()
+        ssh.Ssh().collect(Job(plan, make_site(run_root=tmp_path / "there")))

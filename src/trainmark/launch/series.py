@@ -286,7 +286,7 @@ def _take_over(entry: Outcome, request: StopRequest, said: Callable[[str], None]
         try:
             if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
                 said(f"{entry.name}: {folder} is a submitted job: waiting")
-                submission.follow(*submission.attach(folder), request)
+                submission.follow(submission.attach(folder), request)
             complete(folder)
         except TrainmarkError as fault:  # as of a launch that was killed before it began
             said(f"{entry.name}: {fault}")

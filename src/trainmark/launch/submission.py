@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, escaped
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import JobState, limit_s
+from trainmark.launch.launchers import Job, JobState, limit_s
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.record.record import RECORD_FILE
@@ -25,7 +25,7 @@ from trainmark.record.record import RECORD_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.launchers import Command, Job, Launcher
+    from trainmark.launch.launchers import Command, Launcher
     from trainmark.launch.processes import StopRequest
     from trainmark.record.record import Record
 
@@ -73,8 +73,8 @@ def command(plan: Plan, cluster: Cluster) -> Command:
     return replace(found, files=own | dict(found.files))
 
 
-def attach(folder: Path) -> tuple[Plan, Job]:
-    """Return the plan of a run directory and the job that was started for it.
+def attach(folder: Path) -> Job:
+    """Return the job that was started for the plan of a run directory.
 
     Raises:
         RecordError: no such run, or it has a record already.
@@ -95,11 +95,12 @@ def attach(folder: Path) -> tuple[Plan, Job]:
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # a pasted script
         run_dir.begin(plan, folder, {}).close()
-    return plan, launcher_of(cluster, plan.launcher).job(plan, cluster, None)
+    launcher_of(cluster, plan.launcher)
+    return Job(plan, cluster)
 
 
 def follow(
-    plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
+    job: Job, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
     """Wait for the end of ``job``, collect what its nodes left, and return the record.
 
@@ -110,44 +111,56 @@ def follow(
     Raises:
         RecordError: another process follows it.
     """
-    folder = Path(plan.run_dir)
+    folder, launcher = job.folder, launchers.load(job.plan.launcher)
     with ExitStack() as stack:
         try:
             stack.enter_context(run_dir.locked(folder))
         except BlockingIOError:
             raise RecordError("another process follows the job", where=str(folder)) from None
-        stop = _watched(plan, job, request, on_poll)
+        stop = _watched(launcher, job, request, on_poll)
         try:
-            job.collect()
+            launcher.collect(job)
         except EnvironmentFault as fault:
             print(f"trainmark: files of nodes are missing: {escaped(str(fault))}", file=sys.stderr)
         return _finish(folder, stop)
 
 
 def _watched(
-    plan: Plan, job: Job, request: StopRequest, on_poll: Callable[[str], None]
+    launcher: Launcher, job: Job, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Wait until the job ended, or does not although told to; return why it was told to."""
-    state, stop = JobState(phase="waiting"), None
+    state, stop = JobState(phase="waiting", said="submitted"), None
     deadline_s = give_up_s = cancel_s = inf
+    ask_s = 0.0
     while state.phase in ("waiting", "running") and time.monotonic() < give_up_s:
-        now_s, before, state = time.monotonic(), state, job.state()
+        now_s, before = time.monotonic(), state
+        if now_s >= ask_s:
+            state, ask_s = _state(launcher, job, before), now_s + launcher.poll_s
         if state != before:
-            _emit_state(Path(plan.run_dir), state)
+            _emit_state(job.folder, state)
         on_poll(state.said)
         if state.phase == "running":
-            deadline_s = min(deadline_s, now_s + limit_s(plan))
+            deadline_s = min(deadline_s, now_s + limit_s(job.plan))
         if stop is None and (request.signal_name or now_s > deadline_s):
-            stop = {"reason": "timeout", "timeout_s": float(plan.recipe["timeout_s"])}
+            stop = {"reason": "timeout", "timeout_s": float(job.plan.recipe["timeout_s"])}
             if request.signal_name:
                 stop = {"reason": "signal", "signal": request.signal_name}
             give_up_s, cancel_s = now_s + _CANCEL_PATIENCE_S, now_s
         if state.phase in ("waiting", "running"):
             if now_s >= cancel_s:
-                cancel_s = now_s + _CANCEL_AGAIN_S
-                job.cancel()
+                cancel_s, ask_s, job.cancels = now_s + _CANCEL_AGAIN_S, now_s, job.cancels + 1
+                with suppress(EnvironmentFault):  # the state shows that it is still there
+                    launcher.cancel(job)
             time.sleep(_POLL_S)
     return stop
+
+
+def _state(launcher: Launcher, job: Job, before: JobState) -> JobState:
+    """Return where a job is; where it was, while its engine does not answer."""
+    try:
+        return launcher.state(job)
+    except EnvironmentFault as fault:
+        return replace(before, said=fault.what)
 
 
 def _emit_state(folder: Path, state: JobState) -> None:
@@ -174,4 +187,4 @@ def launch(
         refused = JobState(phase="lost", said=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), refused)
         return _finish(Path(plan.run_dir), None)
-    return follow(plan, job, request, on_poll)
+    return follow(job, request, on_poll)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import which
-from typing import IO, TYPE_CHECKING, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Literal
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch.cluster import CONTAINER
@@ -70,34 +71,52 @@ class JobState:
     exit_code: int | None = None
 
 
-class Job(Protocol):
-    """A job that was started, by this process or an earlier one."""
-
-    id: str
-
-    def state(self) -> JobState:
-        """Return where it is now; called about once a second. Must not block for long."""
-
-    def cancel(self) -> None:
-        """End it and all its processes; called again where it did not help."""
-
-    def collect(self) -> None:
-        """Bring what nodes wrote elsewhere into the run directory, and remove what the job left.
-
-        Raises:
-            EnvironmentFault: a node or the engine cannot be reached.
-        """
-
-
-class Launcher(Protocol):
-    """One way to start a run on the machines of a cluster.
+@dataclass
+class Job:
+    """A job that was started, by this process or an earlier one.
 
     Args:
-        programs: what must be on the path here.
+        process: that of the command, if this process started it and it does not submit.
+        cancels: how often it was told to end.
     """
 
-    programs: tuple[str, ...]
+    plan: Plan
+    cluster: Cluster
+    process: Process | None = None
+    cancels: int = 0
 
+    @property
+    def folder(self) -> Path:
+        """Return the run directory."""
+        return Path(self.plan.run_dir)
+
+    @property
+    def id(self) -> str:
+        """Return the last word of what the command printed; of a process of ours its number.
+
+        Raises:
+            RecordError: it printed nothing.
+        """
+        if self.process is not None:
+            return str(self.process.pid)
+        file = self.folder / JOB_FILE
+        words = file.read_text(errors="replace").split() if file.exists() else []
+        if not words:
+            raise RecordError("does not name a job of this run", where=str(file))
+        return words[-1]
+
+
+class Launcher(ABC):
+    """One way to start a run on the machines of a cluster.
+
+    The state of a job is here that of a process of this machine, which ends with this one; engines
+    have their own.
+    """
+
+    programs: tuple[str, ...] = ()  # what must be on the path here
+    poll_s = 1.0  # between two questions about a job
+
+    @abstractmethod
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Look for what would stop the run, before anything is submitted.
 
@@ -106,17 +125,38 @@ class Launcher(Protocol):
             EnvironmentFault: a host or an engine does not answer as it must.
         """
 
+    @abstractmethod
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the run; starts and writes nothing."""
 
-    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> Job:
-        """Return the job that was started for ``plan``, also by a pasted script.
-
-        Args:
-            process: that of the command, if this process started it and it does not submit.
+    def state(self, job: Job) -> JobState:
+        """Return where a job is now. Must not block for long.
 
         Raises:
-            RecordError: the run directory does not tell which.
+            EnvironmentFault: the engine does not answer; the job is where it was.
+            RecordError: the run directory does not tell which job it is.
+        """
+        code = job.process.poll() if job.process else None
+        if job.process and code is None:
+            return JobState(phase="running", said="running")
+        words = (job.folder / LOG_FILE).read_text(errors="replace").splitlines() if code else []
+        # The last of docker's words is about its help.
+        return JobState(phase="ended", said="; ".join(filter(None, words[-3:])), exit_code=code)
+
+    def cancel(self, job: Job) -> None:
+        """End a job and all its processes; called again where it did not help.
+
+        Raises:
+            EnvironmentFault: the engine does not answer.
+        """
+        if job.process:
+            job.process.terminate()
+
+    def collect(self, job: Job) -> None:  # noqa: B027 - most have nothing to do
+        """Bring what nodes wrote elsewhere into the run directory, and remove what the job left.
+
+        Raises:
+            EnvironmentFault: a node or the engine cannot be reached.
         """
 
 
@@ -196,57 +236,4 @@ def start(command: Command, plan: Plan, cluster: Cluster) -> Job:
                 ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
-    return load(plan.launcher).job(plan, cluster, process)
-
-
-def job_id(plan: Plan) -> str:
-    """Return the last word of what the command of ``plan`` printed.
-
-    Raises:
-        RecordError: it printed nothing.
-    """
-    file = Path(plan.run_dir) / JOB_FILE
-    words = file.read_text(errors="replace").split() if file.exists() else []
-    if not words:
-        raise RecordError("does not name a job of this run", where=str(file))
-    return words[-1]
-
-
-@dataclass
-class ChildJob:
-    """A job that is a process of this machine.
-
-    Args:
-        process: None after the process ended that started it.
-    """
-
-    plan: Plan
-    cluster: Cluster
-    process: Process | None
-
-    @property
-    def id(self) -> str:
-        """Return the id of the process."""
-        return str(self.process.pid) if self.process else ""
-
-    @property
-    def folder(self) -> Path:
-        """Return the run directory."""
-        return Path(self.plan.run_dir)
-
-    def state(self) -> JobState:
-        """Return whether it runs, or its last words."""
-        code = self.process.poll() if self.process else None
-        if self.process and code is None:
-            return JobState(phase="running", said="running")
-        words = (self.folder / LOG_FILE).read_text(errors="replace").splitlines() if code else []
-        # The last of docker's words is about its help.
-        return JobState(phase="ended", said="; ".join(filter(None, words[-3:])), exit_code=code)
-
-    def cancel(self) -> None:
-        """End it."""
-        if self.process:
-            self.process.terminate()
-
-    def collect(self) -> None:
-        """Do nothing: it wrote into the run directory."""
+    return Job(plan, cluster, process)

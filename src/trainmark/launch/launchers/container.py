@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import NO_RUNTIME, ChildJob, Command, Process, ask
+from trainmark.launch.launchers import NO_RUNTIME, Command, Launcher, ask
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ SCRIPT = "node.sh"
 _HOW_TO_NAME = "write container: {image: IMAGE, runtime: podman} into it; see docs/launchers.md"
 
 
-class Container:
+class Container(Launcher):
     """Docker, podman or apptainer on this machine."""
-
-    programs = ()  # the runtime of the cluster
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Look whether the image is here."""
@@ -47,7 +45,3 @@ class Container:
             raise UsageError(NO_RUNTIME, where="cluster file, container", remedy=_HOW_TO_NAME)
         script = node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return Command(argv=("sh", SCRIPT), files={SCRIPT: script})
-
-    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> ChildJob:
-        """Return the container, which ends with the process that started it."""
-        return ChildJob(plan, cluster, process)

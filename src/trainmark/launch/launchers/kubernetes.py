@@ -6,21 +6,19 @@ Run directory and data are on volumes that the pods and, for the run directory, 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import UsageError
 from trainmark.launch.launchers import (
     Command,
+    Job,
     JobState,
+    Launcher,
     Phase,
-    Process,
     ask,
-    job_id,
     limit_s,
     template,
 )
@@ -80,7 +78,7 @@ def manifest(plan: Plan, cluster: Cluster) -> str:
     )  # fmt: skip
 
 
-class Kubernetes:
+class Kubernetes(Launcher):
     """Runs as a JobSet; see ``Launcher``."""
 
     programs = ("kubectl",)
@@ -103,39 +101,21 @@ class Kubernetes:
         argv = (*_words(cluster), "create", "-f", MANIFEST, "-o", "name")
         return Command(argv=argv, files={MANIFEST: manifest(plan, cluster)}, submits=True)
 
-    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> KubernetesJob:  # noqa: ARG002
-        """Return the job that was started for ``plan``, also by a pasted script."""
-        return KubernetesJob(job_id(plan), plan, cluster)
+    def state(self, job: Job) -> JobState:
+        """Return what the cluster says of the JobSet and its pods."""
+        kinds = f"{job.id.partition('/')[0]},pods"
+        own = f"{INSTANCE}={name(job.plan.run_id)}"
+        told = json.loads(_kubectl(job.cluster, "get", kinds, "-l", own, "-o", "json"))
+        return state_of(told["items"], job.plan.nnodes)
 
-
-class KubernetesJob:
-    """A JobSet; see ``Job``."""
-
-    def __init__(self, job: str, plan: Plan, cluster: Cluster) -> None:
-        self.id = job
-        self._plan, self._cluster = plan, cluster
-        self._last = JobState(phase="waiting", said="created")
-
-    def state(self) -> JobState:
-        """Return where it is now; while the cluster does not answer, where it was."""
-        kinds = f"{self.id.partition('/')[0]},pods"
-        own = f"{INSTANCE}={name(self._plan.run_id)}"
-        try:
-            told = json.loads(_kubectl(self._cluster, "get", kinds, "-l", own, "-o", "json"))
-        except EnvironmentFault as fault:
-            return replace(self._last, said=fault.what)
-        self._last = state_of(told["items"], self._plan.nnodes)
-        return self._last
-
-    def cancel(self) -> None:
+    def cancel(self, job: Job) -> None:
         """Delete what was created."""
-        with suppress(EnvironmentFault):  # the state shows that it is still there
-            self.collect()
+        self.collect(job)
 
-    def collect(self) -> None:
+    def collect(self, job: Job) -> None:
         """Delete what was created; the pods wrote into the run directory."""
-        file = str(Path(self._plan.run_dir) / MANIFEST)
-        _kubectl(self._cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
+        file = str(job.folder / MANIFEST)
+        _kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
 def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:

@@ -16,14 +16,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import Command, JobState, Phase, Process
+from trainmark.launch.launchers import Command, Job, JobState, Launcher, Phase
 from trainmark.launch.node import node_script
 
 if TYPE_CHECKING:
@@ -42,43 +41,7 @@ _WORKER_VARIABLES = {"RAY_worker_niceness": "0", "RAY_kill_child_processes_on_wo
 _RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # the driver's own wait is shorter
 
 
-@dataclass
-class RayJob:
-    """The job of a plan in a cluster."""
-
-    cluster: Cluster
-    id: str
-    phase: Phase = "waiting"
-
-    def state(self) -> JobState:
-        """Return what the cluster says, and what the driver says in the job's log."""
-        try:
-            job = _asked(self.cluster, self.id)
-            log = _asked(self.cluster, f"{self.id}/logs")["logs"]
-        except EnvironmentFault as fault:
-            return JobState(phase=self.phase, said=str(fault))
-        status = job["status"]
-        lines = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
-        told: dict[str, Any] = json.loads(lines[-1]) if lines else {"phase": self.phase}
-        # Of what our program printed the last line, of what Ray has to say the first.
-        message = job["message"].strip().splitlines()[-1 if job["driver_exit_code"] else 0]
-        said = f"{status}: {told.get('said') or message}"
-        if status in ("PENDING", "RUNNING"):
-            self.phase = "waiting" if told["phase"] == "waiting" else "running"
-            return JobState(phase=self.phase, said=said)
-        phase: Phase = "lost" if status == "STOPPED" else "ended"
-        return JobState(phase=phase, said=said, exit_code=job["driver_exit_code"])
-
-    def cancel(self) -> None:
-        """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""
-        with suppress(EnvironmentFault):  # the next state says that it does not answer
-            _asked(self.cluster, f"{self.id}/stop", method="POST")
-
-    def collect(self) -> None:
-        """Do nothing: the nodes wrote into the run directory."""
-
-
-class Ray:
+class Ray(Launcher):
     """Runs as jobs of a Ray cluster."""
 
     programs = ("ray",)
@@ -115,9 +78,25 @@ class Ray:
         )  # fmt: skip
         return Command(argv=argv, files={ASKED_FILE: json.dumps(asked, indent=2)}, submits=True)
 
-    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> RayJob:  # noqa: ARG002
-        """Return the job that was submitted for ``plan``, by the run's id."""
-        return RayJob(cluster, plan.run_id)
+    def state(self, job: Job) -> JobState:
+        """Return what the cluster says, and what the driver says in the job's log."""
+        known = _asked(job.cluster, job.plan.run_id)
+        log = _asked(job.cluster, f"{job.plan.run_id}/logs")["logs"]
+        status = known["status"]
+        lines = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
+        told: dict[str, Any] = json.loads(lines[-1]) if lines else {"phase": "waiting"}
+        # Of what our program printed the last line, of what Ray has to say the first.
+        message = known["message"].strip().splitlines()[-1 if known["driver_exit_code"] else 0]
+        said = f"{status}: {told.get('said') or message}"
+        if status in ("PENDING", "RUNNING"):
+            waits = told["phase"] == "waiting"
+            return JobState(phase="waiting" if waits else "running", said=said)
+        phase: Phase = "lost" if status == "STOPPED" else "ended"
+        return JobState(phase=phase, said=said, exit_code=known["driver_exit_code"])
+
+    def cancel(self, job: Job) -> None:
+        """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""
+        _asked(job.cluster, f"{job.plan.run_id}/stop", method="POST")
 
 
 def _asked(cluster: Cluster, what: str = "", method: str = "GET") -> Any:

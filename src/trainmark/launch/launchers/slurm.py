@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-import time
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.launchers import (
     LOG_FILE,
     Command,
+    Job,
     JobState,
-    Process,
+    Launcher,
     ask,
-    job_id,
     limit_s,
     template,
 )
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
 
 SCRIPT_FILE, NODE_FILE = "job.sh", "node.sh"
 ENDED_FILE = "job.ended"  # the script's exit code
-_POLL_S = 5.0
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A state that
 # is not here, COMPLETING and STAGE_OUT among them, still has processes.
@@ -42,44 +37,6 @@ _WAITING = ("PENDING", "CONFIGURING", "REQUEUE", "RESV_DEL_HOLD", "SPECIAL_EXIT"
 _LOST = ("CANCELLED", "REVOKED", "TIMEOUT", "DEADLINE", "PREEMPTED")
 # Of these the nodes' own events tell more: which did not report their end, or why a rank failed.
 _ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL")
-
-
-class SlurmJob:
-    """A job that was submitted."""
-
-    def __init__(self, number: str, run_dir: Path) -> None:
-        self.id, self._run_dir = number, run_dir
-        self._last, self._cancelled = JobState(phase="waiting", said="submitted"), False
-        self._next_s = time.monotonic()
-
-    def state(self) -> JobState:
-        """Return where it is; a controller that does not answer leaves it where it was."""
-        now_s = time.monotonic()
-        if now_s >= self._next_s and self._last.phase not in ("ended", "lost"):
-            self._next_s = now_s + _POLL_S
-            try:
-                self._last = _known(ask("scontrol", "show", "job", "--oneliner", self.id))
-            except EnvironmentFault as fault:
-                self._last = replace(self._last, said=fault.what)
-                if "Invalid job id" in fault.what:
-                    self._last = self._forgotten()
-        return self._last
-
-    def cancel(self) -> None:
-        """Have Slurm end it: SIGTERM, and after the cluster's KillWait SIGKILL; then at once."""
-        with suppress(EnvironmentFault):  # the state shows that it is still there
-            ask("scancel", *(("--full", "--signal=KILL") if self._cancelled else ()), self.id)
-        self._cancelled, self._next_s = True, time.monotonic()
-
-    def collect(self) -> None:
-        """Do nothing: all nodes write into the run directory."""
-
-    def _forgotten(self) -> JobState:
-        """Return how a job ended that the controller no longer has, as its own file tells."""
-        file = self._run_dir / ENDED_FILE
-        code = int(file.read_text(encoding="utf-8")) if file.is_file() else None
-        said = f"Slurm does not know job {self.id} any more"
-        return JobState(phase="ended", said=said, exit_code=code)
 
 
 def _known(shown: str) -> JobState:
@@ -101,10 +58,11 @@ def _field(shown: str, name: str) -> str:
     return found[1] if found else ""
 
 
-class Slurm:
+class Slurm(Launcher):
     """Submits with sbatch."""
 
     programs = ("sbatch", "scontrol", "scancel")
+    poll_s = 5.0
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Have sbatch try the options."""
@@ -131,9 +89,21 @@ class Slurm:
         argv = ("sbatch", *_options(plan, cluster), SCRIPT_FILE)
         return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
 
-    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> SlurmJob:  # noqa: ARG002
-        """Return the job whose number the run directory has."""
-        return SlurmJob(job_id(plan), Path(plan.run_dir))
+    def state(self, job: Job) -> JobState:
+        """Return what the controller says or, once it has forgotten the job, the script's file."""
+        try:
+            return _known(ask("scontrol", "show", "job", "--oneliner", job.id))
+        except EnvironmentFault as fault:
+            if "Invalid job id" not in fault.what:
+                raise
+        file = job.folder / ENDED_FILE
+        code = int(file.read_text(encoding="utf-8")) if file.is_file() else None
+        said = f"Slurm does not know job {job.id} any more"
+        return JobState(phase="ended", said=said, exit_code=code)
+
+    def cancel(self, job: Job) -> None:
+        """Have Slurm end it: SIGTERM, and after the cluster's KillWait SIGKILL; then at once."""
+        ask("scancel", *(("--full", "--signal=KILL") if job.cancels > 1 else ()), job.id)
 
 
 def _options(plan: Plan, cluster: Cluster) -> list[str]:

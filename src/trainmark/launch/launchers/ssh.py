@@ -11,14 +11,14 @@ import re
 import shlex
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch.launchers import ChildJob, Command, JobState, Process, ask, template
+from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, template
 from trainmark.launch.node import MODULE, node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
 
@@ -122,7 +122,7 @@ def _on_all(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         raise EnvironmentFault("\n".join(said), remedy=remedy)
 
 
-class Ssh:
+class Ssh(Launcher):
     """Bare hosts, named in a file."""
 
     programs = ("ssh",)
@@ -151,20 +151,11 @@ class Ssh:
         script = template("ssh.sh.j2", plan=plan, nodes=nodes)
         return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 
-    def job(self, plan: Plan, cluster: Cluster, process: Process | None) -> SshJob:
-        """Return the job of a run directory, which ends with the process that started it."""
-        return SshJob(plan, cluster, process)
-
-
-@dataclass
-class SshJob(ChildJob):
-    """The script that holds the connections, and the nodes at their other ends."""
-
-    def state(self) -> JobState:
-        """Return whether it runs, or which nodes failed and which were lost."""
-        state, folder = super().state(), self.folder
+    def state(self, job: Job) -> JobState:
+        """Return whether the script runs, or which nodes failed and which were lost."""
+        state, folder = super().state(job), job.folder
         if state.phase == "running":
-            return replace(state, said=f"{self.plan.nnodes} nodes")
+            return replace(state, said=f"{job.plan.nnodes} nodes")
         codes = {path.suffix[5:]: path.read_text().strip() for path in folder.glob("ssh.exit*")}
         lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST))
         if not lost:
@@ -173,24 +164,24 @@ class SshJob(ChildJob):
         said = "; ".join(f"node {node}: {connection_fault(log)}" for node, log in logs.items())
         return replace(state, phase="lost", said=said)
 
-    def collect(self) -> None:
+    def collect(self, job: Job) -> None:
         """Copy what the nodes wrote, where it is not in the run directory itself.
 
         Raises:
             EnvironmentFault: with the hosts from which it could not be copied.
         """
-        if self.cluster.ssh.run_root is not None:
-            folder = str(folder_of_hosts(self.plan, self.cluster))
-            mark = re.escape(f"{MODULE} {folder} ")
-            script = _PACK.format(
-                mark=shlex.quote(mark), folder=shlex.quote(folder), plan=PLAN_FILE
-            )
-            hosts = read_hosts(self.cluster.ssh, nnodes=self.plan.nnodes)
-            _on_all(hosts, lambda url: self._copied(url, script))
+        ssh = job.cluster.ssh
+        if ssh.run_root is None:
+            return
+        folder = str(folder_of_hosts(job.plan, job.cluster))
+        mark = re.escape(f"{MODULE} {folder} ")
+        script = _PACK.format(mark=shlex.quote(mark), folder=shlex.quote(folder), plan=PLAN_FILE)
 
-    def _copied(self, url: str, script: str) -> None:
-        with TemporaryFile() as packed:
-            ask("ssh", *words_to(url, self.cluster.ssh, script), output=packed)
-            packed.seek(0)
-            with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(self.folder, filter="data")
+        def copy(url: str) -> None:
+            with TemporaryFile() as packed:
+                ask("ssh", *words_to(url, ssh, script), output=packed)
+                packed.seek(0)
+                with tarfile.open(fileobj=packed) as archive:
+                    archive.extractall(job.folder, filter="data")
+
+        _on_all(read_hosts(ssh, nnodes=job.plan.nnodes), copy)
