@@ -1,4 +1,4 @@
-"""A data folder that is whole or absent: lock, manifest, resume."""
+"""A data folder that is whole or absent, with its manifest."""
 
 import json
 
@@ -57,21 +57,11 @@ def test_a_folder_takes_its_name_last_and_is_written_once(raw, tmp_path):
     assert "is already prepared" in said[-1]
 
 
-def test_an_interrupted_call_goes_on_with_what_is_finished(raw, tmp_path):
+def test_an_interrupted_call_leaves_nothing(raw, tmp_path):
     with pytest.raises(EnvironmentFault, match="No space left"):
         write(raw, fail=True)
-    assert not (tmp_path / "data").exists()
-    assert write(raw) == ["late"]
-
-
-def test_a_folder_in_which_nothing_is_finished_begins_anew(raw, tmp_path):
-    with pytest.raises(EnvironmentFault, match="No space left"):
-        write(raw, fail=True)
-    manifest = tmp_path / ".data.partial" / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "files": {}}))
-    (tmp_path / ".data.partial" / "work").mkdir()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["raw"]
     assert write(raw) == ["abc", "late"]
-    assert not (tmp_path / "data" / "work").exists()
 
 
 @pytest.mark.parametrize(
@@ -83,6 +73,13 @@ def test_a_finished_folder_made_of_something_else_is_refused(raw, tmp_path, opti
     with pytest.raises(DataError, match=says):
         write(raw, **options)
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
+
+
+def test_a_damaged_folder_is_refused(raw, tmp_path):
+    write(raw)
+    (tmp_path / "data" / "late.txt").write_bytes(b"xyz")
+    with pytest.raises(DataError, match="damaged or missing: late"):
+        write(raw)
 
 
 def test_a_folder_is_written_by_one_call_at_a_time_and_not_into_its_source(raw, tmp_path):

@@ -60,8 +60,6 @@ def write_pairs(
 ) -> None:
     """Write ``data``: the indexed pairs by their names, the tokenizer's files and a manifest.
 
-    Calling again with the same sources keeps the pairs that an interrupted one finished.
-
     Args:
         raw: where the sources lie.
         say: called with each line of progress.
@@ -102,7 +100,6 @@ def write_pairs(
             _write_pair(name, blocks, opened, text_key, unfinished)
             counts = unfinished.manifest["counts"][name]
             if not counts["documents"]:
-                shutil.rmtree(unfinished.folder)
                 raise DataError(
                     f"no document in the corpus, {counts['empty_texts']} empty texts",
                     where=str(raw),
@@ -144,7 +141,7 @@ def _write_pair(
         every = np.concatenate(sizes)
         unfinished.file(f"{name}.idx", lambda index: write_index(index, every, dtype))
 
-    unfinished.file(f"{name}.bin", write)  # a pair with it is finished
+    unfinished.file(f"{name}.bin", write)
 
 
 @dataclass(frozen=True, slots=True)

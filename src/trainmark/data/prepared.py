@@ -1,8 +1,8 @@
-"""Write a data folder whole or not at all, and go on where a call was stopped.
+"""Write a data folder whole or not at all.
 
-Owns the manifest, and what of an earlier call is reused. The unfinished folder lies beside the
-one asked for and takes its name last; its manifest lists every finished file with its sha256.
-An unfinished file begins again. Must not know what the files mean.
+Owns the manifest, which lists every file with its sha256. What is written lies beside the folder
+asked for and takes its name last; an interrupted call leaves nothing. Must not know what the files
+mean.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from functools import partial
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
-from trainmark.data.documents import written_whole
 from trainmark.data.model_folder import CONFIG
 from trainmark.data.splits import layout_in
 from trainmark.errors import DataError, EnvironmentFault
@@ -42,8 +39,7 @@ class Unfinished:
 
     Args:
         folder: where it lies until it is finished.
-        manifest: what is in it; ``files`` has the fingerprint of each finished file, ``counts``
-            what was counted.
+        manifest: what is in it; ``counts`` has what was counted.
         say: called with one line for each thing done.
     """
 
@@ -52,29 +48,11 @@ class Unfinished:
     say: Say
 
     def file(self, relative: str, make: Callable[[Path], object]) -> None:
-        """Have ``make`` write one file, unless an earlier call finished it.
-
-        ``make`` is called with the path to write: the file gets its name when it is whole.
-        """
-        if relative in self.manifest["files"]:
-            return
+        """Have ``make``, called with the path to write, write one file."""
         self.say(f"writing {relative}")
         target = self.folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        staging = target.with_name(f".{target.name}.writing")
-        make(staging)
-        staging.rename(target)
-        self.list_file(relative)
-        self.save()
-
-    def list_file(self, relative: str) -> None:
-        """List a file that is there under its final name."""
-        self.manifest["files"][relative] = fingerprint(self.folder / relative)
-
-    def save(self) -> None:
-        """Write the manifest as it is now."""
-        with written_whole(self.folder / MANIFEST) as file:
-            file.write(json.dumps(self.manifest, indent=2, sort_keys=True).encode() + b"\n")
+        make(target)
 
 
 @contextmanager
@@ -84,13 +62,11 @@ def writing(
 ) -> Iterator[Unfinished | None]:  # fmt: skip
     """Give the folder to write into, none where ``data`` is finished; it takes its name last.
 
-    A call with the same sources and options goes on with what an interrupted one finished.
-
     Args:
         raw: where the sources lie; ``data`` must not lie inside.
         sources: the files that ``data`` follows from, by name.
         say: called with one line for each thing done or found.
-        form: version of what is written; a folder of another version is not gone on with.
+        form: version of what is written.
         options: what ``data`` follows from besides; they stand in the manifest.
 
     Raises:
@@ -104,34 +80,34 @@ def writing(
             rule="what is written must not become a source of the next call",
             remedy="name a folder beside the raw one with --data",
         )  # fmt: skip
+    folder = data.with_name(f".{data.name}.partial")
     try:
-        data.parent.mkdir(parents=True, exist_ok=True)
-        lock = data.with_name(f".{data.name}.lock")
-        with FileLock(lock, blocking=False):
-            say(f"{len(sources):,} files: taking their sha256")
-            prints = [{"name": name, **fingerprint(file)} for name, file in sorted(sources.items())]
-            made_of = {"case": case, "format": form, "sources": prints, **options}
-            unfinished = _begun(data, made_of, say)
-            try:
-                yield unfinished
-                if unfinished is not None:
-                    unfinished.save()
-                    if data.is_dir():
-                        data.rmdir()  # empty
-                    unfinished.folder.rename(data)
-                    say(f"done: {data}")
-            finally:
-                lock.unlink()
-                if unfinished and not unfinished.manifest["files"]:
-                    shutil.rmtree(unfinished.folder, ignore_errors=True)
-    except KeyboardInterrupt:
-        say("interrupted; call again to go on with what is finished")
-        raise
-    except Timeout:
-        raise EnvironmentFault(
-            "another prepare is at work on this folder", where=str(data),
-            remedy="wait for it, or name another folder with --data",
-        ) from None  # fmt: skip
+        say(f"{len(sources):,} files: taking their sha256")
+        prints = [{"name": name, **fingerprint(file)} for name, file in sorted(sources.items())]
+        made_of = {"case": case, "format": form, "sources": prints, **options}
+        if _finished(data, made_of):
+            say(f"{data} is already prepared: its files were checked by sha256")
+            yield None
+            return
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise EnvironmentFault(
+                "another prepare is at work on this folder, or was killed", where=str(folder),
+                remedy="wait for it or remove what it left, or name another folder with --data",
+            ) from None  # fmt: skip
+        try:
+            unfinished = Unfinished(folder, {**made_of, "counts": {}}, say)
+            yield unfinished
+            say("taking the sha256 of what was written")
+            files = {str(x.relative_to(folder)): x for x in folder.rglob("*") if x.is_file()}
+            listed = {name: fingerprint(file) for name, file in files.items()}
+            text = json.dumps(unfinished.manifest | {"files": listed}, indent=2, sort_keys=True)
+            (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+            folder.rename(data)  # also over an empty folder
+            say(f"done: {data}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise EnvironmentFault(
             f"cannot prepare: {error.strerror or error}",
@@ -141,39 +117,24 @@ def writing(
         ) from error
 
 
-def _begun(data: Path, made_of: dict[str, Any], say: Say) -> Unfinished | None:
-    """Return the folder to go on with, or a new one; none where ``data`` is finished.
+def _finished(data: Path, made_of: dict[str, Any]) -> bool:
+    """Tell whether ``data`` was written from the same; it may also be empty or not there.
 
     Raises:
         DataError: this call would not have written ``data``, or it is damaged.
     """
-    if data.exists() and any(data.iterdir()):
-        manifest = read_manifest(data)
-        other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
-        if other or (damaged := _damaged(data, manifest)):
-            what = f"not empty, and not prepared with this {other}" if other else ""
-            raise DataError(
-                what or f"damaged or missing: {', '.join(damaged)}", where=str(data),
-                rule="prepare never writes over files",
-                remedy="name a new or empty folder with --data, or remove this one",
-            )  # fmt: skip
-        say(f"{data} is already prepared: its files were checked by sha256")
-        return None
-    folder = data.with_name(f".{data.name}.partial")
-    manifest = read_manifest(folder)
-    if manifest.get("files") and made_of.items() <= manifest.items():
-        say(f"going on with the unfinished {folder.name}")
-        for name in _damaged(folder, manifest):
-            del manifest["files"][name]
-        for file in folder.rglob("*"):
-            name = file.relative_to(folder).as_posix()
-            if file.is_file() and name not in {MANIFEST, *manifest["files"]}:
-                file.unlink()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        manifest = {**made_of, "files": {}, "counts": {}}
-    return Unfinished(folder, manifest, say)
+    if not data.exists() or not any(data.iterdir()):
+        return False
+    manifest = read_manifest(data)
+    other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
+    if other or (damaged := _damaged(data, manifest)):
+        what = f"not empty, and not prepared with this {other}" if other else ""
+        raise DataError(
+            what or f"damaged or missing: {', '.join(damaged)}", where=str(data),
+            rule="prepare never writes over files",
+            remedy="name a new or empty folder with --data, or remove this one",
+        )  # fmt: skip
+    return True
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -206,8 +167,6 @@ def lay_out(
     copies: Mapping[str, Path], published: Mapping[str, int], notes: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Write ``data``: each split from its files, and copies of others; see ``writing``.
-
-    Calling again with the same sources keeps every finished file whose sha256 still matches.
 
     Args:
         names: of the file of each split.

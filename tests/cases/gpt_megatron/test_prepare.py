@@ -1,4 +1,4 @@
-"""A corpus into indexed tokens: order, damage, interruption."""
+"""A corpus into indexed tokens: order and damage."""
 
 import gzip
 import hashlib
@@ -61,7 +61,8 @@ def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, to
     wanted = [[*ids_of(text), 263] for text in TEXTS]
     assert documents(data) == wanted
     tokens = sum(map(len, wanted))
-    assert said[-2:] == [f"60 documents, {tokens:,} tokens, largest id 263 of 264", f"done: {data}"]
+    assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in said
+    assert said[-1] == f"done: {data}"
     manifest = json.loads((data / "manifest.json").read_bytes())
     names = ["corpus_text_document.bin", "corpus_text_document.idx",
              "tokenizer/merges.txt", "tokenizer/vocab.json"]  # fmt: skip
@@ -136,30 +137,3 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "no document in the corpus, 1 empty texts" in message
     assert not (tmp_path / ".data.partial").exists()
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-@pytest.mark.usefixtures("small")
-def test_a_killed_call_keeps_what_is_finished_and_begins_the_rest_again(
-    corpus, tokenizer, tmp_path, monkeypatch
-):
-    run(corpus, tmp_path / "whole", tokenizer)
-    real = encoding.encode_in_order
-
-    def killed(*args):
-        for number, encoded in enumerate(real(*args)):
-            if number == 3:
-                raise Killed
-            yield encoded
-
-    monkeypatch.setattr(encoding, "encode_in_order", killed)
-    with pytest.raises(Killed):
-        run(corpus, tmp_path / "data", tokenizer)
-    monkeypatch.setattr(encoding, "encode_in_order", real)
-    said = run(corpus, tmp_path / "data", tokenizer)
-    assert "going on with the unfinished .data.partial" in said
-    assert "writing tokenizer/vocab.json" not in said
-    assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")

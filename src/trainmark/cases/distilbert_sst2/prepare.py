@@ -1,7 +1,7 @@
 """Convert a raw download into the npz format, completely or not at all.
 
 Owns which files count as sources and their conversion. ``trainmark.data.prepared`` writes the
-files and resumes interrupted calls.
+files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lay a download of ReCoRD, a vocabulary and a checkpoint out as one data folder.
 
 Owns which files count as sources and which are written from them. ``trainmark.data.prepared``
-writes the files and resumes interrupted calls.
+writes the files.
 """
 
 from __future__ import annotations

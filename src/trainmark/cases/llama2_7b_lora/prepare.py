@@ -1,7 +1,7 @@
 """Write dialogues, questions and a model into a data folder, completely or not at all.
 
-Owns which raw downloads count as sources. ``trainmark.data.prepared`` writes the files and
-resumes interrupted calls; the readers of the files check their content.
+Owns which raw downloads count as sources. ``trainmark.data.prepared`` writes the files;
+the readers of the files check their content.
 """
 
 from __future__ import annotations

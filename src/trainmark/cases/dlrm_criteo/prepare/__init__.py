@@ -1,7 +1,7 @@
 """Turn Criteo's click logs into the binary form, whole or not at all.
 
 Owns the options and the order of the stages: read every log, number the categories, encode
-every part, write every split. An interrupted call begins again. The bytes are the same for any
+every part, write every split. The bytes are the same for any
 number of threads. The default rules are those of the published runs, which NVIDIA's DLRM
 preprocessing with Spark made.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.data import prepared
 from trainmark.data.splits import library
 
-from ..data.layout import PUBLISHED_RULES, SPEC_FILE, FeatureSpec, write_spec
+from ..data.layout import PUBLISHED_RULES, FeatureSpec, write_spec
 from . import tables
 from .sources import SPLITS, find_sources, split_rows
 
@@ -65,10 +65,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
         work.mkdir()
         with tables.database(work, threads) as db:
             spec = _stages(db, sources, unfinished, rules)
-        say("taking the sha256 of what was written")
         write_spec(folder, spec.cardinalities, rules=rules)
-        for file in [folder / SPEC_FILE, *sorted(folder.glob("*/*.bin"))]:
-            unfinished.list_file(file.relative_to(folder).as_posix())
         shutil.rmtree(work)
 
 
