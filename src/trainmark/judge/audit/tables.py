@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.record.record import Record
 
-_LEAST_RATIOS, _FINE = 3, 2e-3  # ratios of figures that are printed finely enough
+_LEAST_RATIOS, _FINE = 3, 2e-3  # ratios, and how finely figures must be printed and agree
 _ABOVE = 1.1  # noise of one launch
 _MUCH_ABOVE = 1.5  # another batch, and caches that hold more of a smaller share
 _SAME_START, _SAME_START_S = 2.5, 30.0  # of rows of one table, and seconds more
@@ -75,11 +75,10 @@ def ratios(subjects: Subjects) -> Hits:
         if first[0].name != other[0].name:
             continue
         pairs = [(a, b) for b in other for a in first if _alike(a) == _alike(b)]
-        known = [found for pair in pairs for found in _factors(*pair)]
-        low, high = max((x for x, _ in known), default=0), min((x for _, x in known), default=0)
-        if len(known) >= _LEAST_RATIOS and low <= high:
+        known = [factor for pair in pairs for factor in _factors(*pair)]
+        if len(known) >= _LEAST_RATIOS and max(known) <= min(known) * (1 + _FINE):
             for a, b in pairs:
-                args = {"factor": (low + high) / 2, "line": a.line, "device": a.device}
+                args = {"factor": median(known), "line": a.line, "device": a.device}
                 yield b, message("audit_ratios", figures=len(known), **args)
 
 
@@ -88,13 +87,13 @@ def _alike(one: Subject) -> object:
     return one.world_size, one.row and one.row.nnodes, sorted(changes.items())
 
 
-def _factors(a: Subject, b: Subject) -> Iterator[tuple[float, float]]:
-    """Yield between which factors the figures of ``b`` over those of ``a`` lie, as printed."""
-    for name in (*RATES, "token/p/s"):
-        slack = a.rounding(name) + b.rounding(name)
-        if name in a.figures and name in b.figures and slack <= _FINE:
-            factor = b.figures[name] / a.figures[name]
-            yield factor * (1 - slack), factor * (1 + slack)
+def _factors(a: Subject, b: Subject) -> list[float]:
+    """Return the figures of ``b`` over those of ``a``, of those that are printed finely enough."""
+    return [
+        b.figures[name] / a.figures[name]
+        for name in (*RATES, "token/p/s")
+        if name in a.figures and name in b.figures and a.rounding(name) + b.rounding(name) <= _FINE
+    ]
 
 
 def scaling(subjects: Subjects) -> Hits:
