@@ -16,6 +16,7 @@ from trainmark.check import doctor, host
 from trainmark.check.doctor import worded
 from trainmark.check.host import Condition, Subject
 from trainmark.launch.processes import CpuUse
+from trainmark.plan.request import RunRequest
 from trainmark.protocols import DeviceSample, MonitorFault, Occupant, Refusal
 
 if TYPE_CHECKING:
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GIB = 2**30
-CPU = "sys/devices/system/cpu"
 FILES = {
     "proc/self/cgroup": "0::/\n",
     "sys/fs/cgroup/cgroup.procs": "",
-    **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in range(4)},
 }
 PATCH = pytest.MonkeyPatch()  # undone after each test, see doctor/conftest.py
 
@@ -84,7 +83,8 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     PATCH.setattr(host, "alive_runs", lambda: readings["runs"])
     PATCH.setattr(doctor, "run", readings["tool"])
     PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
-    sound: dict[str, Any] = {"out": root / "runs", "vendor": Card(), "nproc": 2, "root": root}
+    request = RunRequest(case="-", out=root / "runs", data=changes.pop("data", None))
+    sound: dict[str, Any] = {"request": request, "vendor": Card(), "nproc": 2, "root": root}
     return Subject(**(sound | changes))
 
 

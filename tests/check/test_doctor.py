@@ -18,7 +18,7 @@ from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "governor", "shared_memory", "device", "other_runs", "load",
+    "memory", "cores", "shared_memory", "device", "other_runs", "load",
     "out_folder", "occupants", "monitor", "driver", "data", "torch",
 ]  # fmt: skip
 
@@ -75,9 +75,8 @@ def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
 def subject(tmp_path):
     """Return what the words of a command line mean."""
 
-    def read(word=None, **given):
-        words = {"recipe": None, "device": None, "nproc": None, "data": None, "quick": False}
-        return subject_of(word, **(words | {"out": tmp_path} | given))
+    def read(word="-", **given):
+        return subject_of(RunRequest(case=word, out=tmp_path, **given), quick=False)
 
     return read
 
@@ -86,7 +85,7 @@ def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subjec
     monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
     found = subject(device="fake")
     assert (found.vendor, found.nproc) == (None, 1)
-    assert found.fault.where == "--device"
+    assert only(doctor.device(found)).severity == "stops"
     with pytest.raises(UsageError):
         subject(device="fkae")
     with pytest.raises(UsageError):

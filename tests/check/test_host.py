@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from machines import CPU, GIB, Card, cpu_use, machine, memory, only
+from machines import GIB, Card, cpu_use, machine, memory, only
 from trainmark.check.doctor import examine, host
 
 QUOTA = "sys/fs/cgroup/cpu.max"
@@ -45,12 +45,6 @@ def processor(cores: int) -> Card:
         (host.cores, {}, {"nproc": 5}, "spoils", "5 rank(s), 4 cores"),
         (host.cores, {QUOTA: "200000 100000\n"}, {}, "fine", "cgroup quota 2.0"),
         (host.cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
-        (host.governor, {}, {}, "fine", "performance 4"),
-        (host.governor, {f"{CPU}/cpu3/cpufreq/scaling_governor": "powersave\n"}, {}, "spoils",
-         "performance 3, powersave 1"),
-        (host.governor, {f"{CPU}/cpu4/cpufreq/scaling_governor": "powersave\n"}, {}, "fine",
-         "performance 4"),
-        (host.governor, {}, {"affinity": {9}}, "unknown", "sets no clocks"),
         (host.shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
         (host.shared_memory, {}, {"free": (128 << 20) - 1}, "stops",
          "127 MiB free in /dev/shm, 128 MiB needed"),

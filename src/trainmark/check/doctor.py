@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -22,7 +22,6 @@ from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.plan.choosing import choose as choose_work
 from trainmark.plan.choosing import refuse_ranks
-from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.recipe import Precision, Recipe
@@ -33,6 +32,8 @@ from trainmark.spec import MESSAGES_FILE, Message, read_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trainmark.plan.request import RunRequest
+
     Check = Callable[[Subject], Conditions]
 
 _OPEN = """
@@ -42,6 +43,7 @@ die_with_parent()
 from trainmark.check.doctor import refusals
 print(json.dumps(refusals(sys.argv[1], int(sys.argv[2]))))
 """
+NO_CASE = "-"  # of a request without one
 _OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 
 
@@ -73,40 +75,30 @@ def worded(said: Message | str, lang: str) -> str:
     return said if isinstance(said, str) else render(said, lang, known)
 
 
-def subject_of(
-    case_word: str | None, *, out: Path, quick: bool, recipe: str | None = None,
-    device: str | None = None, nproc: int | None = None, data: Path | None = None,
-) -> Subject:  # fmt: skip
+def subject_of(request: RunRequest, *, quick: bool) -> Subject:
     """Return what is to be examined.
 
     Raises:
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
-    choice, vendor, fault = None, None, None
-    if case_word is not None:
-        choice = choose_work(RunRequest.of(case=case_word, recipe=recipe, data=data, nproc=nproc))
-        nproc = choice.nproc
-        device = device or choice.hardware
-    elif recipe is not None:
+    choice, vendor, device, nproc = None, None, request.device, request.nproc
+    if request.case != NO_CASE:
+        choice = choose_work(request)
+        device, nproc = device or choice.hardware, choice.nproc
+    elif request.recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
-    try:
+    with suppress(EnvironmentFault):  # which the check of devices tells
         vendor = devices.choose(device)
-    except EnvironmentFault as error:
-        fault = error
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
-    return Subject(
-        vendor=vendor, fault=fault, device=device, nproc=nproc, choice=choice, out=out,
-        data=data, quick=quick,
-    )  # fmt: skip
+    named = request.model_copy(update={"device": device})
+    return Subject(request=named, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
 
 
 def device(subject: Subject) -> Conditions:
     """Find the devices of the ranks."""
-    vendor = subject.vendor
     try:
-        if vendor is None:
-            raise subject.fault or EnvironmentFault("no device")
+        vendor = subject.vendor or devices.choose(subject.request.device)
         refuse_ranks(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
         yield judged("text", fault.remedy, text=fault.what, stops=True)
@@ -208,14 +200,12 @@ def data(subject: Subject) -> Conditions:
     Generates a generated recipe's data if it is missing.
     """
     choice = subject.choice
-    if choice is None or subject.vendor is None or (subject.quick and subject.data is None):
+    if choice is None or subject.vendor is None or (subject.quick and subject.request.data is None):
         return
     try:
-        request = RunRequest.of(
-            case=choice.case.name, recipe=choice.recipe_name, data=subject.data,
-            device=subject.vendor.name, nnodes=choice.nnodes, nproc=subject.nproc, out=subject.out,
-        )  # fmt: skip
-        plan = resolve(request)
+        known = {"case": choice.case.name, "recipe": choice.recipe_name, "nnodes": choice.nnodes}
+        known |= {"device": subject.vendor.name, "nproc": subject.nproc}
+        plan = resolve(subject.request.model_copy(update=known))
     except TrainmarkError as fault:
         text = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
         code = "data" if isinstance(fault, DataError) else "recipe"
@@ -232,7 +222,7 @@ def data(subject: Subject) -> Conditions:
 
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
-    host.memory, host.cores, host.governor, host.shared_memory, device,
+    host.memory, host.cores, host.shared_memory, device,
     host.other_runs, host.load, host.out_folder, occupants, monitor, driver, data,
 )  # fmt: skip
 SLOW: tuple[Check, ...] = (torch,)
@@ -253,7 +243,7 @@ def examine(
             found.append(judged("text", remedy, text=text, unknown=True, code=check.__name__))
     severities = {one.severity for one in found}
     return Examination(
-        device=subject.device if subject.vendor is None else subject.vendor.name,
+        device=subject.request.device if subject.vendor is None else subject.vendor.name,
         nproc=subject.nproc,
         exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
         checks=[

@@ -1,4 +1,4 @@
-"""The host of a run: memory, cores, clocks, disks, and who else works on it.
+"""The host of a run: memory, cores, disks, and who else works on it.
 
 Also what is examined, and how a finding is worded. Must not import torch.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,13 @@ import psutil
 
 from trainmark.devices import cores as host_cores
 from trainmark.launch.processes import CpuUse, alive_runs
+from trainmark.plan.plan import RUNS_DIR
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from trainmark.errors import EnvironmentFault
     from trainmark.plan.choosing import Choice
+    from trainmark.plan.request import RunRequest
     from trainmark.protocols import Vendor
 
 Severity = Literal["stops", "spoils", "unknown", "fine"]
@@ -63,22 +63,17 @@ class Subject:
     """A machine, and the run that is meant on it.
 
     Args:
-        vendor: of the devices; None: none can be used, because of ``fault``.
-        device: as the user named it.
+        request: what the user named: device, folder for runs, folder with real data.
+        vendor: of the devices; None: none can be used.
         choice: of a case; None: no case is examined.
-        out: folder for runs, which need not exist.
-        data: folder with real data.
         quick: whether only what takes little time is examined.
         root: of the file system that holds ``proc``, ``sys`` and ``dev``.
     """
 
-    out: Path
+    request: RunRequest
     vendor: Vendor | None = None
-    fault: EnvironmentFault | None = None
-    device: str | None = None
     nproc: int = 1
     choice: Choice | None = None
-    data: Path | None = None
     quick: bool = False
     root: Path = Path("/")
 
@@ -161,18 +156,6 @@ def cores(subject: Subject) -> Conditions:
     )  # fmt: skip
 
 
-def governor(subject: Subject) -> Conditions:
-    """Read which rule sets the clocks of the cores."""
-    folder = subject.root / "sys/devices/system/cpu"
-    files = [folder / f"cpu{core}/cpufreq/scaling_governor" for core in os.sched_getaffinity(0)]
-    found = Counter(file.read_text().strip() for file in files if file.exists())
-    if not found:
-        yield judged("governor_unknown", unknown=True)
-        return
-    rules = ", ".join(f"{name} {number}" for name, number in sorted(found.items()))
-    yield judged("governor", rules=rules, spoils=set(found) != {"performance"})
-
-
 def shared_memory(subject: Subject) -> Conditions:
     """Compare the shared memory with what ranks of accelerators exchange through it."""
     free = shutil.disk_usage(subject.root / "dev/shm").free
@@ -183,7 +166,7 @@ def shared_memory(subject: Subject) -> Conditions:
 
 def out_folder(subject: Subject) -> Conditions:
     """Write a file where runs go, and read how much space there is."""
-    wanted = subject.out.absolute()
+    wanted = (subject.request.out or RUNS_DIR).absolute()
     place = next(path for path in (wanted, *wanted.parents) if path.exists())
     try:
         tempfile.TemporaryFile(dir=place).close()

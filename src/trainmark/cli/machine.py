@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +10,6 @@ import typer
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
 from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
-from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
@@ -38,10 +36,9 @@ _STARTING_S = 120.0  # of ranks that import torch on a busy machine
 _MOST_KINDS = 12
 
 
-@takes(RunRequest, "recipe", "data", "device", "nproc")
+@takes(RunRequest, "recipe", "data", "device", "nproc", "out")
 def doctor(
     case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder where runs are written.")] = RUNS_DIR,
     quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -52,10 +49,11 @@ def doctor(
 
     Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
     """
-    from trainmark.check.doctor import examine, subject_of
+    from trainmark.check.doctor import NO_CASE, examine, subject_of
 
+    request = RunRequest.of(case=case or NO_CASE, **fields)
     with others_to_stderr():
-        found = examine(subject_of(case, out=out, quick=quick, **fields), lang=lang)
+        found = examine(subject_of(request, quick=quick), lang=lang)
     if as_json:
         say_json(asdict(found), indent=2)
     else:
