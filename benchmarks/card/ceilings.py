@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from benchmarks.card.facts import clocks
 from benchmarks.card.section import Card, Findings
 from benchmarks.harness import Bar, sized
-from trainmark.devices import rates
-from trainmark.devices.peaks import dense_peak
+from trainmark.devices import peaks, rates
 from trainmark.recipe import Precision
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ def run(card: Card) -> Findings:
         points = tuple(measured.get(precision, {}).values())
         best = max((point.rate["max"] for point in points if point.rate), default=None)
         findings.figures[f"matmul_{precision}_flops_per_second"] = best
-        peak = dense_peak(product, precision)
+        peak = peaks.peak(product, precision)
         if best is not None and peak is not None:
-            share = best / peak.flops_per_second
+            share = best / peak.per_second
             findings.bars.append(
                 Bar(f"fastest {precision} matmul / published peak", f"{share:.3f}",
                     "at most 1, or the times are wrong", share <= 1)

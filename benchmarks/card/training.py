@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness import Bar, Ratio, interleave, ratio, sized
 from benchmarks.peers import Peer, PeerFailedError
-from trainmark.devices.peaks import dense_peak
+from trainmark.devices import peaks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,8 +170,8 @@ def take_turns(
         turns = {name: peer.turn for name, peer in variants.items()} | {MATMUL: matmul.turn}
         seconds = interleave(turns, rounds=ROUNDS, warmup=sized(1, 0))
     rates = seconds.pop(MATMUL)
-    peak = dense_peak(product, precision)
+    peak = peaks.peak(product, precision)
     return Measured(
         seconds, {name: int(peer.more[-1][0]) for name, peer in variants.items()}, rates, flops,
-        units, None if peak is None else peak.flops_per_second, product, failed,
+        units, None if peak is None else peak.per_second, product, failed,
     )  # fmt: skip

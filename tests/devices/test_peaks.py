@@ -63,7 +63,7 @@ def test_every_figure_has_source_date_and_evidence() -> None:
 def test_a_figure_of_other_evidence_than_its_row_says_so(
     product: str, precision: Any, evidence: str
 ) -> None:
-    peak = peaks.dense_peak(product, precision)
+    peak = peaks.peak(product, precision)
     assert peak is not None
     assert (peak.evidence, peak.precision) == (evidence, precision)
 
@@ -80,12 +80,12 @@ def test_no_name_belongs_to_two_rows() -> None:
 def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
     (row,) = [row for row in ROWS if name in row["names"]]
     figure = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))
-    found = peaks.dense_peak(name, figure)  # type: ignore[arg-type]
+    found = peaks.peak(name, figure)  # type: ignore[arg-type]
     assert found is not None
     assert found.accelerator == row["accelerator"]
     for other in (f"{name} ", f" {name}", f"{name} MIG 1g.10gb", f"{name}-MIG", name.swapcase()):
         assert peaks.dense_peaks(other) == []
-        assert peaks.memory_peak(other) is None
+        assert peaks.peak(other, None) is None
 
 
 def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
@@ -98,9 +98,9 @@ def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
 
 
 def test_bandwidth_has_its_source_too() -> None:
-    found = peaks.memory_peak("NVIDIA H100 80GB HBM3")
+    found = peaks.peak("NVIDIA H100 80GB HBM3", None)
     assert found is not None
-    assert (found.bytes_per_second, found.evidence) == (3.35e12, "B")
+    assert (found.per_second, found.evidence) == (3.35e12, "B")
     assert found.source
     assert found.date == "2026-11-20"
-    assert peaks.memory_peak("Ascend910B3") is None  # its peak is known, its bandwidth is not
+    assert peaks.peak("Ascend910B3", None) is None  # its peak is known, its bandwidth is not

@@ -243,9 +243,9 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
-        with pytest.raises(EnvironmentFault, match="2 machines needed") as caught:
+        with pytest.raises(EnvironmentFault, match="2 nodes needed, at most 1") as caught:
             resolve(word, recipe=recipe_name)
-        assert "--nproc" in (caught.value.remedy or "")
+        assert "--launcher" in (caught.value.remedy or "")
 
 
 def test_nproc_says_that_there_is_one_machine() -> None:

@@ -14,8 +14,7 @@ import torch
 from fakes import FakeClock, SyncDevice
 from trainmark.check.ceilings import Kind
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
-from trainmark.devices import rates
-from trainmark.devices.peaks import dense_peak
+from trainmark.devices import peaks, rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,11 +138,11 @@ def rated(*rates_of_sizes: float | None) -> list[Point]:
 
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
-    kind = Kind(name="matmul_bf16", unit="FLOP/s", peak=dense_peak(H100, "bf16"))
+    kind = Kind(name="matmul_bf16", unit="FLOP/s", peak=peaks.peak(H100, "bf16"))
     kind.take(rated(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 0.5)
     peak = asdict(kind)["peak"]
-    assert (peak["flops_per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
+    assert (peak["per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")
     assert {"source", "date", "evidence"} <= set(peak)
 
 

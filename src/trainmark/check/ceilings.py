@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from trainmark import __version__, devices
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
 from trainmark.devices import rates
-from trainmark.devices.peaks import Peak, dense_peak, memory_peak
+from trainmark.devices.peaks import Peak, peak
 from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, set_up, started
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Sequence
 
-    from trainmark.devices.peaks import MemoryPeak
     from trainmark.launch.processes import StopRequest
     from trainmark.protocols import Device, Vendor
 
@@ -59,7 +58,7 @@ class Kind:
     reason: str | None = None
     counts: Literal["fastest", "largest"] = "fastest"
     bus_factor: float | None = None
-    peak: Peak | MemoryPeak | None = None
+    peak: Peak | None = None
     points: list[Point] = field(default_factory=list)
     best: int | None = None
     share_of_peak: float | None = None
@@ -71,9 +70,8 @@ class Kind:
         if not found:
             return
         self.best = max(found, key=None if self.counts == "largest" else found.__getitem__)
-        if (peak := self.peak) is not None:
-            most = peak.flops_per_second if isinstance(peak, Peak) else peak.bytes_per_second
-            self.share_of_peak = found[self.best] / most
+        if self.peak is not None:
+            self.share_of_peak = found[self.best] / self.peak.per_second
 
 
 def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
@@ -113,11 +111,11 @@ def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, 
     """Yield what is measured, in order; the device is in a kind's precision until the next."""
     product = device.describe()["name"]
     for precision in get_args(Precision):
-        why, peak = refusal(vendor, device, precision), dense_peak(product, precision)
+        why, most = refusal(vendor, device, precision), peak(product, precision)
         matmuls = [] if why else matmul_candidates(device, precision, _SQUARES)
-        yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=peak), matmuls
+        yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=most), matmuls
     copied = _of_bytes(partial(rates.copy, device), _ARRAYS, 2)
-    yield Kind(name="memory_copy", counts="largest", peak=memory_peak(product)), copied
+    yield Kind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         copy = partial(rates.transfer, device, to_device=up, pinned=True)
         why = "the device computes in the host's memory" if copy(4) is None else None

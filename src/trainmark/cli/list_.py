@@ -95,7 +95,7 @@ def _with_peaks(product: str) -> str:
     from trainmark.devices.peaks import dense_peaks
 
     found = dense_peaks(product)
-    rates = (f"{one.precision} {one.flops_per_second / 1e12:g} ({one.evidence})" for one in found)
+    rates = (f"{one.precision} {one.per_second / 1e12:g} ({one.evidence})" for one in found)
     return f"{product}: {', '.join(rates)}" if found else product
 
 

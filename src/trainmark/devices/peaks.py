@@ -12,37 +12,24 @@ from trainmark.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_BANDWIDTH = "bandwidth_tb_s"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """Where a figure of ``accelerator`` was published, and how far that can be trusted.
+class Peak:
+    """A published dense peak of a device, or the bandwidth of its memory.
 
     Args:
+        precision: of the peak; None: the bandwidth.
+        per_second: FLOP, or bytes read plus bytes written.
         evidence: ``A``, ``B``, ``C`` or ``unverified``, as ``peaks.toml`` explains.
     """
 
     accelerator: str
+    precision: Precision | None
+    per_second: float
     source: str
     date: str
     evidence: str
     note: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak(Published):
-    """A published dense peak."""
-
-    precision: Precision
-    flops_per_second: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPeak(Published):
-    """The published bandwidth of a device's memory, bytes read plus bytes written."""
-
-    bytes_per_second: float
 
 
 @cache
@@ -55,28 +42,25 @@ def table() -> dict[str, Any]:
     return data
 
 
-def dense_peak(product_name: str, precision: Precision) -> Peak | None:
-    """Return the peak of exactly ``product_name`` in ``precision``, in FLOP/s, or None."""
-    found = _figure(product_name, f"{precision}_tflops")
-    if found is None:
-        return None
-    tflops, about = found
-    return Peak(precision=precision, flops_per_second=tflops * 1e12, **about)
+def peak(product_name: str, precision: Precision | None) -> Peak | None:
+    """Return the peak of exactly ``product_name`` in ``precision``; None: not published.
+
+    Args:
+        precision: None: the bandwidth of the memory.
+    """
+    figure = "bandwidth_tb_s" if precision is None else f"{precision}_tflops"
+    data = table()
+    for row in data["peak"]:
+        if product_name in row["names"] and figure in row:
+            known = provenance(data, row, figure)
+            return Peak(precision=precision, per_second=row[figure] * 1e12, **known)
+    return None
 
 
 def dense_peaks(product_name: str) -> list[Peak]:
     """Return the peaks of exactly ``product_name`` in all precisions of recipes."""
-    found = [dense_peak(product_name, precision) for precision in get_args(Precision)]
-    return [peak for peak in found if peak is not None]
-
-
-def memory_peak(product_name: str) -> MemoryPeak | None:
-    """Return the memory bandwidth of exactly ``product_name``, or None."""
-    found = _figure(product_name, _BANDWIDTH)
-    if found is None:
-        return None
-    terabytes, about = found
-    return MemoryPeak(bytes_per_second=terabytes * 1e12, **about)
+    found = [peak(product_name, precision) for precision in get_args(Precision)]
+    return [one for one in found if one is not None]
 
 
 def name_of_part(product_name: str, units: int) -> str:
@@ -91,15 +75,6 @@ def name_of_part(product_name: str, units: int) -> str:
     return product_name
 
 
-def _figure(product_name: str, figure: str) -> tuple[float, dict[str, Any]] | None:
-    """Return a figure with its provenance; None where the table does not have it."""
-    data = table()
-    for row in data["peak"]:
-        if product_name in row["names"] and figure in row:
-            return row[figure], provenance(data, row, figure)
-    return None
-
-
 def provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str) -> dict[str, Any]:
     """Return accelerator, source, date, evidence and note of one figure of a row.
 
@@ -109,4 +84,4 @@ def provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str) -> 
     for exception in row.get("exceptions", ()):
         if figure in exception["figures"]:
             entry |= exception
-    return {name: entry[name] for name in Published.__dataclass_fields__}
+    return {name: entry[name] for name in ("accelerator", "source", "date", "evidence", "note")}

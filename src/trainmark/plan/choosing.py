@@ -132,21 +132,34 @@ def capable_vendor(
         EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
     """
     wanted = device or choice.hardware
+    nodes: int | None = 1
+    on_node: int | None = None
     if elsewhere is not None:
-        named = elsewhere.device if wanted == ACCELERATOR else wanted
-        here = wanted == ACCELERATOR and named is None
-        vendor = _accelerator() if here else elsewhere.vendor(named)
-        elsewhere.refuse_incapable(vendor, choice)
-        return vendor
-    vendor = _accelerator() if wanted == ACCELERATOR else devices.choose(wanted)
-    if choice.nnodes > 1:
-        raise EnvironmentFault(
-            f"{choice.nnodes} machines needed, the local launcher has 1",
-            where="CASE, --recipe or --nnodes",
-            rule="several machines need an engine or ssh",
-            remedy="add --launcher (see `trainmark list launchers`), or --nproc for one machine",
-        )
-    refuse_ranks(vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores)
+        nodes, on_node = elsewhere.nodes, elsewhere.devices_per_node
+        if wanted in (None, ACCELERATOR):
+            wanted = elsewhere.device or wanted
+    if wanted == ACCELERATOR:
+        vendor = _accelerator()
+    elif elsewhere is None or wanted is None:
+        vendor = devices.choose(wanted)
+    elif wanted in (known := devices.all_vendors()):  # it need not be on this machine
+        vendor = known[wanted]
+    else:
+        raise UsageError(f"no vendor {wanted!r}", where="--device", remedy=nearest(wanted, known))
+    for asked, most, unit, option in (
+        (choice.nnodes, nodes, "nodes", "--nnodes"),
+        (choice.nproc, on_node, f"{vendor.name} devices on a node", "--nproc"),
+    ):
+        if most is not None and asked > most:
+            raise EnvironmentFault(
+                f"{asked} {unit} needed, at most {most}",
+                where=f"CASE, --recipe or {option}",
+                rule="as the cluster file says; launchers local and container have one node",
+                remedy=f"use {option} {most} or less, correct the file, or add --launcher "
+                "(see `trainmark list launchers`)",
+            )
+    if elsewhere is None:
+        refuse_ranks(vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores)
     return vendor
 
 
@@ -181,38 +194,6 @@ class Elsewhere:
     device: str | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
-
-    def vendor(self, chosen: str | None) -> Vendor:
-        """Return the vendor of the nodes' devices, which need not be on this machine.
-
-        Raises:
-            UsageError: no vendor is called so.
-        """
-        name, known = chosen or self.device, devices.all_vendors()
-        if name is None:
-            return devices.choose(None)
-        if name in known:
-            return known[name]
-        raise UsageError(f"no vendor {name!r}", where="--device", remedy=nearest(name, known))
-
-    def refuse_incapable(self, vendor: Vendor, choice: Choice) -> None:
-        """Refuse what the nodes do not have.
-
-        Raises:
-            EnvironmentFault: more nodes or devices than the cluster has.
-        """
-        for asked, most, unit, option in (
-            (choice.nnodes, self.nodes, "nodes", "--nnodes"),
-            (choice.nproc, self.devices_per_node, f"{vendor.name} devices on a node", "--nproc"),
-        ):
-            if most is not None and asked > most:
-                raise EnvironmentFault(
-                    f"{asked} {unit} needed, the cluster has {most}",
-                    where=option,
-                    rule="as its cluster file says; local and container have one node",
-                    remedy=f"use {option} {most} or less, correct the file, or name another "
-                    "--launcher",
-                )
 
 
 def _accelerator() -> Vendor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.devices.peaks import dense_peak
+from trainmark.devices import peaks
 from trainmark.protocols import Counts
 from trainmark.record.run import usage
 from trainmark.record.stats import spread
@@ -166,10 +166,10 @@ def _peak(
     if given_tflops is not None:
         note = message("given_peak", precision=precision, tflops=given_tflops)
         return Figure(given_tflops * 1e12, note=note)
-    peak = dense_peak(product, precision)
+    peak = peaks.peak(product, precision)
     if peak is None:
         return Figure(None, message("peak_unknown", precision=precision, product=product))
-    tflops = peak.flops_per_second / 1e12
+    tflops = peak.per_second / 1e12
     note = message("dense_peak", precision=precision, tflops=tflops, evidence=peak.evidence)
     return Figure(tflops * 1e12, note=note)
 

@@ -12,7 +12,7 @@ from real_ranks import on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
-from trainmark.devices.peaks import dense_peak
+from trainmark.devices import peaks
 from trainmark.pages.cells import percent
 from trainmark.protocols import Counts
 
@@ -29,11 +29,11 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
     config = PRESETS["7b"]
     trained = lora_parameters(config, 8, ["q_proj", "v_proj"])
     assert (parameters(config), trained) == (6_738_415_616, 4_194_304)
-    peak = dense_peak("NVIDIA A100-SXM4-40GB", "fp16")
+    peak = peaks.peak("NVIDIA A100-SXM4-40GB", "fp16")
     assert peak is not None
 
     def mfu(per_token: float) -> str:
-        return percent(100 * 4017 * per_token / peak.flops_per_second)
+        return percent(100 * 4017 * per_token / peak.per_second)
 
     assert mfu(4 * 7e9 + 6 * trained) == "36.1%"
     assert mfu(4 * parameters(config) + 6 * trained) == "34.7%"
