@@ -89,9 +89,9 @@ def acknowledged(where: str, folder: Path, *, writers: int = 6) -> set[str]:
     return names
 
 
-def opened(where: Path, *, empty: bool = False) -> Index:
+def opened(where: Path) -> Index:
     """Return the index of a store as its files are now."""
-    index = Index(str(where), empty=empty)
+    index = Index(str(where))
     index.refresh()
     return index
 

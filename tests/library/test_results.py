@@ -49,7 +49,6 @@ def test_a_folder_of_runs_is_listed_the_newest_first(cli, runs):
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
     assert "1 of 3 runs" in err
     assert cli("results", "cas=toy")[0] == 2
-    assert cli("results", "rebuild", "more")[0] == 2
 
 
 def test_json_has_values_of_the_type_they_are_of(cli, runs):
@@ -72,13 +71,6 @@ def test_a_record_that_cannot_be_read_is_listed(cli, runs):
     assert [(x["file"], x["reason"]["code"]) for x in document["unread"]] == [
         ("runs/a", "record_unreadable")
     ]
-
-
-def test_rebuild_reads_all_records_again(cli, runs):
-    assert len(listed(cli)) == 3
-    (runs / "a/record.json").rename(runs / "b.json")
-    assert cli("results", "rebuild")[0] == 0
-    assert listed(cli) == ["b", "c"]
 
 
 def test_a_store_without_runs_is_listed_as_that(cli, tmp_path):

@@ -34,7 +34,6 @@ EXAMPLES = {
   trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
   trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
   trainmark results torch~2.13 --columns path,p_core,MFU
-  trainmark results rebuild                               the index anew from the records
 """,
 }
 _COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
@@ -108,7 +107,7 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
 def results(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Filters KEY OPERATOR VALUE; a case; or rebuild."),
+        typer.Argument(help="Filters KEY OPERATOR VALUE, or a case."),
     ] = None,
     store: Store = None,
     sort: Annotated[
@@ -126,13 +125,12 @@ def results(
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display
 
-    rebuild = words == ["rebuild"]
-    index = Index(store, empty=rebuild)
+    index = Index(store)
     index.refresh()
     usual = None if as_json else _COLUMNS.split(",")
     found = listing(
         index,
-        [] if rebuild else words or [],
+        words or [],
         columns=columns.split(",") if columns else usual,
         sort=sort,
         limit=limit or None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=BaseModel)
 
-MAX_BYTES = 256 << 20  # the record of a million steps has 27 MB
+_MOST_BYTES = 256 << 20  # the record of a million steps has 27 MB
 
 
 class Frozen(BaseModel):
@@ -26,15 +26,15 @@ class Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        ValueError: more than ``max_bytes``.
+        ValueError: more than 256 MiB.
         OSError: no such file, or not to be read.
     """
-    if path.stat().st_size > max_bytes:
-        raise ValueError(f"larger than {max_bytes >> 20} MiB")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
     return path.read_bytes()
 
 

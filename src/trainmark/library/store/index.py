@@ -62,13 +62,12 @@ class Index:
 
     Args:
         where: folder of runs; None: the variable ``TRAINMARK_STORE``, else ``./runs``.
-        empty: whether to forget all: ``refresh`` reads it again.
 
     Raises:
         EnvironmentFault: no such folder, or an index that cannot be used.
     """
 
-    def __init__(self, where: str | None = None, *, empty: bool = False) -> None:
+    def __init__(self, where: str | None = None) -> None:
         self.folder = place = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
         if not place.is_dir():
             remedy = "`trainmark run CASE` makes ./runs"
@@ -79,8 +78,6 @@ class Index:
         self._file = (place / INDEX_FILE).absolute()
         self._file.parent.mkdir(exist_ok=True)
         with self.opened(writes=True) as connection:
-            if empty:
-                connection.execute(f"DROP TABLE IF EXISTS {TABLE}")
             for statement in _SCHEMA:
                 connection.execute(statement)
 
