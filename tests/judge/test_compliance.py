@@ -54,7 +54,7 @@ def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
         ("same_work", planned(recipe={"kernels": "own"}), True),
         ("seeds", planned(recipe={"seed": 2}), False),
         ("target", changed(quality=TOY.quality.model_copy(update={"reached": False})), False),
-        ("evidence", changed(trust=TOY.trust.model_copy(
+        ("doubts", changed(trust=TOY.trust.model_copy(
             update={"reasons": [message("evidence_altered", file="plan.json")]})), True),
         ("doubts", changed(trust=TOY.trust.model_copy(
             update={"reasons": [message("trust_simulated_device")]})), True),

@@ -28,15 +28,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no rema
 Store = Annotated[str | None, typer.Option(help="Folder of runs; default: ./runs.")]
 
 
-def _not_stdout(output: Path | None) -> Path | None:
-    return None if str(output) == "-" else output
-
-
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", callback=_not_stdout, help="File or folder; default for a text: stdout."
-    ),
+    typer.Option("--output", "-o", help="File or folder; default for a text: stdout."),
 ]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Case
 
 # Reasons of a grade that a rule of their own judges.
-_JUDGED_APART = ("trust_not_passed", "trust_generated_data", "evidence_")
+_JUDGED_APART = ("trust_not_passed", "trust_generated_data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,6 @@ def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:
     unlike = (f"{name}={value}" for name, value in data if value not in of.data[name])
     asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in of.data.items())
     yield _nothing("data", unlike, asked=asked)
-    reasons = {reason.code: reason for record in records for reason in record.trust.reasons}
-    yield _nothing("evidence", (code for code in reasons if code.startswith("evidence_")))
-    grave = (code for code, x in reasons.items() if graded([x]).grade == "do_not_quote")
-    yield _nothing("doubts", (code for code in grave if not code.startswith(_JUDGED_APART)))
+    reasons = (reason for record in records for reason in record.trust.reasons)
+    grave = (one.code for one in reasons if graded([one]).grade == "do_not_quote")
+    yield _nothing("doubts", (code for code in grave if code not in _JUDGED_APART))
