@@ -5,25 +5,23 @@ from __future__ import annotations
 import ipaddress
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from trainmark.cli.options import SETTINGS, Quiet, Store, TyperGroup, with_examples
 from trainmark.cli.output import say, say_remark, writing
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 
 EXAMPLES = {
     "serve": """\
   trainmark serve                                  ./runs, for this machine alone
   trainmark serve --store runs --port 0            any free port; the line printed names it
   trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
-  trainmark serve token make ci
+  trainmark serve token ci
 """,
     "token": """\
-  trainmark serve token make team --store /srv/runs
-  trainmark serve token list
-  trainmark serve token revoke ci
+  trainmark serve token team --store /srv/runs
 """,
     "site": """\
   trainmark site runs -o public                    pages for any web host
@@ -67,12 +65,8 @@ def build(name: str) -> Any:
     return typer.main.get_command(made)
 
 
-def token(
-    verb: Annotated[Literal["make", "list", "revoke"], typer.Argument()],
-    name: Annotated[str, typer.Argument(help="Of a token.")] = "",
-    store: Store = None,
-) -> None:
-    """Make a token and print it, this once; list tokens; revoke one."""
+def token(name: Annotated[str, typer.Argument(help="Of the token.")], store: Store = None) -> None:
+    """Make a token and print it, this once. To revoke it, delete its line in the file named."""
     from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.server.serving import Tokens
@@ -81,17 +75,10 @@ def token(
     if not folder.is_dir():
         remedy = "name the server's folder of runs: --store FOLDER"
         raise EnvironmentFault("no such folder", where=str(folder), remedy=remedy)
-    if (verb == "list") == bool(name):
-        raise UsageError(f"token {verb} {name}", rule="make NAME, list, revoke NAME")
     tokens = Tokens(folder)
     with writing(folder):
-        if verb == "make":
-            say(tokens.make(name))
-            say_remark("nothing shows it again; a server that runs admits it from now on")
-        elif verb == "revoke":
-            tokens.revoke(name)
-    for one in tokens.listed() if verb == "list" else ():
-        say(one)
+        say(tokens.make(name))
+    say_remark(f"nothing shows it again; it admits as long as {tokens.file} has a line {name}")
 
 
 def site(

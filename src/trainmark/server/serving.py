@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
-from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, nearest
+from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
 
@@ -51,10 +51,10 @@ def state(folder: Path) -> Path:
 
 
 class Tokens:
-    """The tokens of one data folder."""
+    """The tokens of one data folder: a name and a hash in each line of ``file``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._file = folder, folder / STATE / "tokens"
+        self._folder, self.file = folder, folder / STATE / "tokens"
 
     def make(self, name: str) -> str:
         """Return the secret of a new token, which nothing shows again.
@@ -68,23 +68,15 @@ class Tokens:
         if name in known:
             raise UsageError("there is a token of this name", where=name, remedy="choose another")
         secret = _PREFIX + secrets.token_urlsafe(32)
-        self._write(known | {name: _hashed(secret)})
+        state(self._folder)
+        with written_whole(self.file) as file:
+            lines = (known | {name: _hashed(secret)}).items()
+            file.write("".join(f"{one} {hashed}\n" for one, hashed in lines).encode())
         return secret
-
-    def revoke(self, name: str) -> None:
-        """Remove a token.
-
-        Raises:
-            UsageError: there is none of this name.
-        """
-        known = self.listed()
-        if known.pop(name, None) is None:
-            raise UsageError("no such token", where=name, remedy=nearest(name, list(known)))
-        self._write(known)
 
     def listed(self) -> dict[str, str]:
         """Return the hash of each token by its name, the oldest first."""
-        lines = self._file.read_text().splitlines() if self._file.exists() else ()
+        lines = self.file.read_text().splitlines() if self.file.exists() else ()
         return dict(line.split() for line in lines)
 
     def admitted(self, authorization: str | None) -> str:
@@ -102,13 +94,8 @@ class Tokens:
             if secrets.compare_digest(known, hashed):
                 return name
         what = "no valid token" if authorization else "a token is needed"
-        remedy = "send `Authorization: Bearer TOKEN`; `trainmark serve token make` makes one"
+        remedy = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` makes one"
         raise Refused(401, what, remedy=remedy)
-
-    def _write(self, tokens: dict[str, str]) -> None:
-        state(self._folder)
-        with written_whole(self._file) as file:
-            file.write("".join(f"{name} {known}\n" for name, known in tokens.items()).encode())
 
 
 def _hashed(secret: str) -> str:
