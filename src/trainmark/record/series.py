@@ -176,14 +176,12 @@ def energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     if first < 0 or last == len(joules):
         return Energy(reason=message("counter_not_around"))
     times_s, joules = times_s[first : last + 1], joules[first : last + 1]
-    if (np.diff(joules) < 0).any():
-        return Energy(reason=message("counter_wrong"))
     gaps_s = np.diff(times_s)[[0, -1]]  # around the start and around the end
     between_s = float(gaps_s @ [times_s[0] < start_s, times_s[-1] > end_s])
+    (rise,) = np.diff(np.interp(interval, times_s, joules))
+    if rise <= 0 or (np.diff(joules) < 0).any():
+        return Energy(reason=message("counter_wrong"))
     if between_s > MOST_UNSEEN * (end_s - start_s):
         seldom = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
         return Energy(between_s=between_s, reason=seldom)
-    (rise,) = np.diff(np.interp(interval, times_s, joules))
-    if rise <= 0:
-        return Energy(between_s=between_s, reason=message("counter_wrong"))
     return Energy(joules=rise, between_s=between_s)

@@ -91,30 +91,28 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     for found in stop.hang:  # a node's ranks at one place
         at = found["state"], found["call"], found["where"]
         places.setdefault(at, []).extend(parse_cores(found["ranks"]))
-    # Where ranks are in a collective, one in a backward pass may compute.
-    states = {state for state, _, _ in places}
-    waits = "collective" if "collective" in states else "waits"
-    waiting = [rank for at, ranks in places.items() if at[0] == waits for rank in ranks]
-    missing = [rank for at, ranks in places.items() if at[0] != waits for rank in ranks]
-    args: dict[str, Any] = {"limit_s": stop.timeout_s, "steps": run.steps}
-    text = message("timed_out", **args)
-    if waiting and missing:
-        ends_ns = [
-            end_ns - rank.launch_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()
-        ]
-        text = message(
-            "timed_out_missing",
-            **args,
-            quiet_s=(stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
-            waiting=compact(waiting),
-            missing=compact(missing),
-            call=", ".join(dict.fromkeys(call for state, call, _ in places if state == waits)),
-        )
     groups = [
         HangGroup(ranks=compact(ranks), state=state, call=call, where=where)
         for (state, call, where), ranks in sorted(places.items(), key=lambda item: -len(item[1]))
     ]
-    return Cause(kind="timeout", message=text, stacks=stop.stacks, hang=groups)
+    # Where ranks are in a collective, one in a backward pass may compute.
+    waits = "collective" if any(x["state"] == "collective" for x in groups) else "waits"
+    waiting = [group for group in groups if group["state"] == waits]
+    missing = [group["ranks"] for group in groups if group["state"] != waits]
+    code, args = "timed_out", {"limit_s": stop.timeout_s, "steps": run.steps}
+    if waiting and missing:
+        ends_ns = [end_ns - x.launch_ns for x in run.ranks for _, end_ns in x.edges_ns.values()]
+        code, args = (
+            "timed_out_missing",
+            args
+            | {
+                "quiet_s": (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
+                "waiting": ",".join(group["ranks"] for group in waiting),
+                "missing": ",".join(missing),
+                "call": ", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
+            },
+        )
+    return Cause(kind="timeout", message=message(code, **args), stacks=stop.stacks, hang=groups)
 
 
 def _ranks_failed(run: RunTimeline) -> Cause | None:

@@ -126,13 +126,14 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
     Args:
         launcher: the last event of each name of the process that submitted the run.
     """
-    kills = [node.events["oom_kills"].count for node in nodes if "oom_kills" in node.events]
+    counted = [node.events for node in nodes] if nodes else [launcher]
+    kills = sum(events["oom_kills"].count for events in counted if "oom_kills" in events)
+    stop, launch, ended = (launcher.get(name) for name in ("stop", "launch", "ranks_ended"))
     if not nodes:
-        kills = [launcher["oom_kills"].count] if "oom_kills" in launcher else []
+        return Account(launch, stop, ended, kills)
     path = run_dir / JOB_EVENTS_FILE
-    job = by_name(EventFile(path, read_event)).get("job") if nodes and path.exists() else None
-    ended = _ended(nodes) if nodes else launcher.get("ranks_ended")
-    stop, launch = launcher.get("stop"), launcher["launch"]
+    job = by_name(EventFile(path, read_event)).get("job") if path.exists() else None
+    ended = _ended(nodes)
     # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
     first: Launch | None = next((one for node in nodes if (one := node.at("launch"))), None)
     if first is not None:
@@ -146,7 +147,7 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
         stops = [one for one in stops if one.reason != "signal"]
     if stops and stop is None:
         stop = _first_stop(stops)
-    return Account(launch, stop, ended, sum(kills), job)
+    return Account(launch, stop, ended, kills, job)
 
 
 def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
