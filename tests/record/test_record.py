@@ -84,17 +84,10 @@ def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> 
 
 
 def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
-    path = record.write(reduce.reduce(run_dir), run_dir)
-    schema = record.schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    document = json.loads(path.read_text())
-    jsonschema.Draft202012Validator(schema).validate(document)
+    document = json.loads(record.write(reduce.reduce(run_dir), run_dir).read_text())
+    jsonschema.validate(document, record.schema())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document | {"surprise": 1}, schema)
-    wanted = {"schema_version", "status", "cause", "plan", "environment", "counts", "spans",
-              "figures", "quality", "labels"}  # fmt: skip
-    assert wanted <= set(schema["required"]) | {"schema_version"}
-    assert wanted <= set(document)
+        jsonschema.validate(document | {"surprise": 1}, record.schema())
 
 
 @pytest.mark.skipif(
@@ -114,20 +107,20 @@ def test_a_record_is_never_replaced(run_dir: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["no plan", "no events", "no launch"])
-def test_what_is_no_run_directory_is_named(run_dir: Path, damage: str) -> None:
-    if damage == "no plan":
-        (run_dir / "plan.json").unlink()
-    elif damage == "no events":
-        (run_dir / "events.launcher.jsonl").unlink()
-    else:
-        (run_dir / "events.launcher.jsonl").write_text('{"event":"finished","t_ns":1}\n')
-    file = "plan.json" if damage == "no plan" else "events.launcher.jsonl"
+@pytest.mark.parametrize("file", ["plan.json", "events.launcher.jsonl"])
+def test_what_is_no_run_directory_is_named(run_dir: Path, file: str) -> None:
+    (run_dir / file).unlink()
     with pytest.raises(RecordError, match=f"{file}: not a run directory"):
         reduce.reduce(run_dir)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema_version": 2}', "no json"])
+def test_events_without_a_launch_are_no_run_directory(run_dir: Path) -> None:
+    (run_dir / "events.launcher.jsonl").write_text('{"event":"finished","t_ns":1}\n')
+    with pytest.raises(RecordError, match=r"events\.launcher\.jsonl: not a run directory"):
+        reduce.reduce(run_dir)
+
+
+@pytest.mark.parametrize("text", ["{}", "no json"])
 def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(RecordError, match="not a record of this schema"):

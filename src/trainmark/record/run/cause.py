@@ -99,20 +99,19 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     waits = "collective" if any(x["state"] == "collective" for x in groups) else "waits"
     waiting = [group for group in groups if group["state"] == waits]
     missing = [group["ranks"] for group in groups if group["state"] != waits]
-    code, args = "timed_out", {"limit_s": stop.timeout_s, "steps": run.steps}
+    args: dict[str, Any] = {"limit_s": stop.timeout_s, "steps": run.steps}
+    text = message("timed_out", **args)
     if waiting and missing:
         ends_ns = [end_ns - x.launch_ns for x in run.ranks for _, end_ns in x.edges_ns.values()]
-        code, args = (
+        text = message(
             "timed_out_missing",
-            args
-            | {
-                "quiet_s": (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
-                "waiting": ",".join(group["ranks"] for group in waiting),
-                "missing": ",".join(missing),
-                "call": ", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
-            },
+            **args,
+            quiet_s=(stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
+            waiting=",".join(group["ranks"] for group in waiting),
+            missing=",".join(missing),
+            call=", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
         )
-    return Cause(kind="timeout", message=message(code, **args), stacks=stop.stacks, hang=groups)
+    return Cause(kind="timeout", message=text, stacks=stop.stacks, hang=groups)
 
 
 def _ranks_failed(run: RunTimeline) -> Cause | None:

@@ -128,9 +128,9 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
     """
     counted = [node.events for node in nodes] if nodes else [launcher]
     kills = sum(events["oom_kills"].count for events in counted if "oom_kills" in events)
-    stop, launch, ended = (launcher.get(name) for name in ("stop", "launch", "ranks_ended"))
+    stop, launch = launcher.get("stop"), launcher["launch"]
     if not nodes:
-        return Account(launch, stop, ended, kills)
+        return Account(launch, stop, launcher.get("ranks_ended"), kills)
     path = run_dir / JOB_EVENTS_FILE
     job = by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ended = _ended(nodes)
