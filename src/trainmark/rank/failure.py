@@ -1,6 +1,6 @@
 """Describe the failure of a rank for the record: kind, message, place, traceback.
 
-Must work when little else does: on a full disk, with an exception that cannot be printed.
+Must work when little else does, on a full disk for instance.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ DISK_FULL_EXIT = errno.ENOSPC
 
 def error_kind(error: BaseException) -> str:
     """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s."""
-    from trainmark.errors import RunError
+    from trainmark.errors import RunError, escaped
 
     if isinstance(error, RunError):
         return error.kind
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
-    text = _text(error)
+    text = escaped(error)
     out_of_memory = (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -32,19 +32,9 @@ def error_kind(error: BaseException) -> str:
     return "oom" if out_of_memory else "error"
 
 
-def _text(error: BaseException) -> str:
-    """Return an exception's text as UTF-8 can hold it, also where its own method raises."""
-    from trainmark.errors import escaped
-
-    try:
-        return escaped(error)
-    except Exception:  # noqa: BLE001 - the failure must be recorded, whatever raised it
-        return f"no text: str() of the {type(error).__name__} raises"
-
-
 def _message_of(error: BaseException) -> dict[str, Any]:
     """Return an exception's message as code and arguments."""
-    from trainmark.errors import RunError, TrainmarkError
+    from trainmark.errors import RunError, TrainmarkError, escaped
     from trainmark.spec import message
 
     if isinstance(error, RunError):
@@ -52,7 +42,7 @@ def _message_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, TrainmarkError):
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:4000], remedy=error.remedy).as_dict()
-    return message("exception", text=_text(error).strip()[:4000]).as_dict()
+    return message("exception", text=escaped(error).strip()[:4000]).as_dict()
 
 
 def error_report(error: BaseException, place: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DivergedError, RunError
 from trainmark.protocols import Counts, Progress, StepStages
@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.recipe import Recipe
     from trainmark.spec import Target
-
-
-class Emit(Protocol):
-    """Write one event; see ``EventWriter.emit``."""
-
-    def __call__(self, event: str, **fields: Any) -> None:
-        """Write ``event`` with ``fields``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +95,7 @@ class MeasuredLoop:
     device: Device
     clock: Callable[[], int]
     barrier: Callable[[], None]
-    emit: Emit
+    emit: Callable[..., None]  # see ``EventWriter.emit``
     stages: StepStages = field(default_factory=StepStages)
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None

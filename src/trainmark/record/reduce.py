@@ -207,9 +207,8 @@ def _entries(
 
 def measured(plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None) -> Record:
     """Return a record with what was measured alone: the fields from which others are computed."""
-    evaluations, named = timeline.ranks[0].evaluations, QualityPoint.model_fields
-    history = [QualityPoint(**{name: getattr(event, name) for name in named})
-               for event in evaluations]  # fmt: skip
+    evaluations = timeline.ranks[0].evaluations
+    history = [QualityPoint.model_validate(x, from_attributes=True) for x in evaluations]
     reason = evaluations[-1].reason if evaluations else None
     return completed(Record.model_construct(
         plan=plan,

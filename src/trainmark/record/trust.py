@@ -15,7 +15,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trainmark.record.record import Grade, Record, Verification
+    from trainmark.record.record import Record, Verification
 
 MOST_CV = 0.1
 MOST_SWING = 0.1
@@ -48,11 +48,14 @@ def refutes(code: str) -> bool:
 
 def graded(reasons: Iterable[Message]) -> Trust:
     """Return the grade that follows from ``reasons``, each listed once, the worst first."""
-    by_code = {reason.code: reason for reason in reversed(list(reasons))}
-    grave = [reason for code, reason in reversed(by_code.items()) if code not in _NOISY]
-    noisy = [reason for code, reason in reversed(by_code.items()) if code in _NOISY]
-    grade: Grade = "do_not_quote" if grave else "noisy" if noisy else "usable"
-    return Trust(grade=grade, reasons=[*grave, *noisy])
+    once: dict[str, Message] = {}
+    for reason in reasons:
+        once.setdefault(reason.code, reason)
+    listed = sorted(once.values(), key=lambda reason: reason.code in _NOISY)
+    if not listed:
+        return Trust(grade="usable", reasons=[])
+    grave = listed[0].code not in _NOISY
+    return Trust(grade="do_not_quote" if grave else "noisy", reasons=listed)
 
 
 def of_launch(record: Record) -> Trust:
