@@ -11,7 +11,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.launch import progress
-from trainmark.launch.progress import Progress
+from trainmark.launch.progress import Line, Progress
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
 
@@ -73,24 +73,27 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_has_one_line_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
     said = iter(["one\r", "one\r", "more than there is room for"])
-    show = progress.progress_line("a", lambda: next(said))
-    show()
-    show()  # nothing new: nothing written
-    show()
+    monkeypatch.setattr(Progress, "poll", lambda _: next(said))
+    line = Line(plan, "a")
+    line.show()
+    line.show()  # nothing new: nothing written
+    line.show()
     progress.end_line("end")
     assert terminal.getvalue() == "\ra: one\\u00\ra: more th\rend       \n"
 
 
 def test_a_log_has_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(Progress, "unstarted", False)
     times, said = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    show = progress.progress_line("a", lambda: next(said))
+    monkeypatch.setattr(Progress, "poll", lambda _: next(said))
+    line = Line(plan, "a")
     for _ in range(3):
-        show()
-    assert capsys.readouterr().err == "a: one\na: three\n"
+        line.show("RUNNING")
+    assert capsys.readouterr().err == "a: RUNNING  one\na: RUNNING  three\n"

@@ -248,7 +248,9 @@ def _watch(
             return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
 
 
-def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambda: None) -> Record:
+def launch(
+    plan: Plan, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
+) -> Record:
     """Run ``plan`` to its end and return its record, written beside its events.
 
     Args:
@@ -264,7 +266,7 @@ def launch(plan: Plan, request: StopRequest, on_poll: Callable[[], None] = lambd
     setup = set_up(devices.all_vendors()[plan.device.vendor], plan.nproc, plan.run_id)
 
     def reason_to_stop() -> dict[str, Any] | None:
-        on_poll()
+        on_poll("")
         name = request.signal_name
         return None if name is None else {"reason": "signal", "signal": name}
 

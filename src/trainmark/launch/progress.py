@@ -29,7 +29,7 @@ from trainmark.rank.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.processes import StopRequest
@@ -147,37 +147,24 @@ def _shown(seconds: float) -> str:
     return str(timedelta(seconds=max(0, round(seconds))))
 
 
-def progress_line(label: str, poll: Callable[[], str]) -> Callable[[], None]:
-    """Return a function that shows progress: an updated line on a terminal, else lines at times."""
-    shown, shown_at = "", 0.0
+class Line:
+    """A line about a launch on standard error: updated on a terminal, else written at times."""
 
-    def show() -> None:
-        nonlocal shown, shown_at
-        text = f"{label}: {poll()}"
-        now = time.monotonic()
-        if text == shown or (not sys.stderr.isatty() and now - shown_at < _LINE_EVERY_S):
-            return
-        shown, shown_at = text, now
-        _write(text, moving=True)
+    def __init__(self, plan: Plan, label: str) -> None:
+        self._progress, self._label = Progress(plan), label
+        self._shown, self._shown_s, self._limit_told = "", 0.0, False
 
-    return show
-
-
-def job_line(progress: Progress, label: str) -> Callable[[str], None]:
-    """Return what shows an engine's words of a job, and the progress of its first rank."""
-    words = [""]
-
-    def text() -> str:
-        steps = progress.poll()
-        return words[0] if progress.unstarted else f"{words[0]}  {steps}"
-
-    line = progress_line(label, text)
-
-    def show(said: str) -> None:
-        words[0] = said
-        line()
-
-    return show
+    def show(self, said: str = "") -> None:
+        """Show how far the first rank is, after an engine's words of its job."""
+        steps = self._progress.poll()
+        parts = [said] if said and self._progress.unstarted else filter(None, [said, steps])
+        text, now_s = f"{self._label}: {'  '.join(parts)}", time.monotonic()
+        if text != self._shown and (sys.stderr.isatty() or now_s - self._shown_s >= _LINE_EVERY_S):
+            self._shown, self._shown_s = text, now_s
+            _write(text, moving=True)
+        if self._progress.beyond_limit and not self._limit_told:
+            self._limit_told = True
+            end_line(f"{self._label}: {self._progress.beyond_limit}")
 
 
 def end_line(text: str) -> None:
@@ -200,22 +187,13 @@ def launch_shown(
     single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
 ) -> Record:
     """Launch here or through the plan's launcher, with a progress line; return the record."""
-    progress, count = Progress(single), single.repeat_count
-    label = label if count == 1 else f"{label} {single.repeat_index}/{count}"
+    if single.repeat_count > 1:
+        label = f"{label} {single.repeat_index}/{single.repeat_count}"
+    show = (lambda _: None) if quiet else Line(single, label).show
     if single.launcher == LOCAL:
-        line, told = progress_line(label, progress.poll), False
-
-        def show() -> None:
-            nonlocal told
-            line()
-            if progress.beyond_limit and not told:
-                told = True
-                end_line(f"{label}: {progress.beyond_limit}")
-
-        record = local.launch(single, stop, (lambda: None) if quiet else show)
+        record = local.launch(single, stop, show)
     else:
-        said = (lambda _: None) if quiet else job_line(progress, label)
-        record = submission.launch(single, cluster, stop, said)
+        record = submission.launch(single, cluster, stop, show)
     if not quiet:
         end_line(f"{label}: {record.status}")
     return record
