@@ -5,12 +5,11 @@ Both vendors' drivers list their devices as nodes of KFD, in the order in which 
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices import tool, torch_vendor
-from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor, named
+from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor
 from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
@@ -78,6 +77,9 @@ class RocmVendor(TorchVendor):
     torch_type = "cuda"
     collective_backend = "nccl"
     visible_devices: str | None = "HIP_VISIBLE_DEVICES"
+    # The runtime's, then HIP's, which takes CUDA's where its own is not set:
+    # https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, 2026-11-22
+    narrowed_by = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
     recorded_variables: tuple[str, ...] = (
         "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
         "HSA_OVERRIDE_GFX_VERSION", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL",
@@ -97,24 +99,9 @@ class RocmVendor(TorchVendor):
         """Return the file of each device that a process opens, in HIP's order."""
         return [node.render for node in nodes(self.pci_vendor)]
 
-    def visible(self) -> list[int]:
-        """Return the devices that the runtime leaves, and of these what HIP leaves.
-
-        https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, 2026-11-22
-        """
-        here = nodes(self.pci_vendor)
-        by_uuid = {f"GPU-{node.unique_id}": place for place, node in enumerate(here)}
-
-        def places(variable: str) -> str | None:
-            value = os.environ.get(variable)
-            return value and ",".join(
-                str(by_uuid.get(item.strip(), item)) for item in value.split(",")
-            )
-
-        left = named(places("ROCR_VISIBLE_DEVICES"), len(here))
-        # HIP takes CUDA's variable where its own is not set, and numbers what is left anew.
-        value = os.environ.get("HIP_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return [left[place] for place in named(value, len(left))]
+    def identities(self) -> list[str]:
+        """Return each device's unique id as the runtime takes it."""
+        return [f"GPU-{node.unique_id}" for node in nodes(self.pci_vendor)]
 
     def monitor_index(self, number: int) -> int | None:
         """Return the device's place in the tool's list, by its unique id or address."""

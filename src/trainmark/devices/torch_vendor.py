@@ -39,6 +39,8 @@ class TorchVendor:
     Args:
         nodes: pattern of the driver's device files below ``/``, one for each device.
         shared: the driver's files below ``/`` that every process opens besides.
+        narrowed_by: variables that hide devices, one after another, each numbering what the last
+            left; of several in one place the first that is set. Empty: ``visible_devices`` alone.
         package: distribution that adds ``torch_type`` to torch; None: torch itself was built
             for it.
         built: then, the field of ``TorchBuild`` that says so, ``hip`` for example.
@@ -59,6 +61,7 @@ class TorchVendor:
     counts_cores = False
     nodes: str
     shared: tuple[str, ...] = ()
+    narrowed_by: tuple[tuple[str, ...], ...] = ()
     package: str | None
     built: str | None = None
     module: str | None
@@ -106,8 +109,15 @@ class TorchVendor:
 
     def visible(self) -> list[int]:
         """Return the numbers of the devices that the environment leaves to ranks, in its order."""
-        chosen = os.environ.get(self.visible_devices) if self.visible_devices else None
-        return named(chosen, len(self.device_files()))
+        left = list(range(len(self.device_files())))
+        for names in self.narrowed_by or ((self.visible_devices or "",),):
+            chosen = next((os.environ[name] for name in names if name in os.environ), None)
+            left = [left[place] for place in named(chosen, len(left), self.identities())]
+        return left
+
+    def identities(self) -> list[str]:
+        """Return what variables may call each device in place of its number."""
+        return []
 
     def count(self) -> int:
         """Return the devices ranks can use."""
@@ -253,13 +263,14 @@ def pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> lis
     return found
 
 
-def named(chosen: str | None, count: int) -> list[int]:
+def named(chosen: str | None, count: int, identities: Sequence[str] = ()) -> list[int]:
     """Return the devices of 0 to ``count`` - 1 that a variable's value leaves, in its order."""
     if chosen is None:
         return list(range(count))
     found: list[int] = []
-    for item in chosen.split(","):
-        number = int(item) if re.fullmatch(r"\s*[0-9]{1,9}\s*", item) else count
+    for item in map(str.strip, chosen.split(",")):
+        number = int(item) if re.fullmatch("[0-9]{1,9}", item) else count
+        number = identities.index(item) if item in identities else number
         if number >= count or number in found:
             break  # as the drivers do: the list ends at the first that names nothing
         found.append(number)

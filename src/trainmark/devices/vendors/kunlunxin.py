@@ -5,13 +5,12 @@ Written from public documentation and published outputs of its tool; never run o
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 
 from trainmark.devices import tool
 from trainmark.devices.tool import known
-from trainmark.devices.torch_vendor import TorchVendor, named
+from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds, DeviceSample
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
@@ -62,6 +61,7 @@ class Kunlunxin(TorchVendor):
     # docs/userguide/kunlunxin-device in https://github.com/Project-HAMi/website, 2026-11-22
     kubernetes_resource = "kunlunxin.com/xpu"
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
+    narrowed_by = (("XPU_VISIBLE_DEVICES",), ("CUDA_VISIBLE_DEVICES",))
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
         "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",
@@ -78,9 +78,3 @@ class Kunlunxin(TorchVendor):
     container_needs = ContainerNeeds(
         devices=("/dev/xpu[0-9]*", "/dev/xpuctrl"), mounts=("/usr/local/bin/xpu-smi",)
     )
-
-    def visible(self) -> list[int]:
-        """Return the devices that the environment leaves: the older variable, then CUDA's."""
-        left = named(os.environ.get("XPU_VISIBLE_DEVICES"), len(self.device_files()))
-        chosen = named(os.environ.get("CUDA_VISIBLE_DEVICES"), len(left))
-        return [left[place] for place in chosen]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,9 @@ class MetaX(TorchVendor):
     collective_backend = "nccl"
     # docs/userguide/metax-device in https://github.com/Project-HAMi/website, 2026-11-22
     kubernetes_resource = "metax-tech.com/gpu"
+    visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
+    # MACA has both; a value of its own counts where CUDA's is not set.
+    narrowed_by = (("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"),)
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "MACA_MPS_MODE", "CUDA_LAUNCH_BLOCKING",
         "PYTORCH_CUDA_ALLOC_CONF", "MCCL_DEBUG", "MCCL_IB_HCA", "MCCL_SOCKET_IFNAME",
@@ -58,11 +60,6 @@ class MetaX(TorchVendor):
     folders = ("/opt/mxdriver/bin", "/opt/maca/bin")
     # https://opendatalab.github.io/MinerU/zh/usage/acceleration_cards/METAX, 2026-11-22
     container_needs = ContainerNeeds(devices=("/dev/mxcd", "/dev/dri"))
-
-    def __init__(self) -> None:
-        # MACA has both; a value of its own counts where CUDA's is not set.
-        own = "MACA_VISIBLE_DEVICES" in os.environ and "CUDA_VISIBLE_DEVICES" not in os.environ
-        self.visible_devices: str | None = "MACA_VISIBLE_DEVICES" if own else "CUDA_VISIBLE_DEVICES"
 
     def device_files(self) -> list[Path]:
         """Return the render nodes of this vendor's cards: other vendors' are beside them."""
