@@ -17,16 +17,13 @@ from functools import partial
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.model_folder import CONFIG
-from trainmark.data.splits import layout_in
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trainmark.data.splits import Form, Layout
-    from trainmark.errors import Fault
+    from trainmark.data.splits import Layout
 
     Say = Callable[[str], None]
 
@@ -196,49 +193,6 @@ def lay_out(
                 shown = ", ".join(f"{number:,} {name}" for name, number in counted.items())
                 other = published[split] not in counted.values()
                 say(f"{split}: {shown}" + f"; NOT the published {published[split]:,}" * other)
-
-
-def only(what: str, found: Sequence[Path], *, where: Path, fault: Fault) -> Path:
-    """Return the one place where ``what`` was found.
-
-    Raises:
-        DataError: none was found, or several.
-    """
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise fault(f"{what} not found", where=str(where))
-    listed = f"found {len(found)} times: {', '.join(map(str, found))}"
-    remedy = "remove or move away all but one"
-    raise fault(f"{what} {listed}", where=str(where), rule="each is there once", remedy=remedy)
-
-
-def find_downloads(
-    raw: Path, forms: Sequence[Form], fault: Fault, *, model_type: str, where_model: str,
-) -> tuple[Path, Layout, list[Path]]:  # fmt: skip
-    """Return the model folder and the splits anywhere below ``raw``, and all folders there.
-
-    Raises:
-        DataError: one of them is missing or found twice.
-    """
-    if not raw.is_dir():
-        raise fault("no such folder", where=str(raw))
-    folders = [raw, *sorted(item for item in raw.rglob("*") if item.is_dir())]
-    models = [folder for folder in folders if _model_type(folder / CONFIG) == model_type]
-    model = only("model folder", models, where=raw, fault=partial(fault, remedy=where_model))
-    found: dict[Path, Layout] = {}
-    for form in forms:
-        for folder in () if found else folders:
-            if layout := layout_in(folder, form, fault):
-                found[folder] = layout
-    return model, found[only("data", list(found), where=raw, fault=fault)], folders
-
-
-def _model_type(config: Path) -> Any:
-    try:
-        return json.loads(config.read_bytes())["model_type"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 @contextmanager

@@ -183,11 +183,11 @@ def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     labels = [row % 2 for row in range(len(ODD))]
-    (tmp_path / "tsv" / "glue").mkdir(parents=True)
+    (tmp_path / "tsv" / "data").mkdir(parents=True)
     for split, tsv in (("train", "train"), ("validation", "dev")):
         write_split(tmp_path / "parquet", split, ODD, labels)
         lines = [f"{text}\t{label}\n" for text, label in zip(ODD, labels, strict=True)]
-        (tmp_path / "tsv" / "glue" / f"{tsv}.tsv").write_text(
+        (tmp_path / "tsv" / "data" / f"{tsv}.tsv").write_text(
             "sentence\tlabel\n" + "".join(lines), encoding="utf-8", newline=""
         )
     for name in ("parquet", "tsv"):
@@ -196,7 +196,6 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     said = []
     prepare(tmp_path / "tsv", tmp_path / "npz", said.append)
     assert any(line.startswith("train: 11 rows") and "NOT the published" in line for line in said)
-    (tmp_path / "tsv" / "glue").rename(tmp_path / "tsv" / "data")
     recipe = replace(REAL, seq_length=64)
     wanted = data.load(tmp_path / "parquet", recipe)
     for name in ("tsv", "npz"):

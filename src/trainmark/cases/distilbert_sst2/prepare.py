@@ -14,6 +14,7 @@ import numpy as np
 
 from trainmark.data import prepared
 from trainmark.data.model_folder import CONFIG
+from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import BERT_FILES, SETTINGS
 from trainmark.errors import DataError
 
@@ -35,14 +36,10 @@ WHERE_DATA = (
     "SST-2 comes from the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), or from the dataset "
     "hub as sst2 or glue/sst2 (parquet); unpack archives into the raw folder"
 )
-WHERE_MODEL = (
-    "the model comes from the model hub as distilbert-base-uncased: config.json, vocab.txt or "
-    "tokenizer.json, and model.safetensors or pytorch_model.bin"
-)
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write ``data`` from ``raw``: a folder with SST-2 and a model folder anywhere in it.
+    """Write ``data`` from ``raw``: SST-2 as it is published, and the model in ``model/``.
 
     Args:
         say: called with each line of progress.
@@ -51,10 +48,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` was not written by this command.
         EnvironmentFault: the system refused something.
     """
-    model, layout, _ = prepared.find_downloads(
-        raw, FORMS, partial(DataError, rule=RULE, remedy=WHERE_DATA), model_type="distilbert",
-        where_model=WHERE_MODEL,
-    )  # fmt: skip
+    layout = find_layout(raw, FORMS, partial(DataError, rule=RULE, remedy=WHERE_DATA))
+    model = raw / "model"
     config = read_config(model)
     if layout.kind != NPZ.kind:
         open_tokenizer(model, config)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.splits import find_layout
-from trainmark.data.tokenizer import BERT_FILES
 from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 FORMAT = 2
 FAULT = partial(
     DataError,
-    rule="a download has train.jsonl and val.jsonl of ReCoRD with a vocabulary, or "
+    rule="a download has train.jsonl and val.jsonl of ReCoRD, or "
     "train_sparse.hdf5 and eval_sparse.hdf5, in itself or where the archives keep them",
-    remedy="fetch ReCoRD and the vocabulary as the case's README says",
+    remedy="fetch ReCoRD as the case's README says",
 )
 PUBLISHED_TOKENS = 30_522  # of bert-large-uncased
 # Questions of the published ReCoRD, https://huggingface.co/datasets/aps/super_glue
@@ -42,8 +41,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     """Write ``data`` from ``raw``: both splits as they are, vocabulary, checkpoint.
 
     Args:
-        raw: a folder with ReCoRD's jsonl files and a vocabulary, or with the published HDF5
-            files, and a checkpoint if there is one, in itself or in folders right below.
+        raw: a folder with ReCoRD's jsonl files and a vocabulary in ``model/``, or with the
+            published HDF5 files, and a checkpoint if there is one, there or in a folder below.
         say: called with each line of progress.
 
     Raises:
@@ -53,15 +52,13 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     layout = find_layout(raw, (JSONL, HDF5), FAULT)
     form = JSONL if layout.kind == JSONL.kind else HDF5
     copies, notes = {}, []
-    folders = [raw, *sorted(item for item in raw.iterdir() if item.is_dir())]
     if form is JSONL:
-        named = [place for place in folders if any((place / name).is_file() for name in BERT_FILES)]
-        vocabulary = vocabulary_file(prepared.only("vocabulary", named, where=raw, fault=FAULT))
+        vocabulary = vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
         tokens = open_vocabulary(vocabulary).library.get_vocab_size()
         other = f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}" * (tokens != PUBLISHED_TOKENS)
         notes.append(f"{vocabulary.name}: {tokens:,} tokens{other}")
-    if any((place / LATEST).exists() for place in folders):
+    if (raw / LATEST).exists() or any(raw.glob(f"*/{LATEST}")):
         checkpoint = find_checkpoint(raw)
         folder = checkpoint.parent
         copies[f"{MODEL}/{LATEST}"] = folder.parent / LATEST

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.model_folder import CONFIG, INDEX, SINGLE
+from trainmark.data.splits import find_layout
 from trainmark.data.tokenizer import FAST, SETTINGS
 
 from .data import MMLU, MODEL
@@ -33,14 +34,11 @@ WHERE_DIALOGUES = (
     "samsum comes as corpus.7z (train.json, val.json) with its paper, arXiv 1911.12237, or from "
     "the dataset hub as samsum; unpack it into the raw folder"
 )
-WHERE_MODEL = (
-    "the model comes from the model hub as Llama-2-7b-hf: config.json, safetensors, tokenizer.json"
-)
-WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it"
+WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it into mmlu/"
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write ``data`` from the folder ``raw`` with dialogues, a model and MMLU anywhere in it.
+    """Write ``data`` from dialogues as published, ``model/`` and ``mmlu/`` in ``raw``.
 
     Args:
         say: called with each line of progress.
@@ -49,10 +47,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` was not written by this command.
         EnvironmentFault: the operating system refused an operation.
     """
-    model, layout, folders = prepared.find_downloads(
-        raw, FORMS, partial(LAYOUT_FAULT, remedy=WHERE_DIALOGUES), model_type="llama",
-        where_model=WHERE_MODEL,
-    )  # fmt: skip
+    layout = find_layout(raw, FORMS, partial(LAYOUT_FAULT, remedy=WHERE_DIALOGUES))
+    model, mmlu = raw / MODEL, raw / MMLU
     config = read_config(model)
     open_tokenizer(model, vocab_size=config.vocab_size)
     names, notes = [CONFIG, FAST, *SETTINGS, INDEX], []
@@ -62,9 +58,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     else:
         notes.append("no safetensors in the model folder: only init=random will run on this data")
     copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
-    trees = [folder for folder in folders if any(folder.glob("test/*_test.csv"))]
-    if trees:
-        mmlu = prepared.only("MMLU", trees, where=raw, fault=LAYOUT_FAULT)
+    if mmlu.is_dir():
         read_mmlu(mmlu)
         for file in sorted(mmlu.glob("*/*.csv")):
             copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
