@@ -21,7 +21,7 @@ from trainmark.pages.exports import to_csv
 from trainmark.pages.page import document
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
-from trainmark.pages.terminal import Screen, show_page
+from trainmark.pages.terminal import show_page
 from trainmark.record.record import Record, read
 
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
@@ -77,9 +77,9 @@ def hostile() -> Record:
 @pytest.mark.parametrize(
     "show",
     [
-        lambda record: show_page(document([record]), Screen()),
-        lambda record: show_page(document([record]), Screen(width=60)),
-        lambda record: show_page(document(_twice(record)), Screen()),
+        lambda record: show_page(document([record])),
+        lambda record: show_page(document([record]), width=60),
+        lambda record: show_page(document(_twice(record))),
         lambda record: "\n".join(first_lines([record])),
         lambda record: series_table(
             [Outcome(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),

@@ -30,7 +30,7 @@ from trainmark.pages.page import documents, write_missing, write_pages
 from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
-from trainmark.pages.terminal import Screen, show
+from trainmark.pages.terminal import show
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import PASSED_OVER, launches, resolve
@@ -74,7 +74,7 @@ class Records(list[Record]):
         self.places = [Path(place) for place in places]
 
     def __repr__(self) -> str:
-        return show([launch_table(self)], Screen(width=10_000))
+        return show([launch_table(self)], width=10_000)
 
     def _repr_html_(self) -> str:
         return rendered("table.html.j2", "en", table=launch_table(self), heading="launches")

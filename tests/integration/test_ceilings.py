@@ -13,7 +13,7 @@ import pytest
 from machines import vendor_package
 from trainmark.devices.cores import usable_cores
 from trainmark.pages.ceilings import blocks
-from trainmark.pages.terminal import Screen, show
+from trainmark.pages.terminal import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_two_ranks(trainmark: Any) -> None:
     ended = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
-    assert "all reduce" in show(blocks(document), Screen())
+    assert "all reduce" in show(blocks(document))
     assert (document["schema"], document["device"]) == ("trainmark-ceilings-1", "cpu")
     assert [rank["collectives"] for rank in document["ranks"]] == ["gloo", "gloo"]
     # What is collective is the same for both: the slowest rank's time.

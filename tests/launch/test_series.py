@@ -18,7 +18,6 @@ from trainmark.launch.processes import StopRequest
 from trainmark.launch.series import Outcome, exit_code
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.pages.results import series_table
-from trainmark.pages.terminal import Screen
 from trainmark.plan import choosing
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
@@ -391,7 +390,7 @@ runs:
         replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(here))
         for outcome in outcomes
     ]
-    said = series_table(outcomes, screen=Screen(width=110))
+    said = series_table(outcomes, width=110)
     check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
 
 

@@ -8,7 +8,7 @@ from comparison_records import series
 from fakes import check_golden
 from trainmark.judge.comparison import compare
 from trainmark.pages.judgements import comparison
-from trainmark.pages.terminal import Screen, show
+from trainmark.pages.terminal import show
 from trainmark.record.record import Cause, Trust
 from trainmark.spec import message
 
@@ -26,13 +26,13 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
         "run_id": "b6", "status": "oom", "cause": cause, "plan": b[0].plan,
     }))  # fmt: skip
     found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
-    text = show(comparison(found), Screen(width=100), lang)
+    text = show(comparison(found), lang, width=100)
     assert "\x1b" not in text
     check_golden(f"comparison.{lang}.txt", text + "\n")
 
 
 def test_sentences_name_the_side_that_they_are_of() -> None:
     a, b = series("a", [100.0]), series("b", [100.0])
-    text = show(comparison(compare(a, b), "C"), Screen(width=200))
+    text = show(comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text
     assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text

@@ -6,11 +6,12 @@ from rich.cells import cell_len
 from comparison_records import golden as record
 from fakes import GOLDEN
 from trainmark.library.store.query import Listing
+from trainmark.pages.document import Paragraph
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html
 from trainmark.pages.results import listing_table
 from trainmark.pages.summary import first_lines
-from trainmark.pages.terminal import Screen, show_page
+from trainmark.pages.terminal import show, show_page
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import message
 
@@ -28,8 +29,8 @@ def hostile():
     )  # fmt: skip
 
 
-def page(made, **screen):
-    return show_page(document([made]), Screen(**screen))
+def page(made, width=80):
+    return show_page(document([made]), width=width)
 
 
 def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
@@ -68,7 +69,7 @@ def test_a_table_folds_at_blanks_where_they_are_enough():
     listed = Listing(1, ["case", "device", "trust", "path"], [""] * 4, [[
         "toy", "AMD EPYC 9V74 Processor", "do_not_quote", "runs/20261126T155330Z-toy-f3c135/r2",
     ]])  # fmt: skip
-    text = listing_table(listed, "zh", screen=Screen(width=45))
+    text = listing_table(listed, "zh", width=45)
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 
@@ -106,5 +107,6 @@ def test_text_of_a_record_is_neither_markup_nor_control():
 
 def test_colour_is_there_only_when_asked(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[33mDistilBERT" in page(record(), colour=True)
-    assert "\x1b" not in page(record())
+    lines = [Paragraph("DistilBERT", "warn")]
+    assert show(lines, colour=True) == "\x1b[33mDistilBERT\x1b[0m"
+    assert show(lines) == "DistilBERT"

@@ -8,11 +8,10 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainmark.pages import cells
+from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.phrases import ends, trust_line
 from trainmark.pages.sections.limits import over
-from trainmark.pages.terminal import Screen, show
 from trainmark.pages.texts import Phrase, say, term
 from trainmark.record.messages import render
 from trainmark.record.stats import over_launches
@@ -40,23 +39,23 @@ def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
     return {"total": found.total, "runs": found.documents(), "unread": unread}
 
 
-def listing_table(found: Listing, lang: str = "en", *, screen: Screen | None = None) -> str:
+def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none.
 
     English headings are the keys, which filters take. Where a row is wider than the screen, a path
     is what a shell finds it by in its folder: ``*fa3c1e/r0``.
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
-    screen = screen or (Screen.of_stdout() if sys.stdout.isatty() else Screen(width=10_000))
+    width = width or (terminal.columns() if sys.stdout.isatty() else 10_000)
     heads, columns = [], []
     for key, unit, *values in zip(found.columns, found.units, *found.rows, strict=True):
         texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
         named = key if lang == "en" else say(term("site", key), lang)
         heads.append(f"{named} {scale}".strip())
         columns.append(texts)
-    if any(len("   ".join(row)) > screen.width for row in zip(*columns, strict=True)):
+    if any(len("   ".join(row)) > width for row in zip(*columns, strict=True)):
         columns = [[_SHORT.sub(r"*\1", x) for x in texts] for texts in columns]
-    return show([table(heads, zip(*columns, strict=True))], screen, lang)
+    return terminal.show([table(heads, zip(*columns, strict=True))], lang, width=width)
 
 
 def _cell(value: Any) -> str:
@@ -103,7 +102,7 @@ def _place(entry: Row | Unread) -> str:
     return f"{entry.file}:{entry.line}" if entry.line else entry.file
 
 
-def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -> str:
+def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
     """Return a table with a row an entry, then reasons, trust and folders.
 
     Figures are those of entries of which all launches passed: geometric means, with the interval
@@ -129,7 +128,7 @@ def series_table(outcomes: Sequence[Outcome], *, screen: Screen | None = None) -
         blocks += [Code(f"{one.name}{line}")] if one.run_dir is not None else []
     if all(one.state == "skipped" for one in outcomes):
         blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
-    return show(blocks, screen)
+    return terminal.show(blocks, width=width)
 
 
 def _row(outcome: Outcome) -> list[Phrase]:

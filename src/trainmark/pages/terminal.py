@@ -6,11 +6,9 @@ never taken as rich's markup and carries no control characters.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
@@ -43,61 +41,46 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
-    """What is printed on: columns, whether colours show."""
-
-    width: int = 80
-    colour: bool = False
-
-    @classmethod
-    def of_stdout(cls) -> Screen:
-        """Return what this process prints on; 80 columns without colour when no terminal."""
-        terminal = sys.stdout.isatty()
-        return cls(
-            width=max(shutil.get_terminal_size().columns, 60) if terminal else 80,
-            colour=terminal and not os.environ.get("NO_COLOR"),
-        )
-
-    def console(self) -> Console:
-        """Return a console that collects its text."""
-        return Console(
-            file=io.StringIO(), width=self.width, markup=False, highlight=False, emoji=False,
-            color_system="standard" if self.colour else None, force_terminal=self.colour,
-            legacy_windows=False,
-        )  # fmt: skip
-
-    def text(self, console: Console) -> str:
-        """Return what was printed, without trailing blanks and last newline."""
-        assert isinstance(console.file, io.StringIO)
-        lines = console.file.getvalue().rstrip().split("\n")
-        return "\n".join(line.rstrip() for line in lines)
+def columns() -> int:
+    """Return the columns that this process prints on; 80 when no terminal."""
+    return max(shutil.get_terminal_size().columns, 60) if sys.stdout.isatty() else 80
 
 
-def show(blocks: Sequence[Block], screen: Screen | None = None, lang: str = "en") -> str:
+def show(
+    blocks: Sequence[Block], lang: str = "en", *, width: int = 0, colour: bool | None = None
+) -> str:
     """Return a document's blocks as text: paragraphs are lines, tables stand apart.
 
     No line is wider than the screen, but for those of code: a path cannot be folded without harm.
     Charts are left out.
+
+    Args:
+        width: of the screen; 0: what this process prints on.
+        colour: whether colours show; None: on a terminal, unless NO_COLOR is set.
     """
-    screen = screen or Screen.of_stdout()
-    console = screen.console()
+    if colour is None:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    console = Console(
+        width=width or columns(), markup=False, highlight=False, emoji=False,
+        color_system="standard" if colour else None, force_terminal=colour, legacy_windows=False,
+    )  # fmt: skip
     stood_apart, place = False, 0
-    for block in (part for one in blocks for part in _plain(one)):
-        stands_apart = isinstance(block, Table)
-        if place and (stands_apart or stood_apart):
-            console.print()
-        stood_apart, place = stands_apart, place + 1
-        match block:
-            case Paragraph():
-                words = cells.clean(say(block.text, lang))
-                console.print(Text(words, style=_STYLES[block.tone]))
-            case Table():
-                console.print(rich_table(block, screen, lang))
-            case Code():
-                line = Text(cells.clean(say(block.text, lang)))
-                console.print(line, no_wrap=True, crop=False, overflow="ignore")
-    return screen.text(console)
+    with console.capture() as printed:
+        for block in (part for one in blocks for part in _plain(one)):
+            stands_apart = isinstance(block, Table)
+            if place and (stands_apart or stood_apart):
+                console.print()
+            stood_apart, place = stands_apart, place + 1
+            match block:
+                case Paragraph():
+                    words = cells.clean(say(block.text, lang))
+                    console.print(Text(words, style=_STYLES[block.tone]))
+                case Table():
+                    console.print(rich_table(block, console.width, lang))
+                case Code():
+                    line = Text(cells.clean(say(block.text, lang)))
+                    console.print(line, no_wrap=True, crop=False, overflow="ignore")
+    return "\n".join(line.rstrip() for line in printed.get().rstrip().split("\n"))
 
 
 def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
@@ -119,7 +102,7 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield block
 
 
-def show_page(page: Document, screen: Screen | None = None, lang: str = "en") -> str:
+def show_page(page: Document, lang: str = "en", *, width: int = 0) -> str:
     """Return a page as text: what is first on it, then the sections that a terminal shows."""
     marks = join((page.badge, page.verification))
     blocks: list[Block] = [
@@ -130,25 +113,25 @@ def show_page(page: Document, screen: Screen | None = None, lang: str = "en") ->
     for section in page.sections:
         if section.in_terminal and section.has_text:
             blocks += [Paragraph(""), Paragraph(section.heading, "heading"), *section.blocks]
-    return show(blocks, screen, lang)
+    return show(blocks, lang, width=width)
 
 
-def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
+def rich_table(block: Table, width: int, lang: str) -> RichTable:
     """Return a table whose cells fold rather than lose characters, at blanks where they can."""
     names = [cells.clean(say(head, lang)) for head in block.headers]
-    columns = [
+    shown = [
         [cells.clean(say(cell, lang)) for cell in column]
         for column in zip(*block.rows, strict=True)
     ] or [[] for _ in names]
     sizes = [
         [max(map(cell_len, [*parts, ""])) for parts in (text.split("\n"), text.split())]
-        for text in ("\n".join(pair) for pair in zip(names, map("\n".join, columns), strict=True))
+        for text in ("\n".join(pair) for pair in zip(names, map("\n".join, shown), strict=True))
     ]
-    roomy = sum(line for line, _ in sizes) + 3 * (len(sizes) - 1) <= screen.width
+    roomy = sum(line for line, _ in sizes) + 3 * (len(sizes) - 1) <= width
     # The widest give way down to their longest word; where that is not enough, words are split.
     tries = ([max(word, min(line, most)) for line, word in sizes]
-             for most in range(screen.width, 0, -1))  # fmt: skip
-    fits = (x for x in tries if sum(x) + len(x) - 1 <= screen.width)
+             for most in range(width, 0, -1))  # fmt: skip
+    fits = (x for x in tries if sum(x) + len(x) - 1 <= width)
     widths: Sequence[int | None] = next(fits, [None] * len(sizes))
     drawn = RichTable(
         box=box.SIMPLE_HEAD,
@@ -157,10 +140,10 @@ def rich_table(block: Table, screen: Screen, lang: str) -> RichTable:
         padding=(0, 1) if roomy else (0, 0),
         show_header=any(names),
     )
-    for head, column, width in zip(names, columns, widths, strict=True):
+    for head, column, of in zip(names, shown, widths, strict=True):
         numbers = all(cells.NUMBER.fullmatch(cell) for cell in column if cell)
         side: Literal["right", "left"] = "right" if numbers and any(column) else "left"
-        drawn.add_column(Text(head), overflow="fold", justify=side, width=width)
-    for row in zip(*columns, strict=True):
+        drawn.add_column(Text(head), overflow="fold", justify=side, width=of)
+    for row in zip(*shown, strict=True):
         drawn.add_row(*map(Text, row))
     return drawn
