@@ -88,15 +88,15 @@ def step_time(record: Record) -> Chart | None:
     known = values[np.isfinite(values)]
     if len(known) < 2:
         return None
-    count, title, scale = len(values), t("chart.step_time"), dict[str, object](zero=False)
+    title, scale = t("chart.step_time"), dict[str, object](zero=False)
     if known.max() > _LOG_RATIO * known.min():
         title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
-    warmup, kind = min(record.steps.warmup, count), t("chart.warmup")
-    shaded = [{"kind": kind, "step": 1, "to": min(warmup + 0.5, count)}] if warmup else []
+    count, warmup = len(values), min(record.steps.warmup, len(values))
+    shaded = {"kind": t("chart.warmup"), "step": 1, "to": min(warmup + 0.5, count)}
     return Chart(
         "step-time", title, t("chart.step_time.desc", n=cells.count(count), warmup=warmup),
-        spec("step_time", scale=scale, steps=[1, max(count, 2)], kinds=[kind] if warmup else []),
-        {"steps": _rows(values), "shaded": shaded}, _stretches(values, "ms"),
+        spec("step_time", scale=scale, warmup=warmup),
+        {"steps": _rows(values), "shaded": [shaded] if warmup else []}, _stretches(values, "ms"),
     )  # fmt: skip
 
 
@@ -106,12 +106,10 @@ def loss(record: Record) -> Chart | None:
     known = values[np.isfinite(values)]
     if len(known) < 2:
         return None
-    count = len(values)
     ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
     return Chart(
-        "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(count), **ends),
-        spec("loss", steps=[1, max(count, 2)]),
-        {"steps": _rows(values)}, _stretches(values, ""),
+        "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(len(values)), **ends),
+        spec("loss"), {"steps": _rows(values)}, _stretches(values, ""),
     )  # fmt: skip
 
 
@@ -121,7 +119,6 @@ def quality(record: Record) -> Chart | None:
     known = [(x.step, x.value) for x in record.quality.history if x.value is not None]
     if len(known) < 2:
         return None
-    steps = max(len(record.steps.time_ns), *(step for step, _ in known))
     values = np.asarray([value for _, value in known], np.float64)
     named = t("chart.quality.no_target")
     if target is not None:
@@ -130,7 +127,7 @@ def quality(record: Record) -> Chart | None:
     return Chart(
         "quality", t("chart.quality", metric=metric),
         t("chart.quality.desc", n=cells.count(len(known)), target=named, **ends),
-        spec("quality", metric=metric, steps=[1, max(steps, 2)]),
+        spec("quality", metric=metric),
         {"steps": [{"step": known[at][0], "value": value} for at, value in thin(values)],
          "target": [] if target is None else [{"value": target, "label": named}]},
     )  # fmt: skip

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Tone, table
-from trainmark.pages.texts import TEXTS, Phrase, Sentence, join, known, t
+from trainmark.pages.texts import TEXTS, Phrase, join, known, t
 from trainmark.plan.plan import SIMULATED
-from trainmark.record.messages import in_short
-from trainmark.spec import message
+from trainmark.record.messages import in_short, render
+from trainmark.spec import Text, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,10 @@ _LONGEST_RANKS = 40  # characters
 
 def sentence(record: Record, found: Message | None, none: Phrase = "") -> Phrase:
     """Return a message of a record; ``none`` where there is no message."""
-    return none if found is None else Sentence(found, record.plan.about.messages)
+    if found is None:
+        return none
+    own = record.plan.about.messages
+    return Text(render(found, "en", own), render(found, "zh", own))
 
 
 def has_cards(record: Record) -> bool:

@@ -38,14 +38,6 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """A message of a record; ``own``: the sentences of its case's own codes."""
-
-    message: Message
-    own: Mapping[str, Text]
-
-
-@dataclass(frozen=True, slots=True)
 class Link:
     """A phrase that leads to an address, in HTML."""
 
@@ -106,8 +98,6 @@ def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
             return render(phrase, lang)
         case Link():
             return say(phrase.text, lang)
-        case Sentence():
-            return render(phrase.message, lang, phrase.own)
     return str(phrase)
 
 
