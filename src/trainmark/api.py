@@ -26,7 +26,7 @@ from trainmark.launch.run_dir import refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
-from trainmark.pages.page import documents, write_missing, write_pages
+from trainmark.pages.page import documents, write_pages, write_summary
 from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
@@ -191,7 +191,7 @@ def run_entries(
             launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
         )  # fmt: skip
         for entry in entries:
-            _draw(write_missing, entry, say=say)
+            _draw(write_summary, entry, say=say)
 
 
 def submitted(plan: Plan, cluster: Cluster) -> str:

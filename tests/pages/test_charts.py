@@ -16,6 +16,7 @@ from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, s
 from trainmark.pages import charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
+from trainmark.pages.sections import figures
 from trainmark.pages.texts import say
 from trainmark.record import reduce
 from trainmark.record.record import Record
@@ -133,8 +134,9 @@ def test_ranks_stand_in_a_table_the_slowest_first() -> None:
         made.ranks[0].model_copy(update={"rank": rank, **dict(zip(names, of, strict=True))})
         for rank, of in enumerate(told)
     ]
-    found = steps.of_record(made.model_copy(update={"ranks": ranks}))
-    (shown,) = next(one for one in found if one.anchor == "ranks").blocks
+    found = figures.ranks(made.model_copy(update={"ranks": ranks}))
+    assert found is not None
+    (shown,) = found.blocks
     assert isinstance(shown, Table)
     assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
     assert rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Chart, Section, Table, folded, table
+from trainmark.pages.document import Chart, Section, Table, folded, table
 from trainmark.pages.phrases import heads
 from trainmark.pages.texts import Phrase, t
 from trainmark.record.series import TOGETHER, bucket_steps, thin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,17 +39,14 @@ _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
 }
 
 
-def of_record(record: Record, telemetry: Sequence[Block] = ()) -> list[Section]:
-    """Return curves, ranks, and devices over time; ``telemetry``: what stands before the last."""
+def of_record(record: Record) -> list[Section]:
+    """Return curves, and devices over time."""
     stretch = bucket_steps(len(record.steps.time_ns))
     thinned = t("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
     curves = step_time(record), loss(record), quality(record)
-    timed = [one for one in record.ranks if one.step_ns]
-    lines = [*over_time(record)]
     return [
         folded("steps", *curves, note=thinned),
-        folded("ranks", _ranks(record) if len(timed) > 1 else None),
-        folded("time", *telemetry, *lines, note=t("time.note") if lines else ""),
+        folded("time", *over_time(record), note=t("time.note")),
     ]
 
 
@@ -191,18 +188,3 @@ def _stretches(values: NDArray[np.float64], unit: str) -> Table:
     names = heads("least", "median", "greatest")
     named = (t("chart.in_unit", name=head, unit=unit) if unit else head for head in names)
     return table((t("chart.step"), *named), found)
-
-
-def _ranks(record: Record) -> Table:
-    """Return what the record has of each rank, the slowest first."""
-    rows: Iterable[list[Phrase]] = (
-        [
-            one.rank, one.rank // record.plan.nproc,
-            *(None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)),
-            (rate := one.matmul_flops_per_second) and f"{rate / 1e12:.4g}",
-            cells.memory(one.used_bytes, None),
-        ]
-        for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0))
-    )  # fmt: skip
-    names = ("node", "step_ms", "wait_ms", "tflops", "memory")
-    return table((t("use.rank"), *heads(*(f"ranks.{x}" for x in names))), rows, short=True)

@@ -63,7 +63,8 @@ def document(
         provenance.cause(record),
         folded("performance", performance.performance_table(records)),
         folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
-        *charts.of_record(record, figures.telemetry(record)),
+        figures.ranks(record),
+        *charts.of_record(record),
         figures.figures(record),
         figures.evaluations(record),
         figures.doubts(records),
@@ -179,15 +180,8 @@ def _earlier(record: Record, folder: Path) -> list[Record]:
     return found
 
 
-def write_missing(outcome: Outcome) -> None:
-    """Write what a killed launcher did not, and the summary of a series beside its newest launches.
-
-    The summary is of all its launches, those that did not pass too.
-    """
-    for folder in (*outcome.fallen, *outcome.folders):
-        recorded = (folder / RECORD_FILE).exists()
-        if recorded and not (folder / HTML_PAGE).exists():
-            write_pages([read(folder)], folder)
+def write_summary(outcome: Outcome) -> None:
+    """Write the page of a series beside its newest launches: of all, those that failed too."""
     place = outcome.run_dir
     if outcome.planned > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
         fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]

@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from trainmark.record.run.telemetry import IntervalName, Use
 
 _EVALUATIONS = 5  # rows of the page; the record has all
-# Columns of what was read: of a device or of the host, what is divided by, which end of the range.
-_USE = (
-    ("memory", ("memory_used_bytes",), cells.GIB, "highest"),
-    ("busy", ("utilization_percent", "cpu_percent"), 1, "highest"),
-    ("power", ("power_w", "node_power_w"), 1, "highest"),
-    ("temperature", ("temperature_c",), 1, "highest"),
-    ("clock", ("clock_mhz",), 1, "lowest"),
-)
+# Columns of what was read of a device: which end of the range stands beside the mean.
+_USE = {
+    "utilization_percent": "highest", "power_w": "highest", "temperature_c": "highest",
+    "clock_mhz": "lowest",
+}  # fmt: skip
+_RANKS = ("rank", "node", "step_ms", "wait_ms", "tflops", "memory", *_USE, "throttled")
 
 
 def figures(record: Record) -> Section:
@@ -92,39 +90,46 @@ def _figure(value: float | None) -> str | None:
     return None if value is None else format(value, ".4g")
 
 
-def telemetry(record: Record) -> list[Block]:
-    """Return the devices and the host, a row each, over the training or else over the run."""
-    found = record.telemetry
-    if found is None:
-        return []
-    over: IntervalName = "train" if "train" in found.intervals_s else "run"
-    uses: list[tuple[Phrase, Use | None]] = [
-        *((", ".join(map(str, x.ranks)), x.over.get(over)) for x in found.devices),
-        (t("use.host"), found.hosts[0].get(over)),
-    ]
-    rows = [_row(name, use) for name, use in uses if use is not None and use.readings]
-    if not rows:
-        return []
-    start_s, end_s = found.intervals_s[over]
-    every = known(None if found.interval_s is None else f"{found.interval_s:g}")
-    said = t(
-        "telemetry.caption",
-        over=t(f"telemetry.{over}"), seconds=f"{end_s - start_s:.1f}", interval=every,
+def ranks(record: Record) -> Section | None:
+    """Return a row a rank with what was read of its device, the slowest first; None of one alone.
+
+    Readings are of the training, or else of the run.
+    """
+    found, blocks = record.telemetry, list[Block]()
+    over: IntervalName = "train" if found and "train" in found.intervals_s else "run"
+    uses = {rank: x.over.get(over) for x in (found.devices if found else ()) for rank in x.ranks}
+    if not uses and sum(one.step_ns is not None for one in record.ranks) < 2:
+        return None
+    rows = (
+        [
+            one.rank, one.rank // record.plan.nproc,
+            *(None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)),
+            (rate := one.matmul_flops_per_second) and f"{rate / 1e12:.4g}",
+            cells.memory(one.used_bytes, None), *_readings(uses.get(one.rank)),
+        ]
+        for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0))
     )  # fmt: skip
-    sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
-    names = ("rank", *(name for name, *_ in _USE), "throttled")
-    shown = table(heads(*(f"use.{name}" for name in names)), rows, short=True)
-    return [shown, Paragraph(join((said, sources), "semicolon"), "muted")]
+    blocks.append(table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True))
+    if found and over in found.intervals_s:
+        start_s, end_s = found.intervals_s[over]
+        every = known(None if found.interval_s is None else f"{found.interval_s:g}")
+        said = t(
+            "telemetry.caption",
+            over=t(f"telemetry.{over}"), seconds=f"{end_s - start_s:.1f}", interval=every,
+        )  # fmt: skip
+        sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
+        blocks.append(Paragraph(join((said, sources), "semicolon"), "muted"))
+    return folded("ranks", *blocks)
 
 
-def _row(name: Phrase, use: Use) -> list[Phrase]:
+def _readings(use: Use | None) -> list[Phrase]:
     """Return mean and peak, or mean and lowest, of each quantity, and throttling."""
-    row: list[Phrase] = [name]
-    for _, names, unit, end in _USE:
-        found = next((use.quantities[x] for x in names if x in use.quantities), None)
-        values = [] if found is None else [found.mean / unit, getattr(found, end) / unit]
+    row: list[Phrase] = []
+    for name, end in _USE.items():
+        found = use.quantities.get(name) if use else None
+        values = [] if found is None else [found.mean, getattr(found, end)]
         row.append("/".join(f"{x:.0f}" if x >= 100 else f"{x:.1f}" for x in values) or None)
-    if use.throttled is None:
+    if use is None or use.throttled is None:
         return [*row, None]
     return [*row, ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"]
 
