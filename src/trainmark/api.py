@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record, of_row
 from trainmark.judge.comparison import THRESHOLD
@@ -336,15 +336,5 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
-    """Return what ``table`` returns as a pandas data frame.
-
-    Raises:
-        EnvironmentFault: pandas is not installed.
-    """
-    try:
-        return table(records, steps=steps).to_pandas()
-    except ModuleNotFoundError as error:
-        raise EnvironmentFault(
-            f"{error.name} is not installed",
-            remedy="pip install 'trainmark[prepare]', or use trainmark.table",
-        ) from None
+    """Return what ``table`` returns as a pandas data frame."""
+    return table(records, steps=steps).to_pandas()

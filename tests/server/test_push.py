@@ -12,7 +12,7 @@ from bundles import packed, recorded
 from server_process import Server
 from trainmark.cli.app import main
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
-from trainmark.server.client import Client, RefusedBundleError, token_of
+from trainmark.server.client import Client, RefusedBundleError, token
 from trainmark.server.serving import Tokens
 
 STORED = {"digest": "d" * 64, "runs": [{"run_id": "a-1", "page": "/runs/a-1.html"}]}
@@ -70,16 +70,12 @@ def test_an_address_that_is_none_or_has_no_tls_is_refused(address):
     Client("http://[::1]:8722", "secret")
 
 
-def test_the_token_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
+def test_the_token_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("TRAINMARK_TOKEN", "of the environment\n")
-    (tmp_path / "token").write_text("of the file\n")
-    assert token_of(None) == "of the environment"
-    assert token_of(tmp_path / "token") == "of the file"
+    assert token() == "of the environment"
     monkeypatch.delenv("TRAINMARK_TOKEN")
     with pytest.raises(UsageError, match="no token"):
-        token_of(None)
-    with pytest.raises(EnvironmentFault):
-        token_of(tmp_path / "none")
+        token()
 
 
 @pytest.fixture(scope="module")

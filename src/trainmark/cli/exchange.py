@@ -71,9 +71,6 @@ def bundle(
     push: Annotated[
         str | None, typer.Option(metavar="URL", help="Send each run to this server.")
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="With --push; default: TRAINMARK_TOKEN.")
-    ] = None,
 ) -> None:
     """Put runs with their evidence into one file, redacted, signed; or send them.
 
@@ -87,7 +84,7 @@ def bundle(
         raise UsageError("give -o FILE, or --push URL")
     words = runs or [newest_run()]
     if push is not None:
-        _push(words, push, token_file, sign)
+        _push(words, push, sign)
         return
     assert output is not None
     found = [launches for run in words for launches in find_runs(run)]
@@ -97,14 +94,14 @@ def bundle(
     say_remark(f"{len(made.files)} files, {size:,.1f} MB, {signed}")
 
 
-def _push(words: Sequence[Path], url: str, token_file: Path | None, key: Path | None) -> None:
+def _push(words: Sequence[Path], url: str, key: Path | None) -> None:
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
     from trainmark.library.archive import ENDING
     from trainmark.library.bundle import BundleError, pack
     from trainmark.library.selection import find_runs
-    from trainmark.server.client import Client, RefusedBundleError, token_of
+    from trainmark.server.client import Client, RefusedBundleError, token
 
-    failed, client = False, Client(url, token_of(token_file))
+    failed, client = False, Client(url, token())
     with tempfile.TemporaryDirectory() as place:
         for word in words:
             bundle = word.name.endswith(ENDING)

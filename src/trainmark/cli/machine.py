@@ -89,7 +89,6 @@ def ceilings(
         typer.Option(min=0.01, max=3600, help="Seconds of one row; more: larger sizes."),
     ] = 3.0,
     as_json: Json = False,
-    lang: Lang = "en",
     **fields: Any,
 ) -> None:
     """Measure rates of matmul, memory, transfers and collectives."""
@@ -108,7 +107,7 @@ def ceilings(
     if as_json:
         say_json(Redactor().document(found))  # it is passed on
     else:
-        typer.echo(show(blocks(found), lang=lang))
+        typer.echo(show(blocks(found)))
     if wrong := wrong_results(found):
         say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trainmark.cli.options import Quiet
 from trainmark.cli.output import say
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.overrides import parse_assignments
@@ -29,7 +29,6 @@ def prepare(
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of the case.")
     ] = None,
-    quiet: Quiet = False,
 ) -> None:
     """Check raw data and write it in the form a case reads."""
     from trainmark import cases
@@ -47,9 +46,6 @@ def prepare(
         raise UsageError(f"no option of {case}", where=name, remedy=nearest(name, known))
     values = {name: known[name].read(text) for name, text in given.items()}
 
-    def progress(text: str) -> None:
-        if not quiet:
-            say(text, err=True)
-
+    progress = partial(say, err=True)
     cases.part(chosen.name, "prepare").prepare(raw, data, progress, **values)
     say(str(data))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmark.cli.options import SETTINGS, Quiet, Store, TyperGroup, with_examples
+from trainmark.cli.options import SETTINGS, Store, TyperGroup, with_examples
 from trainmark.cli.output import say, say_remark, writing
 from trainmark.errors import EnvironmentFault
 
@@ -34,7 +34,6 @@ def serve(
     store: Store = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
-    quiet: Quiet = False,
 ) -> None:
     """Serve the results of a store: pages, JSON, uploads."""
     if ctx.invoked_subcommand is not None:
@@ -51,7 +50,7 @@ def serve(
         )
     address = f"[{name}]" if ":" in name else name
     say(f"http://{address}:{number}/")
-    run(app, listening, quiet=quiet)
+    run(app, listening)
 
 
 def build(name: str) -> Any:

@@ -44,20 +44,16 @@ class RefusedBundleError(TrainmarkError):
     exit_code = EXIT_FAILED
 
 
-def token_of(file: Path | None) -> str:
-    """Return the token in ``file``, else that of the variable ``TRAINMARK_TOKEN``.
+def token() -> str:
+    """Return the token in the variable ``TRAINMARK_TOKEN``.
 
     Raises:
         UsageError: there is none.
-        EnvironmentFault: the file cannot be read.
     """
-    try:
-        text = os.environ.get(VARIABLE, "") if file is None else file.read_text(encoding="ascii")
-    except (OSError, ValueError) as error:
-        raise EnvironmentFault(f"cannot read the token: {error}", where=str(file)) from None
-    if not text.strip():
-        raise UsageError("no token", remedy=f"set {VARIABLE}, or name a file: --token-file FILE")
-    return text.strip()
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        raise UsageError("no token", remedy=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
+    return text
 
 
 class Client:

@@ -168,19 +168,15 @@ def bound(host: str, port: int) -> socket.socket:
         raise EnvironmentFault(what, where=f"{host}:{port}", remedy=remedy) from None
 
 
-def run(app: Starlette, listening: socket.socket, *, quiet: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT; requests that run then are answered first.
-
-    Args:
-        quiet: no access log.
-    """
+def run(app: Starlette, listening: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; requests that run then are answered first."""
     import uvicorn  # which who makes tokens need not have
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
-    for name in ("trainmark.server", *(() if quiet else ("uvicorn.access",))):
+    for name in ("trainmark.server", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.INFO)
     config = uvicorn.Config(
-        app, log_config=None, log_level=None, access_log=not quiet, server_header=False,
+        app, log_config=None, log_level=None, server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
     )  # fmt: skip
     server = uvicorn.Server(config)
