@@ -228,12 +228,10 @@ class RankMemory:
 
     Args:
         machine_bytes: total of a machine whose ranks share it; None: each rank has its own.
-        held: who holds memory that ``rank_bytes`` does not count, in words; empty: nobody.
     """
 
     rank_bytes: int
     machine_bytes: int | None = None
-    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)

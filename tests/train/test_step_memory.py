@@ -115,9 +115,8 @@ def test_what_does_not_fit_is_refused(root: Path, case: str) -> None:
     check_fit = cases.part(case, "data").check_fit
     needed = prediction(case, folder, recipe).total + PROCESS_BYTES
     check_fit(folder, recipe, 1, RankMemory(needed))
-    with pytest.raises(EnvironmentFault, match="a rank needs about") as caught:
-        check_fit(folder, recipe, 1, RankMemory(needed - 1, held="python (process 7) holds 3 GiB"))
-    assert "python (process 7) holds 3 GiB" in caught.value.what
+    with pytest.raises(EnvironmentFault, match="a rank needs about"):
+        check_fit(folder, recipe, 1, RankMemory(needed - 1))
 
 
 @pytest.mark.parametrize(

@@ -147,9 +147,8 @@ class Cluster(Frozen):
     def elsewhere(self, launcher: str | None) -> Elsewhere | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
         name = launcher or self.launcher
-        in_container = self.container is not None and self.container.of_node
-        if name == CONTAINER or (name == LOCAL and in_container):
-            return Elsewhere(launcher=CONTAINER, device=self.device, nodes=1)
+        if name == LOCAL and self.container is not None and self.container.of_node:
+            name = CONTAINER
         if name == LOCAL:
             return None
         if name not in NAMES:
@@ -159,7 +158,7 @@ class Cluster(Frozen):
         return Elsewhere(
             launcher=name,
             device=self.device,
-            nodes=self.nodes,
+            nodes=1 if name == CONTAINER else self.nodes,
             devices_per_node=self.devices_per_node,
         )
 

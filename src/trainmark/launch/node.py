@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
-from trainmark.errors import DataError, TrainmarkError, UsageError, escaped
+from trainmark.errors import DataError, TrainmarkError, escaped
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import template
 from trainmark.launch.local import run_ranks, set_up
@@ -104,9 +104,6 @@ def _in_container(
 
     Args:
         exported: variables of the shell that the container has too, beside those that are recorded.
-
-    Raises:
-        UsageError: a mount is wrong.
     """
     vendor = devices.all_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
@@ -138,26 +135,18 @@ class Mount(NamedTuple):
 def mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     """Return what the container of a node is given, outer folders before those within them.
 
-    Run directory and data have the same path in the container as on the node.
+    Run directory and data have the same path in the container as on the node, unless the cluster's
+    file puts something else there.
 
     Args:
         run_dir: of the node.
-
-    Raises:
-        UsageError: two have the same target.
     """
     data = cluster.data or plan.data.folder
     found: dict[str, Mount] = {}
     given = cluster.container.mounts if cluster.container else ()
     for text in (f"{run_dir}:{run_dir}", f"{data}:{data}:ro", *given):
         source, target, *mode = text.split(":")
-        mount = Mount(source, target, mode == ["ro"])
-        if found.setdefault(target, mount).source != source:
-            where, rule = (
-                "cluster file, container.mounts",
-                f"{target} is the target of another mount",
-            )
-            raise UsageError(f"cannot mount {text!r}", where=where, rule=rule)
+        found[target] = Mount(source, target, mode == ["ro"])
     return sorted(found.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
 

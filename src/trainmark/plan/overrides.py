@@ -170,15 +170,10 @@ def standard_of(case: Case, recipe_name: str, *, world: str) -> str:
     for wanted in (world, recipe.world):
         if wanted in standards:
             return standards[wanted]
-    nearest_world = min(
-        standards, key=lambda item: (abs(math.log2(_ranks(item) / _ranks(world))), item)
-    )
-    return standards[nearest_world]
-
-
-def _ranks(world: str) -> int:
-    machines, ranks = world.split("x")
-    return int(machines) * int(ranks)
+    ranks = {key: math.prod(map(int, key.split("x"))) for key in (*standards, world)}
+    return standards[
+        min(standards, key=lambda key: (abs(math.log2(ranks[key] / ranks[world])), key))
+    ]
 
 
 def changes(

@@ -93,11 +93,8 @@ def attempt_name(name: str, number: int) -> str:
 
 def attempt_number(name: str, folder: str) -> int | None:
     """Return the number of the attempt in a folder's name; None if it is not of entry ``name``."""
-    if folder == name:
-        return 1
-    found = folder.removeprefix(f"{name}-")
-    number = int(found) if found.isdecimal() and len(found) < 10 else 0
-    return number if number > 1 and attempt_name(name, number) == folder else None
+    found = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
+    return found and int(found[1] or 1)
 
 
 def read_plan_file(request: RunRequest) -> PlanFile:

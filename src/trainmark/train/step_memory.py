@@ -199,18 +199,17 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
     needed = predict(recipe)
     if needed.total + PROCESS_BYTES <= memory.rank_bytes:
         return
-    held = f" ({memory.held})" if memory.held else ""
     fits = " or ".join(_fitting(predict, recipe, memory.rank_bytes - PROCESS_BYTES))
     raise EnvironmentFault(
         f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "
-        f"{_gib(memory.rank_bytes)}{held}",
+        f"{_gib(memory.rank_bytes)}",
         where="memory",
         rule=f"weights {_gib(needed.weights)}, gradients and optimizer "
         f"{_gib(needed.gradients + needed.optimizer)}, activations {_gib(needed.activations)}, "
         f"the process {_gib(PROCESS_BYTES)}",
         remedy=(f"{fits} fits; else " if fits else "")
         + "use checkpoint_activations or fsdp where the case has them, more or larger devices, or "
-        "a smaller model",
+        "a smaller model; `trainmark doctor` names who else uses the devices",
     )
 
 

@@ -103,12 +103,11 @@ def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size
         shared = memory.machine_bytes is not None
         unit = "machines like this one, whose ranks share its memory" if shared else "ranks"
         most = int(TABLES_SHARE * (memory.machine_bytes or memory.rank_bytes)) // row_bytes
-        rule = f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them"
         raise EnvironmentFault(
             f"{rows * row_bytes / GIB:,.2f} GiB of tables exceed the memory of {world_size} rank"
             + "s" * (world_size > 1),
             where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
-            rule=f"{rule}; {memory.held}" if memory.held else rule,
+            rule=f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them",
             remedy=f"use {-(-rows // max(1, most)):,} {unit} or more; or lower embedding_dim, or "
             "prepare with a higher frequency_threshold",
         )

@@ -96,17 +96,9 @@ class Nvidia(TorchVendor):
 
         None without the management library.
         """
-        free = [(nvml.free_bytes(card), card) for card in self._usable()[:nproc]]
-        known = [(size, card) for size, card in free if size is not None]
-        if not known:
-            return None
-        size, least = min(known)
-        held = (
-            f"{one.process} holds "
-            + ("unknown memory" if one.used_bytes is None else f"{one.used_bytes / 2**30:.1f} GiB")
-            for one in nvml.occupants(least)
-        )
-        return RankMemory(size, held=", ".join(held))
+        free = [nvml.free_bytes(card) for card in self._usable()[:nproc]]
+        known = [size for size in free if size is not None]
+        return RankMemory(min(known)) if known else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         """Refuse ranks that find no device of their own; of the rest only torch knows.
