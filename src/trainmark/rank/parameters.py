@@ -8,39 +8,17 @@ their time is measured. Does not import torch: the digest of the tensors is an a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import NotTrainedError, UntimedWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmark.train.parameters import GradientWatch, TensorDigest
+
 
 NAMED = 3  # parameters named in a message; the events have all
-
-
-class Digest(Protocol):
-    """See ``train.parameters.TensorDigest``."""
-
-    def sample(self) -> bytes:
-        """Return the bytes of a few elements."""
-
-    def sums(self) -> dict[str, int]:
-        """Return a number for each tensor that depends on every bit of it."""
-
-
-class Gradients(Protocol):
-    """See ``train.parameters.GradientWatch``."""
-
-    @property
-    def finished(self) -> bool:
-        """Tell whether gradients were inspected in all of the first steps."""
-
-    def found(self) -> dict[str, bool]:
-        """Return whether any gradient of a parameter was not zero, by name."""
-
-    def is_whole(self, name: str) -> bool:
-        """Tell whether this rank holds all of a parameter."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +33,8 @@ class ParameterCheck:
         updates: see ``Job.updates``.
     """
 
-    digest: Digest
-    gradients: Gradients
+    digest: TensorDigest
+    gradients: GradientWatch
     updates: Callable[[], int]
     clock: Callable[[], int]
     _spent_ns: int = field(default=0, init=False)

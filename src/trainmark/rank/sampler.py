@@ -18,7 +18,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,8 +167,8 @@ class Devices:
         if self._unmonitored:
             return
         if self._monitor is None:
-            self._monitored = list(self.vendor().monitored(self.nproc))
-            self._monitor = self.vendor().monitor()
+            vendor = self.vendor()
+            self._monitored, self._monitor = list(vendor.monitored(self.nproc)), vendor.monitor()
             if self._monitor is None:
                 self._unmonitored = True
                 return
@@ -192,7 +192,6 @@ class Devices:
             raise MonitorFault("unreadable", ", ".join(left_out))
 
 
-@cache
 def _vendor(name: str) -> Vendor:
     """Return a vendor, imported only here because any package may offer it."""
     from trainmark.devices import all_vendors

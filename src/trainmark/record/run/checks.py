@@ -33,10 +33,7 @@ def broken(plan: Plan, timeline: RunTimeline, figures: dict[str, FigureEntry]) -
         ("not_trained", _training(timeline)),
         ("ranks_differ", _replicas(plan, timeline)),
         ("changed_precision", _precision(timeline)),
-        (
-            "impossible_figure" if plan.peak_tflops is None else "peak_exceeded",
-            _utilisation(plan, figures),
-        ),
+        ("impossible_figure", _utilisation(figures)),
     )
     for kind, faults in rules:
         for fault in faults:
@@ -76,12 +73,9 @@ def _whole(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
         yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
 
 
-def _utilisation(plan: Plan, figures: dict[str, FigureEntry]) -> Iterator[Message]:
-    mfu = figures["MFU"].value or 0.0
-    if mfu > 100 and plan.peak_tflops is None:
+def _utilisation(figures: dict[str, FigureEntry]) -> Iterator[Message]:
+    if (mfu := figures["MFU"].value or 0.0) > 100:
         yield message("mfu_above_one", share=mfu / 100)
-    elif mfu > 100:
-        yield message("mfu_above_given_peak", share=mfu / 100, tflops=plan.peak_tflops)
 
 
 def _replicas(plan: Plan, timeline: RunTimeline) -> Iterator[Message]:
