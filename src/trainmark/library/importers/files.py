@@ -40,7 +40,6 @@ _PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pip
 # Only where tables begin and end matters: what is inside code, lists or quotes, not inline marks.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 _MARKDOWN.core.ruler.enableOnly(["normalize", "block"])
-_OWN_PAGE = re.compile(r"page(\.[a-z]+)?\.(md|html)")  # what it shows is beside it as records
 _NAME = re.compile(r".*?_(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
 _TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 _TABLE = re.compile(r"^[ \t>]*\|.*\r?\n[ \t>]*\|[ \t]*:?-", re.MULTILINE)
@@ -62,7 +61,9 @@ class Imported:
 
 
 def read(places: Sequence[Path]) -> Imported:
-    """Return the rows of files and folders; of a folder's files all but hidden ones are read.
+    """Return the rows of files and folders.
+
+    Of a folder's files all are read but hidden ones and those of runs, which have a record.
 
     Raises:
         UsageError: there is no such file or folder.
@@ -75,25 +76,22 @@ def read(places: Sequence[Path]) -> Imported:
         for path in _files(place) if place.is_dir() else [place]:
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
             none = page.unread(0, "file", message("file_without_results"))
-            found += list(_entries(path, page, in_folder=path != place)) or [none]
+            found += list(_entries(path, page)) or [none]
     rows = [one for one in found if isinstance(one, Row)]
     return Imported(rows, [one for one in found if isinstance(one, Unread)])
 
 
 def _files(place: Path) -> Iterator[Path]:
-    """Yield each file below a folder; a link to a folder is not followed."""
+    """Yield each file below a folder that is to be read; a link to a folder is not followed."""
     for path in sorted(place.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
-        if not hidden and not path.is_dir():
+        own = any((path.parent / launch / RECORD_FILE).exists() for launch in ("", "r1"))
+        if not hidden and not own and not path.is_dir():
             yield path
 
 
-def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unread]:
+def _entries(path: Path, page: Page) -> Iterator[Row | Unread]:
     """Yield the rows of one file and what cannot be read of it."""
-    of_run = any((path.parent / launch / RECORD_FILE).exists() for launch in ("", "r1"))
-    if in_folder and of_run and _OWN_PAGE.fullmatch(path.name):
-        yield page.unread(0, "file", message("page_of_a_run"))
-        return
     try:
         if not path.is_file():  # a pipe would be waited for
             raise OSError("not a regular file")
@@ -116,7 +114,7 @@ def _entries(path: Path, page: Page, *, in_folder: bool) -> Iterator[Row | Unrea
     elif text.startswith("{"):
         yield from _json(text, page)
     elif _TABLE.search(text):
-        yield from _markdown(text, page)
+        yield from read_page(text, page)
     else:
         yield page.unread(0, "file", message("file_of_unknown_form"))
 
@@ -130,13 +128,9 @@ def _decoded(content: bytes) -> str | None:
     return None
 
 
-def _markdown(text: str, page: Page) -> Iterator[Row | Unread]:
-    return read_page(text, replace(page, form="flagperf", evidence="C"))
-
-
 def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield each row of each result table, and what cannot be read, from top to bottom."""
-    tables = list(_tables(text))
+    page, tables = replace(page, form="flagperf", evidence="C"), list(_tables(text))
     of_facts = [found for found in tables if folded(found[0].cells[0]) in WORDS["facts"]]
     facts = {folded(x.cells[0]): x.cells[1] for found in of_facts for x in found if x.cells[1:]}
     page, results = _with_facts(page, facts), False
@@ -252,6 +246,6 @@ def _of_index(record: IndexRecord, page: Page, number: int, raw: str) -> Iterato
 
 
 _READERS = {
-    ".md": _markdown, ".markdown": _markdown, ".csv": _csv, ".tsv": _csv,
+    ".md": read_page, ".markdown": read_page, ".csv": _csv, ".tsv": _csv,
     ".json": _json, ".jsonl": _json,
 }  # fmt: skip
