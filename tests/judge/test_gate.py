@@ -190,13 +190,6 @@ def test_runs_that_failed_or_are_refuted_fail_and_the_others_are_judged() -> Non
     assert verdicts(alone) == [("status", "failed", 1)]
 
 
-def test_what_changed_in_the_environment_is_told() -> None:
-    changed = golden().environment | {"driver": "590.1"}
-    found = list(against_baseline([launch("x", environment=changed)], [golden()], ["mem"]))
-    assert verdicts(found) == [("environment", "passed", 0), ("mem", "passed", 0)]
-    assert found[0].message.args == {"changed": "driver: 580.65.06 -> 590.1"}
-
-
 @pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
 def test_a_machine_in_use_is_no_regression(reason: str) -> None:
     used = graded([message(reason, share=0.3)])

@@ -19,7 +19,6 @@ from trainmark.errors import (
     nearest,
 )
 from trainmark.judge.comparison import history
-from trainmark.judge.comparison.sides import unlike_environment
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.figures import specs
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio
@@ -133,18 +132,9 @@ def against_baseline(
             yield Judgement(_title(launches[0]), "work", "other_work", reason)
             continue
         usable = yield from _usable(launches)
-        changed = [f"{x.name}: {_listed(x.a)} -> {_listed(x.b)}"
-                   for x in unlike_environment(known, usable or known)]  # fmt: skip
-        if changed:
-            reason = message("gate_environment", changed=", ".join(changed))
-            yield Judgement(_title(launches[0]), "environment", "passed", reason)
         told = [name for name in FIGURES if len(_values(known, name)) == len(known)]
         for name in (names or told) if usable else ():
             yield _by_baseline(usable, known, name, worse_by)
-
-
-def _listed(values: Sequence[Any]) -> str:
-    return ", ".join(map(str, values)) or "/"
 
 
 def _refuse_unknown(record: Record, names: Sequence[str]) -> None:
