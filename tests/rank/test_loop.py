@@ -182,19 +182,6 @@ def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
     assert stages.take_ns(device) == {}
 
 
-def test_accumulation_on_an_async_device_adds_each_exposed_fetch(
-    async_device: AsyncDevice,
-) -> None:
-    opens = Micro(fetch_ns=120, work_ns=100, closes_step=False)
-    closes = Micro(fetch_ns=60, work_ns=100)
-    loop, events = make_loop(async_device, [[opens, closes] * 3], warmup_steps=1)
-    loop.run()
-    train = events.named("window")[1]
-    # Step 1: 120 exposed, then 60 hidden. Step 2: the device is busy for 140 more: hidden.
-    assert train["wait_ns"] == [120, 0]
-    assert train["step_ns"] == [320, 200]
-
-
 def test_nothing_is_written_read_or_synchronised_inside_a_window(
     async_device: AsyncDevice,
 ) -> None:

@@ -73,14 +73,9 @@ def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: 
     ("name", "value"),
     [
         ("power_w", float("nan")),
-        ("power_w", "300"),
-        ("power_w", True),
         ("utilization_percent", 100.4),
         ("energy_j", -5.0),
-        ("memory_used_bytes", 1.5),
-        ("name", b"Card"),
         ("name", "\ud800"),
-        ("throttle_reasons", (7,)),
         ("throttle_reasons", "heat"),
     ],
 )

@@ -132,8 +132,9 @@ def codes(run_dir: Path) -> list[str]:
 
 
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
-    change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"})
-    assert reduce.reduce(run_dir).status == "passed"
+    change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"}, matmul_swing=0.5)
+    built = reduce.reduce(run_dir)
+    assert (built.status, built.ranks[0].matmul_swing) == ("passed", 0.5)
     # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
     change(run_dir, "window", model_flops=3.25e15)
     built = reduce.reduce(run_dir)

@@ -80,13 +80,6 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
         assert [x.code for x in built.notes if x.code.startswith("device")] == notes
         assert built.environment["device_users"] == users
     assert built.trust.grade == "do_not_quote"
-    write_events(run_dir / "events.launcher.jsonl", [launch_event(), agent])
-    facts = [item | {"matmul_swing": 0.5} if item["event"] == "facts" else item
-             for item in rank_events()]  # fmt: skip
-    write_events(run_dir / "events.rank0.jsonl", facts)
-    built = reduce.reduce(run_dir)
-    assert said(built.trust) == ("noisy", ["machine_busy", "trust_swing"])
-    assert built.trust.reasons[1].args == {"swing": 0.5}
 
 
 def several(count: int, **changes: Any) -> list[Record]:

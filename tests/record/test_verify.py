@@ -58,11 +58,8 @@ def test_a_record_agrees_where_its_case_is_not_installed(
     [
         (("figures", "p_train", "value"), 2560.0, "figures.p_train.value"),
         (("status",), "passed", None),
-        (("counts", "samples"), 10_240, "counts.samples"),
-        (("quality", "value"), 0.99, "quality.value"),
         (("steps", "time_ns"), [1] * 16, "steps.time_ns[0]"),
         (("labels",), ["self-reported"], "labels"),
-        (("trust", "grade"), "usable", "trust.grade"),
         (("environment", "cpu"), "Faster CPU", "environment.cpu"),
         (("plan", "recipe", "micro_batch_size"), 640, "plan.recipe.micro_batch_size"),
         (("plan", "about", "dataset"), "another", "plan.about.dataset"),

@@ -301,15 +301,7 @@ def read(path: Path) -> Record:
     """
     file = path / RECORD_FILE if path.is_dir() else path
     try:
-        text = documents.read_bytes(file)
-    except (OSError, ValueError) as error:
-        raise RecordError(
-            f"no record there: {getattr(error, 'strerror', None) or error}",
-            where=str(file),
-            remedy="name a run directory or its record.json",
-        ) from None
-    try:
-        found = Record.model_validate_json(text, strict=True)
+        found = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise RecordError(
@@ -317,6 +309,12 @@ def read(path: Path) -> Record:
             where=":".join((str(file), *map(str, first["loc"]))),
             rule="a record is read by the version that wrote it",
             remedy="name a run directory or its record.json; the schema: `trainmark list schema`",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"no record there: {getattr(error, 'strerror', None) or error}",
+            where=str(file),
+            remedy="name a run directory or its record.json",
         ) from None
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 
