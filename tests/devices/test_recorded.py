@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainmark.devices.rocm import parse_rocm_smi
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.amd import parse_metric, parse_static
 from trainmark.devices.vendors.ascend import parse_npu_smi
@@ -38,7 +37,7 @@ EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((RECORDED / "expected.jso
 PARSERS: dict[str, Parse] = {
     "xpu-smi-intel/1.3-discovery": parse_discovery, "xpu-smi-intel": parse_dump,
     "static": parse_static,
-    "amd-smi": parse_metric, "rocm-smi": parse_rocm_smi, "hy-smi": parse_hy_smi,
+    "amd-smi": parse_metric, "hy-smi": parse_hy_smi,
     "xpu-smi-kunlunxin": parse_xpu_smi, "npu-smi": parse_npu_smi, "cnmon": parse_cnmon,
     "ixsmi": parse_ixsmi,
     "mthreads-gmi": parse_mthreads_gmi, "mx-smi": parse_mx_smi,
@@ -71,9 +70,3 @@ def test_what_names_no_device_is_unreadable_or_empty(parse: Parse, text: str) ->
         assert parse(text) == []
     except MonitorFault as fault:
         assert fault.kind == "unreadable"  # noqa: PT017 - either is right
-
-
-def test_a_second_die_without_power_of_its_own_has_none() -> None:
-    power = "Average Graphics Package Power (W)"
-    told = {"card0": {power: "237.0"}, "card1": {power: "N/A (Secondary die)"}}
-    assert [one.power_w for one in parse_rocm_smi(json.dumps(told))] == [237.0, None]

@@ -1,4 +1,4 @@
-"""What AMD and Hygon share: the kernel's list of compute devices, and the form of ROCm's tool.
+"""What AMD and Hygon share: the kernel's list of compute devices, and variables that hide them.
 
 Both vendors' drivers list their devices as nodes of KFD, in the order in which HIP numbers them.
 """
@@ -6,21 +6,18 @@ Both vendors' drivers list their devices as nodes of KFD, in the order in which 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.devices import tool, torch_vendor
+from trainmark.devices import torch_vendor
 from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor
-from trainmark.protocols import DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from trainmark.devices.accelerator import CudaDevice
 
 # Where ROCm and Hygon's DTK install their tools.
 FOLDERS = ("/opt/rocm/bin", "/opt/hyhal/bin", "/usr/local/hyhal/bin")
-_CARD = re.compile(r"card(\d{1,6})")
 
 
 class Node(NamedTuple):
@@ -123,69 +120,13 @@ class RocmVendor(TorchVendor):
         return CudaDevice(local_rank, vendor=self.name)
 
 
-def parse_rocm_smi(text: str) -> list[DeviceSample]:
-    """Return the devices in the JSON of ``rocm-smi`` and ``hy-smi``, numbered in their order.
-
-    Names of keys differ between versions: see ``tests/devices/recorded/SOURCES.md``.
-
-    Raises:
-        MonitorFault: it is another form.
-    """
-    values = tool.json_of(text)
-    if not isinstance(values, dict):
-        raise MonitorFault("unreadable", f"a list of {len(values)}, not cards by name")
-    cards = {
-        int(match[1]): fields
-        for name, fields in values.items()
-        if (match := _CARD.fullmatch(name)) and isinstance(fields, dict)
-    }
-    return [_sample(place, cards[card]) for place, card in enumerate(sorted(cards))]
-
-
-def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    values = {
-        name.lower().rstrip(": "): value
-        for name, value in fields.items()
-        if isinstance(value, (str, int, float))
-    }
-
-    def first(*names: str) -> Any:
-        return next((values[name] for name in names if _known(values.get(name))), None)
-
-    def memory(what: str) -> int | None:
-        size = tool.size_bytes(first(f"{what} (b)"))
-        return size if size is not None else tool.size_bytes(first(f"{what} (mib)"), unit="m")
-
-    energy_uj = tool.number(first("accumulated energy (uj)"), most=1e20)
-    # Some begin with an id on the bus instead of a name: 0x74a1.
-    names = [str(first(key) or "") for key in ("card series", "device name", "card model")]
-    # hy-smi adds the serial number of the slot to the address.
-    address = str(first("pci bus") or "").partition(" ")[0]
-    return DeviceSample(
-        index=index,
-        name=next((name for name in names if name and not name.startswith("0x")), None),
-        uuid=identity(first("unique id"), address),
-        temperature_c=tool.temperature_c(
-            # Where a device has several sensors: the one that all of a vendor's tools call its own.
-            first(*(f"temperature (sensor {at}) (c)" for at in ("edge", "junction", "core")))
-        ),
-        power_w=tool.watts(
-            first("average graphics package power (w)", "current socket graphics package power (w)")
-        ),
-        memory_used_bytes=memory("vram total used memory"),
-        memory_total_bytes=memory("vram total memory"),
-        utilization_percent=tool.percent(first("gpu use (%)", "dcu use (%)", "hcu use (%)")),
-        clock_mhz=tool.megahertz(str(first("sclk clock speed") or "").strip("() ")),
-        energy_j=energy_uj / 1e6 if energy_uj else None,  # 0: the device has no counter
-    )
-
-
 def identity(*words: object) -> str | None:
     """Return what is known of a device's unique id and address, as the kernel writes them."""
-    found = (str(word).lower().removeprefix("0x") for word in words if _known(word))
+    found = (str(word).lower().removeprefix("0x") for word in words if known(word))
     return " ".join(word for word in found if not re.fullmatch(r"0*|.*\s.*", word)) or None
 
 
-def _known(value: object) -> bool:
+def known(value: object) -> bool:
+    """Tell whether a tool told a value at all."""
     text = str(value).strip().lower()
     return value is not None and bool(text) and not text.startswith("n/a")

@@ -48,6 +48,7 @@ class TorchVendor:
         pci_vendor: the vendor's id on the PCI bus.
         pci_classes: of its devices on the PCI bus, where they are found without the driver's files.
         commands: of the tool; a later one is used if the earlier ones' output cannot be read.
+        once: tells what does not change, a device's name for example; run at the first reading.
         folders: where the vendor installs the tool, if it is not on the PATH.
         in_tools_order: a device's number is its place in what the tool prints: tools number cards,
             chips, or those of the machine in a container.
@@ -68,6 +69,7 @@ class TorchVendor:
     pci_vendor: int
     pci_classes: tuple[str, ...] = PCI_CLASSES
     commands: tuple[tool.Command, ...] = ()
+    once: tool.Command | None = None
     folders: tuple[str, ...] = ()
     in_tools_order = True
 
@@ -75,8 +77,9 @@ class TorchVendor:
         """Return what runs the tool; see ``Vendor.monitor``."""
         path = tool.find(self.commands[0].argv[0], self.folders)
         found = [one._replace(argv=(path, *one.argv[1:])) for one in self.commands]
+        once = self.once and self.once._replace(argv=(path, *self.once.argv[1:]))
         count = len(self.device_files()) if self.in_tools_order else None
-        return tool.ToolMonitor(*found, count=count)
+        return tool.ToolMonitor(*found, count=count, once=once)
 
     def here(self) -> bool:
         """Tell whether a device of this vendor is in the machine, by its driver's files."""

@@ -1,4 +1,4 @@
-"""AMD accelerators: torch's ROCm build drives them as ``cuda``; ``amd-smi`` or ``rocm-smi`` reads.
+"""AMD accelerators: torch's ROCm build drives them as ``cuda``; ``amd-smi`` reads.
 
 Written from the vendor's documentation and published outputs of its tools; never run on a card.
 """
@@ -8,67 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool, torch_vendor
-from trainmark.devices.rocm import RocmVendor, identity, nodes, parse_rocm_smi
+from trainmark.devices.rocm import RocmVendor, identity, nodes
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trainmark.protocols import Monitor, Refusal
-
-_ROCM_SMI = (
-    "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
-    "--showenergycounter", "--showproductname", "--showuniqueid", "--showbus", "--json",
-)  # fmt: skip
-
-
-class Amd(RocmVendor):
-    """Planning's view of AMD devices; see ``Vendor``."""
-
-    name = "amd"
-    kubernetes_resource = "amd.com/gpu"  # https://github.com/ROCm/k8s-device-plugin, 2026-11-22
-    module = "amdgpu"
-    pci_vendor = 0x1002
-    # https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html and
-    # https://apptainer.org/docs/user/latest/gpu.html, 2026-11-22
-    container_needs = ContainerNeeds(
-        devices=("/dev/kfd", "/dev/dri"), options={"apptainer": ("--rocm",)}
-    )
-    # It ends with an error if a device lacks any of the figures.
-    commands = (tool.Command(("rocm-smi", *_ROCM_SMI), parse_rocm_smi, any_code=True),)
-
-    def monitor(self) -> Monitor | None:
-        """Return amd-smi, or rocm-smi, its predecessor."""
-        try:
-            path = tool.find("amd-smi", folders=self.folders)
-        except MonitorFault:
-            return super().monitor()
-        return tool.ToolMonitor(
-            tool.Command((path, "metric", "--json"), parse_metric),
-            once=tool.Command((path, "static", "--asic", "--bus", "--json"), parse_static),
-        )
-
-    def unusable(self) -> Refusal | None:
-        """Return why no device here can be used; graphics in a processor are no loss.
-
-        They are devices to a torch that is built for them.
-        """
-        bus = torch_vendor.ROOT / "sys/bus/pci/devices"
-        parts = [_in_processor(bus / node.address) for node in nodes(self.pci_vendor)]
-        return None if parts and all(parts) and not self.drives() else super().unusable()
-
-
-def _in_processor(folder: Path) -> bool:
-    """Tell whether a device is the graphics of a processor, by the form of its metrics.
-
-    The third byte is 2 or 3 of them, 1 of all others, the MI300A too: amd/include/
-    kgd_pp_interface.h in https://github.com/torvalds/linux, 2026-11-22.
-    """
-    try:
-        return (folder / "gpu_metrics").read_bytes()[2:3] in (b"\2", b"\3")
-    except OSError:
-        return False  # an older kernel, or removed meanwhile
+    from trainmark.protocols import Refusal
 
 
 def parse_metric(text: str) -> list[DeviceSample]:
@@ -161,3 +108,40 @@ def _bytes(mib: object) -> int | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value not in ("", "N/A", "n/a") else None
+
+
+class Amd(RocmVendor):
+    """Planning's view of AMD devices; see ``Vendor``."""
+
+    name = "amd"
+    kubernetes_resource = "amd.com/gpu"  # https://github.com/ROCm/k8s-device-plugin, 2026-11-22
+    module = "amdgpu"
+    pci_vendor = 0x1002
+    # https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html and
+    # https://apptainer.org/docs/user/latest/gpu.html, 2026-11-22
+    container_needs = ContainerNeeds(
+        devices=("/dev/kfd", "/dev/dri"), options={"apptainer": ("--rocm",)}
+    )
+    commands = (tool.Command(("amd-smi", "metric", "--json"), parse_metric),)
+    once = tool.Command(("amd-smi", "static", "--asic", "--bus", "--json"), parse_static)
+
+    def unusable(self) -> Refusal | None:
+        """Return why no device here can be used; graphics in a processor are no loss.
+
+        They are devices to a torch that is built for them.
+        """
+        bus = torch_vendor.ROOT / "sys/bus/pci/devices"
+        parts = [_in_processor(bus / node.address) for node in nodes(self.pci_vendor)]
+        return None if parts and all(parts) and not self.drives() else super().unusable()
+
+
+def _in_processor(folder: Path) -> bool:
+    """Tell whether a device is the graphics of a processor, by the form of its metrics.
+
+    The third byte is 2 or 3 of them, 1 of all others, the MI300A too: amd/include/
+    kgd_pp_interface.h in https://github.com/torvalds/linux, 2026-11-22.
+    """
+    try:
+        return (folder / "gpu_metrics").read_bytes()[2:3] in (b"\2", b"\3")
+    except OSError:
+        return False  # an older kernel, or removed meanwhile

@@ -6,30 +6,62 @@ Written from public documentation and published outputs of its tools; never run 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.rocm import RocmVendor, parse_rocm_smi
+from trainmark.devices import tool
+from trainmark.devices.rocm import RocmVendor, identity, known
 from trainmark.devices.tool import Command
-from trainmark.protocols import ContainerNeeds
+from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 
 if TYPE_CHECKING:
-    from trainmark.protocols import DeviceSample
+    from collections.abc import Mapping
 
 _SHOWN = (
     "--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showclocks",
     "--showproductname", "--showuniqueid", "--showbus", "--json",
 )  # fmt: skip
+_CARD = re.compile(r"card(\d{1,6})")
 # hy-smi leaves out the commas between the powers of a card: "80.0""Average GFX Core Power (W)".
 _NO_COMMA = re.compile(r'(?<=[^\s:,{\[\\])""(?=[^\s:,}\]])')
 
 
 def parse_hy_smi(text: str) -> list[DeviceSample]:
-    """Return the devices in the JSON of ``hy-smi``.
+    """Return the devices in the JSON of ``hy-smi``, numbered in their order.
 
     Raises:
         MonitorFault: it is another form.
     """
-    return parse_rocm_smi(_NO_COMMA.sub('","', text))
+    values = tool.json_of(_NO_COMMA.sub('","', text))
+    if not isinstance(values, dict):
+        raise MonitorFault("unreadable", f"a list of {len(values)}, not cards by name")
+    cards = {
+        int(match[1]): fields
+        for name, fields in values.items()
+        if (match := _CARD.fullmatch(name)) and isinstance(fields, dict)
+    }
+    return [_sample(place, cards[card]) for place, card in enumerate(sorted(cards))]
+
+
+def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
+    told = {
+        name.lower(): str(value)
+        for name, value in fields.items()
+        if isinstance(value, str | int | float) and known(value)
+    }
+    # It adds the serial number of the slot to the address.
+    address = told.get("pci bus", "").partition(" ")[0]
+    return DeviceSample(
+        index=index,
+        name=told.get("card series"),
+        uuid=identity(told.get("unique id"), address),
+        # Where a device has several sensors: the one that all of a vendor's tools call its own.
+        temperature_c=tool.temperature_c(told.get("temperature (sensor edge) (c)")),
+        power_w=tool.watts(told.get("average graphics package power (w)")),
+        memory_used_bytes=tool.size_bytes(told.get("vram total used memory (mib)"), unit="m"),
+        memory_total_bytes=tool.size_bytes(told.get("vram total memory (mib)"), unit="m"),
+        utilization_percent=tool.percent(told.get("dcu use (%)", told.get("hcu use (%)"))),
+        clock_mhz=tool.megahertz(told.get("sclk clock speed")),
+    )
 
 
 class Hygon(RocmVendor):

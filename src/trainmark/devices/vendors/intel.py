@@ -17,8 +17,6 @@ from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.protocols import Monitor
-
 _DRIVERS = ("xe", "i915")
 # Utilisation, power, clock, temperature and memory used: the numbers of versions 1 and 2,
 # https://intel.github.io/xpumanager/2.0/xpu-smi/dump.html, 2026-11-22.
@@ -32,79 +30,6 @@ _COLUMNS = {
     "temperature": re.compile(r"gpu core temperature|temperature\.gpu"),
     "used": re.compile(r"memory used|memory\.used"),
 }
-
-
-class Intel(TorchVendor):
-    """Planning's view of Intel's GPUs; see ``Vendor``. A device is a tile, as torch counts them."""
-
-    name = "intel"
-    torch_type = "xpu"
-    collective_backend = "xccl"
-    # Of devices with the driver i915; gpu.intel.com/xe of those with xe. Both count cards:
-    # https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin, 2026-11-22.
-    kubernetes_resource = "gpu.intel.com/i915"
-    visible_devices: str | None = "ZE_AFFINITY_MASK"
-    recorded_variables: tuple[str, ...] = (
-        "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
-        "ONEAPI_DEVICE_SELECTOR", "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
-        "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_ATL_TRANSPORT", "CCL_ZE_IPC_EXCHANGE",
-    )  # fmt: skip
-    nodes = "dev/dri/renderD*"
-    # https://www.intel.com/content/www/us/en/docs/oneapi-base-toolkit/get-started-guide-linux/2025-1/
-    # using-containers-with-the-command-line.html; the links by PCI address:
-    # https://docs.vllm.ai/en/v0.6.6/getting_started/xpu-installation.html, 2026-11-22.
-    container_needs = ContainerNeeds(devices=("/dev/dri",), mounts=("/dev/dri/by-path",))
-    package = None
-    built = "xpu"
-    module = None  # xe and i915 are of the kernel, whose version is in every record
-    pci_vendor = 0x8086
-    pci_classes = PCI_COMPUTE
-
-    def cards(self) -> list[Path]:
-        """Return the folder on the PCI bus of each card that torch takes, by address.
-
-        Integrated graphics, always on bus 0, are taken where there is no card, and are no device
-        to a torch for another vendor's:
-        https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
-        """
-        found = [
-            folder
-            for folder in pci_accelerators(self.pci_vendor)
-            if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
-        ]
-        discrete = [folder for folder in found if folder.name.split(":")[1] != "00"]
-        return discrete or (found if self.drives() else [])
-
-    def pci_folders(self) -> list[Path]:
-        """Return the folder of each device on the PCI bus: a card's once for each tile."""
-        whole = os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE"
-        return [folder for folder in self.cards() for _ in range(1 if whole else tiles(folder))]
-
-    def device_files(self) -> list[Path]:
-        """Return the file of each device that a process opens."""
-        return [file for folder in self.pci_folders() if (file := _render(folder)) is not None]
-
-    def visible(self) -> list[int]:
-        """Return the devices that the environment leaves; ``0.1``, a tile of one, ends the list.
-
-        https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
-        """
-        mask = os.environ.get("ZE_AFFINITY_MASK")
-        left = named(mask or None, len(self.pci_folders()))
-        return sorted(left)  # a mask chooses, it does not order
-
-    def monitor_index(self, number: int) -> int | None:
-        """Return the number of the device's card: the tool tells cards, not tiles."""
-        address = self.pci_folders()[number].name
-        found = self._first[0].items()
-        return next((index for index, one in found if address in (one.uuid or "").split()), None)
-
-    def monitor(self) -> Monitor:
-        """Return xpu-smi's monitor."""
-        path = tool.find("xpu-smi")
-        # Version 2 calls --number what is -n in version 1.
-        dumps = (tool.Command((path, *_DUMP, n, "1"), parse_dump) for n in ("--number", "-n"))
-        return tool.ToolMonitor(*dumps, once=tool.Command((path, *_DISCOVERY), parse_discovery))
 
 
 def parse_dump(text: str) -> list[DeviceSample]:
@@ -165,6 +90,78 @@ def _rows(text: str) -> list[list[str]]:
         return [[cell.strip() for cell in row] for row in table if row]
     except csv.Error as error:
         raise MonitorFault("unreadable", f"not a CSV: {error}") from None
+
+
+class Intel(TorchVendor):
+    """Planning's view of Intel's GPUs; see ``Vendor``. A device is a tile, as torch counts them."""
+
+    name = "intel"
+    torch_type = "xpu"
+    collective_backend = "xccl"
+    # Of devices with the driver i915; gpu.intel.com/xe of those with xe. Both count cards:
+    # https://intel.github.io/intel-device-plugins-for-kubernetes/cmd/gpu_plugin, 2026-11-22.
+    kubernetes_resource = "gpu.intel.com/i915"
+    visible_devices: str | None = "ZE_AFFINITY_MASK"
+    recorded_variables: tuple[str, ...] = (
+        "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+        "ONEAPI_DEVICE_SELECTOR", "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
+        "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_ATL_TRANSPORT", "CCL_ZE_IPC_EXCHANGE",
+    )  # fmt: skip
+    nodes = "dev/dri/renderD*"
+    # https://www.intel.com/content/www/us/en/docs/oneapi-base-toolkit/get-started-guide-linux/2025-1/
+    # using-containers-with-the-command-line.html; the links by PCI address:
+    # https://docs.vllm.ai/en/v0.6.6/getting_started/xpu-installation.html, 2026-11-22.
+    container_needs = ContainerNeeds(devices=("/dev/dri",), mounts=("/dev/dri/by-path",))
+    package = None
+    built = "xpu"
+    module = None  # xe and i915 are of the kernel, whose version is in every record
+    pci_vendor = 0x8086
+    pci_classes = PCI_COMPUTE
+    # Version 2 calls --number what is -n in version 1.
+    commands = tuple(
+        tool.Command(("xpu-smi", *_DUMP, n, "1"), parse_dump) for n in ("--number", "-n")
+    )
+    once = tool.Command(("xpu-smi", *_DISCOVERY), parse_discovery)
+    in_tools_order = False
+
+    def cards(self) -> list[Path]:
+        """Return the folder on the PCI bus of each card that torch takes, by address.
+
+        Integrated graphics, always on bus 0, are taken where there is no card, and are no device
+        to a torch for another vendor's:
+        https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
+        """
+        found = [
+            folder
+            for folder in pci_accelerators(self.pci_vendor)
+            if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
+        ]
+        discrete = [folder for folder in found if folder.name.split(":")[1] != "00"]
+        return discrete or (found if self.drives() else [])
+
+    def pci_folders(self) -> list[Path]:
+        """Return the folder of each device on the PCI bus: a card's once for each tile."""
+        whole = os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE"
+        return [folder for folder in self.cards() for _ in range(1 if whole else tiles(folder))]
+
+    def device_files(self) -> list[Path]:
+        """Return the file of each device that a process opens."""
+        return [file for folder in self.pci_folders() if (file := _render(folder)) is not None]
+
+    def visible(self) -> list[int]:
+        """Return the devices that the environment leaves; ``0.1``, a tile of one, ends the list.
+
+        https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
+        """
+        mask = os.environ.get("ZE_AFFINITY_MASK")
+        left = named(mask or None, len(self.pci_folders()))
+        return sorted(left)  # a mask chooses, it does not order
+
+    def monitor_index(self, number: int) -> int | None:
+        """Return the number of the device's card: the tool tells cards, not tiles."""
+        address = self.pci_folders()[number].name
+        found = self._first[0].items()
+        return next((index for index, one in found if address in (one.uuid or "").split()), None)
 
 
 def tiles(folder: Path) -> int:
