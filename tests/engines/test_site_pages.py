@@ -21,7 +21,6 @@ PAGES = {
     "run": "/runs/eight-ranks.html",
     "failed": "/runs/failed.html",
     "compare": "/compare?run=bert-0-tf32-1&run=bert-1-tf32-1&run=bert-2-bf16-1",
-    "references": "/references.html",
 }
 nightly = pytest.mark.nightly
 

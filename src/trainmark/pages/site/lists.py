@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Run = list[Launch]  # its launches, in their order
 
 ROWS = 2_000  # of the list, which the site's script filters; of a line over time
-_FILTERS = ("case", "device", "precision", "badge")
 _COLUMNS = (
     "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
 )  # fmt: skip
@@ -117,15 +116,11 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
 def list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the list of the newest runs."""
     part = runs[:ROWS]
-    values = {key: {run[0][key] for run in part} - {None} for key in _FILTERS[:-1]}
-    choices: dict[str, Any] = {key: [(x, x) for x in sorted(of)] for key, of in values.items()}
-    words = {word: text for word, text, _ in map(_badge, part)}
-    choices["badge"] = sorted(words.items(), key=lambda one: one[0])
     total = cells.count(len(runs))
     counted = t("site.counted", shown=cells.count(len(part)), total=total)
     return rendered(
         "site/list.html.j2", links.lang, links=links, rows=[_row(run, links) for run in part],
-        choices=choices, columns=_COLUMNS, numbers=_NUMBERS, counted=counted, total=total,
+        columns=_COLUMNS, numbers=_NUMBERS, counted=counted, total=total,
         cases=sorted({run[0]["case"] for run in runs}),
         most=MOST_COMPARED, charts=False, live=True, ident="",
     )  # fmt: skip

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from trainmark import cases
 from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import compare
 from trainmark.library.importers.table import published
@@ -20,10 +19,8 @@ from trainmark.pages.judgements import comparison
 from trainmark.pages.page import document
 from trainmark.pages.phrases import device_configuration, grade_line
 from trainmark.pages.rendering import body_html, rendered
-from trainmark.pages.sections.performance import reference_table, sources
 from trainmark.pages.site import Links
 from trainmark.pages.texts import Link, Phrase, t
-from trainmark.plan.reference import of_case
 from trainmark.record.record import read
 from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.verify import MOST_BYTES, checked
@@ -149,12 +146,3 @@ def error_page(error: TrainmarkError, links: Links) -> str:
     where = f"{error.where}: " if error.where else ""
     said = [f"{where}{error.what}", error.rule, error.remedy]
     return page(links, t("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])
-
-
-def references_page(links: Links) -> str:
-    """Return the figures that cases ship as others published them, with their sources."""
-    found = ((case, of_case(case)) for case in cases.names())
-    sections = [
-        Section(case, case, (reference_table(of), sources(of))) for case, of in found if of.rows
-    ]
-    return page(links, t("site.references"), sections)

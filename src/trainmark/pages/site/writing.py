@@ -25,7 +25,6 @@ from trainmark.pages.site.views import (
     error_page,
     every,
     opened,
-    references_page,
     run_page,
 )
 from trainmark.pages.texts import LANGUAGES
@@ -123,7 +122,6 @@ def _lists(
     pages: dict[str, Callable[[Links], str]] = {
         "index.html": partial(list_page, runs),
         "machines.html": partial(machines_page, runs),
-        "references.html": references_page,
     }
     for case in {run[0]["case"] for run in runs}:
         pages[f"cases/{name(case)}.html"] = partial(case_page, runs, case)

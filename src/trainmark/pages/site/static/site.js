@@ -85,6 +85,11 @@
       const address = new URLSearchParams(sort ? [...fields, ["sort", sort]] : fields);
       history.replaceState(null, "", "?" + address);
     };
+    for (const select of form.querySelectorAll("select")) {
+      const cells = rows.map((row) => row.querySelector(`[data-key="${select.name}"]`));
+      const found = new Map(cells.map((x) => [x.dataset.value, (x.querySelector(".badge") || x).textContent]));
+      for (const [chosen, text] of [...found].sort()) if (chosen) select.add(new Option(text, chosen));
+    }
     form.hidden = false;
     form.addEventListener("submit", (event) => { event.preventDefault(); show(); });
     form.addEventListener("change", show);
