@@ -147,7 +147,7 @@ def _quantity(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
     told = [(value, s, one.of) for one in lines for s, value in one.points]
     lowest, (highest, at_s, of) = min(told)[0], max(told, key=lambda point: point[0])
-    ends = [f"{x:.0f}" if x >= 100 else f"{x:.1f}" for x in (lowest / factor, highest / factor)]
+    ends = [cells.rounded(x / factor) for x in (lowest, highest)]
     said: list[Phrase] = [t(
         f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), of=of, unit=unit,
         lowest=ends[0], highest=ends[1], at=f"{at_s:.0f}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from trainmark.pages.texts import Phrase, say, term
 from trainmark.record.messages import render
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import trust_of, verification_of
-from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -88,14 +86,14 @@ def imported_table(rows: Sequence[Row]) -> Table:
     return table(("place", "configuration", "figures", "notes"), lines)
 
 
-def imported_summary(rows: Sequence[Row], unread: Sequence[Unread]) -> list[str]:
-    """Return how much was read, and each kind of reason with its number and its first place."""
-    lines = [message("imported", rows=len(rows), unread=len(unread))]
-    firsts = {entry.reason.code: entry for entry in reversed(unread)}
-    for code, count in Counter(entry.reason.code for entry in unread).most_common():
-        shown = f"{_place(firsts[code])}: {render(firsts[code].reason, 'en')}"
-        lines.append(message("imported_unread", count=count, first=shown))
-    return [render(line, "en") for line in lines]
+def imported_summary(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
+    """Yield how much was read, and each kind of reason with its number and its first place."""
+    yield f"{len(rows)} rows read, {len(unread)} places not read"
+    kinds: dict[str, list[Unread]] = {}
+    for entry in unread:
+        kinds.setdefault(entry.reason.code, []).append(entry)
+    for first, *more in sorted(kinds.values(), key=len, reverse=True):
+        yield f"{len(more) + 1} x, first {_place(first)}: {render(first.reason, 'en')}"
 
 
 def _place(entry: Row | Unread) -> str:

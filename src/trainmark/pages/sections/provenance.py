@@ -1,4 +1,4 @@
-"""What was run, on which hardware and software, and how to run it again."""
+"""What was run, on which hardware and software, and how it was started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from trainmark.pages.phrases import hang_table, has_cards, label_text, num_param
 from trainmark.pages.sections.performance import precision_label, precision_note
 from trainmark.pages.texts import Phrase, join, known, pairs, t, worded
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.recipe import FIELD_ALIASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _TRACEBACK_LINES = 16
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
-_DATA = "DATA"  # in place of the folder, which records do not name
 
 
 def _facts(found: Mapping[str, Phrase]) -> Facts:
@@ -123,52 +121,22 @@ def environment(record: Record) -> Section:
         known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"),
         t("env.numa", n=env.get("numa_nodes") or "?"),
     )  # fmt: skip
-    facts = {
-        "env.machine": env.get("machine"),
+    told = ("machine", "network", "driver", "collective")
+    facts = {f"env.{name}": env.get(name) for name in told} | {
         "env.card": cards if names and has_cards(record) else short_device(record),
         "env.cpu": join(cpu),
         "env.host_memory": known(total and f"{total / cells.GIB:.1f} GiB"),
-        "env.network": env.get("network"),
         "env.os": join(map(known, (env.get("os"), env.get("kernel")))),
-        "env.driver": env.get("driver"),
         "env.container": join(filter(None, container)) if any(container) else None,
         "env.packages": pairs({"Python": env.get("python")} | (env.get("packages") or {})),
-        "env.collective": env.get("collective"),
         "env.variables": pairs(env.get("variables")),
     }
     return folded("environment", _facts(facts), in_terminal=False)
 
 
-def command(record: Record) -> str:
-    """Return a line that runs the same work again, on as many devices of the same vendor.
-
-    Fields that no rule counts as a change are in it as far as the command line of the run had them.
-    """
-    plan = record.plan
-    changed = {x: fix_hp_text({x: value}) for x, value in (plan.fix_hp | plan.extra).items()}
-    for word in record.argv[3:] if record.argv[1:2] == ["run"] else ():
-        name = FIELD_ALIASES.get(word.partition("=")[0], word.partition("=")[0])
-        if "=" in word and name in plan.recipe:
-            changed.setdefault(name, word)
-    options = {
-        "--data": _DATA if plan.data.origin == "real" else None,
-        "--device": plan.device.vendor,
-        "--nnodes": plan.nnodes if plan.nnodes > 1 else None,
-        "--nproc": plan.nproc,
-        "--launcher": plan.launcher if plan.launcher != "local" else None,
-        "--repeat": plan.repeat_count if plan.repeat_count > 1 else None,
-        "--seed": None if "seed" in changed else plan.recipe.get("seed"),
-        "--peak-tflops": plan.peak_tflops,
-    }
-    words = ["trainmark", "run", plan.case, "--recipe", plan.recipe_name, *changed.values()]
-    words += [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-    return cells.clean(shlex.join(words))
-
-
 def provenance(records: Sequence[Record]) -> Section:
-    """Return the command that repeats the run, the version and the runs."""
+    """Return how the run was started, the version and the runs."""
     record = records[0]
-    real = record.plan.data.origin == "real"
     made_by = _facts({
         "foot.suite": f"{record.suite.name} {record.suite.version}",
         "foot.commit": known(record.environment.get("commit")),
@@ -176,6 +144,8 @@ def provenance(records: Sequence[Record]) -> Section:
         "foot.key": record.case_key,
     })  # fmt: skip
     return folded(
-        "provenance", Code(command(record), copied=True),
-        Paragraph(t("repeat.data"), "muted") if real else None, made_by, in_terminal=False,
-    )  # fmt: skip
+        "provenance",
+        Code(cells.clean(shlex.join(record.argv)), copied=True),
+        made_by,
+        in_terminal=False,
+    )
