@@ -67,7 +67,7 @@ def run_plain(device_name: str) -> None:
     import torch
 
     from benchmarks.glm_plain import PlainGlm
-    from trainmark.train.optimizer import decay_groups
+    from trainmark.train.stepper import decay_groups
 
     job = our_job(device_name, "plain")
     device, chosen = job.context.device, job.recipe

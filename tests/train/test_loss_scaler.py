@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainmark import cases
 from trainmark.protocols import JobContext
 from trainmark.spec import RankMemory
-from trainmark.train.optimizer import LossScaler
+from trainmark.train.stepper import LossScaler
 
 if TYPE_CHECKING:
     from pathlib import Path

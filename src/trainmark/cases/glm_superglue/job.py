@@ -11,11 +11,16 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.kernels import choose
-from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_rows, training_batches
-from trainmark.train.stepper import Stepper, add_over_ranks
+from trainmark.train.stepper import (
+    Stepper,
+    add_over_ranks,
+    decay_groups,
+    decay_progress,
+    warmup_factor,
+)
 
 from . import data as samples_of
 from .data.examples import grouped_order

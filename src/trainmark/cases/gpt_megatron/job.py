@@ -9,8 +9,8 @@ import torch
 
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
-from trainmark.train.optimizer import decay_groups, decay_progress, warmup_factor
 from trainmark.train.parallel import Ranks
+from trainmark.train.stepper import decay_groups, decay_progress, warmup_factor
 
 from . import data as corpus
 from .model import build_model, tensor_parallelize

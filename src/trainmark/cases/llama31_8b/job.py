@@ -9,8 +9,8 @@ import torch
 
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
-from trainmark.train.optimizer import decay_groups, decay_progress
 from trainmark.train.parallel import Ranks
+from trainmark.train.stepper import decay_groups, decay_progress
 
 from . import data as corpus
 from .model import build_model, materialize, tensor_parallelize

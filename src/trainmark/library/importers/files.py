@@ -22,7 +22,7 @@ from markdown_it import MarkdownIt
 from trainmark.errors import UsageError
 from trainmark.library.importers import logs, table
 from trainmark.library.importers.cells import WORDS, columns, folded, nothing, plain, with_commas
-from trainmark.library.importers.table import Line, Page, device_and_vendor, known_model
+from trainmark.library.importers.table import Line, Page, known_model
 from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.work import Row, Unread
@@ -167,6 +167,14 @@ def _with_facts(page: Page, facts: dict[str, str]) -> Page:
     model, precision = page.model or fact("model"), fact("precision") or None
     vendor = page.vendor or vendor
     return replace(page, model=model, vendor=vendor, device=device, precision=precision)
+
+
+def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
+    """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
+    text = plain(short_name).partition("(")[0].strip(" /")
+    first, _, rest = text.partition(" ")
+    known = first.casefold() in WORDS["vendors"]
+    return (rest.strip(" /") if known else text) or None, first.casefold() if known else None
 
 
 def _tables(text: str) -> Iterator[list[Line]]:

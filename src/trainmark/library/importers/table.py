@@ -154,9 +154,9 @@ def _row(line: Line, known: Sequence[Column], page: Page, table: int) -> list[Ro
     device, model = facts.get("device"), facts.get("model") or page.model
     configuration = facts.get("configuration") or device or ""
     label = read_label(configuration, facts.get("config_file", ""), world)
-    device = device if device and "configuration" in facts else label.device or device
-    if "configuration" not in facts and world:
-        configuration = f"{device or model} {world}"
+    if "configuration" not in facts:
+        device = label.device or device
+        configuration = f"{device or model} {world}" if world else configuration
     changed = changes(facts.get("changes", ""))
     changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
     named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
@@ -167,7 +167,7 @@ def _row(line: Line, known: Sequence[Column], page: Page, table: int) -> list[Ro
         configuration=configuration,
         case=_case_names().get(model.casefold()),
         model=model, framework=facts.get("framework") or page.framework,
-        vendor=facts.get("vendor") or page.vendor, device=device or page.device,
+        vendor=facts.get("vendor") or page.vendor, device=device or label.device or page.device,
         nnodes=label.nnodes, nproc=label.nproc,
         precision=precision and plain(precision).split(",")[0].strip().lower(),
         data_origin=facts.get("data_origin"), changes=changed, figures=figures,
@@ -257,14 +257,6 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
         shown = f"{world[0]}x{world[1]}"
         notes = [message("label_contradicts_itself", words=words[0].strip(), world=shown)]
     return Label(device or None, *world, notes)
-
-
-def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
-    """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
-    text = plain(short_name).partition("(")[0].strip(" /")
-    first, _, rest = text.partition(" ")
-    known = first.casefold() in WORDS["vendors"]
-    return (rest.strip(" /") if known else text) or None, first.casefold() if known else None
 
 
 def changes(text: str) -> dict[str, str]:
