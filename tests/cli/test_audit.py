@@ -29,22 +29,28 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
     code, out, err = cli("audit", written(tmp_path / "sound"), "--json")
     assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
     assert "audited 1, not read 0, findings 0" in err
-    run = written(tmp_path / "run", p_core=255.0)
-    code, out, _ = cli("audit", run, "--json")
+    page = tmp_path / "rows.csv"
+    page.write_text("configuration,model,p_train,p_core\nA100 1x1,toy,256,255\n")
+    code, out, _ = cli("audit", page, "--json")
     (found,) = json.loads(out)["findings"]
     assert code == 1
     assert found | {"message": ""} == {
-        "rule": "ordering", "severity": "error", "file": str(run), "line": 0,
-        "configuration": "toy:pytorch_2.13:cpu:1:1:1", "code": "audit_order", "message": "",
+        "rule": "ordering", "severity": "error", "file": str(page), "line": 2,
+        "configuration": "A100 1x1", "code": "audit_order", "message": "",
         "arithmetic": {
             "above": "p_core", "below": "p_train", "above_rate": 255.0, "below_rate": 256.0,
         },
     }  # fmt: skip
     assert "256" in found["message"]
-    code, out, _ = cli("audit", run, "--lang", "zh")
+    code, out, _ = cli("audit", page, "--lang", "zh")
     assert code == 1
-    assert out.startswith(f"error ordering {run} toy:")
+    assert out.startswith(f"error ordering {page}:2 A100")
     assert "高于" in out
+
+
+def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("audit", written(tmp_path / "run", p_core=255.0), "--json")
+    assert (code, "does not agree" in err) == (1, True)
 
 
 def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:

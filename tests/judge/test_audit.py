@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainmark.judge.audit
-from fakes import GOLDEN
 from trainmark import cases
 from trainmark.judge.audit import RULES, audit, subject
 from trainmark.library.selection import select
 from trainmark.record.messages import render
-from trainmark.record.record import Record
 from trainmark.record.work import Reading, Row
 from trainmark.spec import message
 
@@ -24,12 +22,6 @@ if TYPE_CHECKING:
     from trainmark.judge.audit import Finding
 
 DOCS = Path(__file__).parents[2] / "docs"
-RECORDS = ("record_toy.json", "record_distilbert.json", "record_sampled.json")
-
-
-def golden(name: str, **changed: Any) -> subject.Subject:
-    record = Record.model_validate_json((GOLDEN / name).read_text(encoding="utf-8"))
-    return subject.of_record(record.model_copy(update=changed), name)
 
 
 def row(figures: dict[str, float], **given: Any) -> subject.Subject:
@@ -65,11 +57,6 @@ def test_the_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
 def test_sound_rows_of_the_founding_pages_raise_no_alarm(case: str) -> None:
     """The MFU of 36.1% follows from 4017 tokens/s."""
     assert of_reference(case) == []
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_an_honest_record_has_no_finding(name: str) -> None:
-    assert audit([golden(name)]) == []
 
 
 # Times of a launch: what trains and waits, what only evaluates. Samples are what was counted.

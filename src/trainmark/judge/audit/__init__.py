@@ -73,7 +73,7 @@ def label(subjects: Subjects) -> Hits:
         for note in one.row.notes if one.row else ():
             if note.code == "label_contradicts_itself":
                 yield one, note
-        for name in _NARROW if one.row else ():
+        for name in _NARROW:
             if name in one.precisions and one.lacks(name):
                 yield one, message("audit_precision", precision=name, device=one.device)
 
@@ -83,8 +83,8 @@ def range_(subjects: Subjects) -> Hits:
     for one in subjects:
         for name, value in one.printed.items():
             # A loss that is a likelihood's may be below zero, the ones of known models are not.
-            loss = "loss" in name and one.workload.names and not one.record
-            if (name in _POSITIVE and value <= 0 and one.row) or (loss and value < 0):
+            loss = "loss" in name and one.workload.names
+            if (name in _POSITIVE and value <= 0) or (loss and value < 0):
                 yield one, message("audit_not_positive", figure=name, value=value)
         if one.figures.get("MFU", 0.0) > 100:
             yield one, message("audit_range", figure="MFU", value=one.figures["MFU"], most=100)
@@ -128,17 +128,14 @@ def memory(subjects: Subjects) -> Hits:
     """Yield more memory than there is, and cards with another memory than theirs."""
     for one in subjects:
         used, total = (one.figures.get(name, 0.0) / _GIB for name in ("mem", "mem_total"))
-        note = one.record.figures["mem"].note if one.record else None
-        # Pages that processes share count for each of them.
-        summed = note is not None and note.code == "resident_memory_sum"
-        if total and not summed and used > total * (1 + one.rounding("mem")):
+        if total and used > total * (1 + one.rounding("mem")):
             yield one, message("audit_memory", used=used, total=total)
-        sizes = sorted(set(one.published("memory_gb"))) if one.row else []
+        sizes = sorted(set(one.published("memory_gb")))
         other = [abs(total / size - 1) > _SAME_MEMORY for size in sizes] if total else (
             [used > size * (1 + _SAME_MEMORY) for size in sizes])  # fmt: skip
         if sizes and all(other):
             yield one, _of_another_card(one, total or used, sizes)
-    cards = [one for one in subjects if one.row and one.device and "mem_total" in one.figures]
+    cards = [one for one in subjects if one.device and "mem_total" in one.figures]
     for rows in grouped(cards, lambda one: [(one.table, one.device)]):
         usual = mode(one.figures["mem_total"] for one in rows)
         for one in rows if len(rows) > 2 else ():
@@ -157,7 +154,7 @@ def passes(subjects: Subjects) -> Hits:
     for one in subjects:
         rows, epochs = one.workload.samples_per_pass or 0, one.workload.epochs or 0
         least, most = one.samples_bounds()
-        if not one.row or not rows * epochs or least <= _MORE_SAMPLES * rows * epochs:
+        if not rows * epochs or least <= _MORE_SAMPLES * rows * epochs:
             continue
         args = {name: one.figures[name] for name in ("e2e_time", "p_whole")}
         args |= {"rows": rows, "epochs": epochs}

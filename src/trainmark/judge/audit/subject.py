@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from trainmark.data.documents import Frozen
 from trainmark.devices import peaks
 from trainmark.plan import reference
-from trainmark.record.work import work
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from trainmark.record.record import Record
     from trainmark.record.work import Row
@@ -35,7 +34,6 @@ STARTING_S = 300.0
 _PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32",
                "fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "mxfp4": "fp4",
                "nvfp4": "fp4"}  # fmt: skip
-_OF_WORLD = ("ran_world", "world")
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")
 
 
@@ -71,22 +69,26 @@ class Subject:
         table: what stands side by side has the same, of one workload; None: a record.
         precisions: those that are named, in the words of recipes.
         printed: figures that are known, in the units of a record's figures.
-        work: what launches of the same work on any number of devices share; empty: a row.
+        record: a launch; its figures were held against each other when it was read.
     """
 
     file: str
     line: int = 0
     configuration: str
-    name: str
+    name: str = ""
     table: tuple[str, int, str] | None = None
-    world_size: int | None
-    device: str | None
-    precisions: tuple[str, ...]
-    printed: dict[str, float]
-    workload: Workload
-    work: str = ""
+    world_size: int | None = None
+    device: str | None = None
+    precisions: tuple[str, ...] = ()
+    printed: dict[str, float] = field(default_factory=dict)
+    workload: Workload = field(default_factory=Workload)
     record: Record | None = None
     row: Row | None = None
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """What a row's label says of batch and recipe."""
+        return self.row.changes if self.row else {}
 
     @property
     def figures(self) -> dict[str, float]:
@@ -96,7 +98,7 @@ class Subject:
     @property
     def precision(self) -> str | None:
         """The precision that is declared; None: none, or a mixture without a single peak."""
-        alone = self.record or not {"fp4", "fp8"} & {*self.precisions}
+        alone = not {"fp4", "fp8"} & {*self.precisions}
         return self.precisions[0] if len({*self.precisions}) == 1 and alone else None
 
     def rounding(self, *names: str) -> float:
@@ -129,10 +131,8 @@ class Subject:
         return "token/p/s", self.figures.get("token/p/s", 0.0)
 
     def flops_per_device(self) -> float:
-        """Return model FLOP/s of a device: the record's own, or as the workload needs; or 0."""
+        """Return model FLOP/s of a device, as the workload needs; or 0."""
         known, (name, rate) = self.workload, self.rate_per_device()
-        if self.record is not None:
-            return self.figures.get("model_flops_per_device", 0.0)
         per_token = min(known.parameters, default=0) * 1e9 * min(known.flops_per_parameter)
         return rate * (per_token if name == "token/p/s" else known.flops_per_sample or 0.0)
 
@@ -159,16 +159,7 @@ def grouped(
 
 def of_record(record: Record, place: str) -> Subject:
     """Return the view of a record that was read from ``place``."""
-    plan = record.plan
-    products = {entry.get("name") for entry in record.environment.get("devices") or [] if entry}
-    shared = [item for item in work(record).items() if item[0] not in _OF_WORLD]
-    return Subject(
-        file=place, configuration=record.case_key, name=plan.case, world_size=plan.world_size,
-        device=products.pop() if len(products) == 1 else None,
-        precisions=(plan.recipe["precision"],),
-        printed={name: x.value for name, x in record.figures.items() if x.value is not None},
-        workload=workload_of(plan.case, ""), record=record, work=str(sorted(shared)),
-    )  # fmt: skip
+    return Subject(file=place, configuration=record.case_key, record=record)
 
 
 def of_row(row: Row) -> Subject:

@@ -59,18 +59,16 @@ def _measured(one: Subject) -> list[object]:
     # The memory of a card is the same in every row of it.
     known = sorted(item for item in one.figures.items() if item[0] != "mem_total")
     timed = one.figures.keys() & {"e2e_time", "token/p/s", *RATES}
-    return [tuple(known)] if one.row and timed and len(known) > 1 else []
+    return [tuple(known)] if timed and len(known) > 1 else []
 
 
 def _printed_work(one: Subject) -> object:
-    return one.name, one.configuration, one.precision, one.row and one.row.changes
+    return one.name, one.configuration, one.precision, one.changes
 
 
 def ratios(subjects: Subjects) -> Hits:
     """Yield rows of a card whose figures are another card's, or these times one factor."""
-    cards = grouped(
-        subjects, lambda one: [(one.name, one.device)] if one.row and one.device else []
-    )
+    cards = grouped(subjects, lambda one: [(one.name, one.device)] if one.device else [])
     for first, other in combinations(cards, 2):
         if first[0].name != other[0].name:
             continue
@@ -83,8 +81,7 @@ def ratios(subjects: Subjects) -> Hits:
 
 
 def _alike(one: Subject) -> object:
-    changes = one.row.changes if one.row else {}
-    return one.world_size, one.row and one.row.nnodes, sorted(changes.items())
+    return one.world_size, one.row and one.row.nnodes, sorted(one.changes.items())
 
 
 def _factors(a: Subject, b: Subject) -> list[float]:
@@ -108,8 +105,7 @@ def scaling(subjects: Subjects) -> Hits:
 
 def _scaled(one: Subject) -> list[object]:
     name, rate = one.rate_per_device()
-    shared = (one.table, one.device, one.precision) if one.row else (one.work,)
-    return [(name, *shared)] if one.world_size and rate > 0 else []
+    return [(name, one.table, one.device, one.precision)] if one.world_size and rate > 0 else []
 
 
 def _device_rate(one: Subject) -> float:
@@ -197,7 +193,7 @@ def mfu(subjects: Subjects) -> Hits:
         implied = _implied(one)
         ranges = [(own / slack, own * (slack + _ATTENTION)) for own in implied]
         fits = any(low <= peak <= high for low, high in ranges for peak in published)
-        if fits or not one.row or not ranges or not published:
+        if fits or not ranges or not published:
             continue
         size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
         args = {"tokens": one.figures["token/p/s"], "factor": factor, "parameters": size}
