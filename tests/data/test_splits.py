@@ -151,7 +151,7 @@ def test_a_fault_of_a_yaml_file_names_the_key(tmp_path, text, says):
     assert caught.value.remedy
 
 
-def test_a_document_is_written_whole_or_not_at_all(tmp_path):
+def test_a_document_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
     with pytest.raises(TypeError), documents.written_whole(file) as stream:
@@ -160,8 +160,6 @@ def test_a_document_is_written_whole_or_not_at_all(tmp_path):
     with documents.written_whole(file) as stream:
         stream.write(b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"new")]
+    monkeypatch.setattr(documents, "_MOST_BYTES", 2)
     with pytest.raises(ValueError, match="larger than 0 MiB"):
-        documents.read_bytes(file, max_bytes=2)
-    for content in (b'{"a": NaN}', b"[" * 100_000, b'{"a": "\xff"}'):
-        with pytest.raises(ValueError, match=r"."):
-            documents.parse(content)
+        documents.read_bytes(file)

@@ -1,4 +1,4 @@
-"""Documents: JSON, parsed strictly and written whole or not at all; YAML that people write."""
+"""Documents: JSON written whole or not at all, YAML that people write, pydantic models of both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
 
 from trainmark.errors import UsageError, nearest
 
@@ -58,15 +57,6 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         staging.rename(path)
     finally:
         staging.unlink(missing_ok=True)
-
-
-def parse(content: bytes) -> Any:
-    """Return the document that ``content`` holds.
-
-    Raises:
-        ValueError: not JSON in UTF-8, nested more than 200 deep, or a number that is not finite.
-    """
-    return from_json(content, allow_inf_nan=False, cache_strings="none")
 
 
 def read_yaml(file: Path) -> Any:

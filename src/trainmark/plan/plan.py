@@ -209,6 +209,4 @@ class Plan(Frozen):
             OSError: none there.
             ValueError: not a regular file, or not a plan of this schema.
         """
-        content = documents.read_bytes(run_dir / PLAN_FILE)
-        documents.parse(content)
-        return cls.model_validate_json(content, strict=True)
+        return cls.model_validate_json(documents.read_bytes(run_dir / PLAN_FILE), strict=True)
