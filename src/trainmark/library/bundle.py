@@ -203,11 +203,9 @@ def _trusted(found: Record, place: str) -> Check:
 
 
 def _audited(records: dict[str, Record]) -> Iterator[Check]:
-    """Hold all records together against the audit's rules; only errors contradict them."""
+    """Hold all records together against the audit's rules: none may be a copy of another."""
     hits = audit([of_record(item, place) for place, item in records.items()])
-    for place in dict.fromkeys(hit.subject.file for hit in hits):
-        here = [hit for hit in hits if hit.subject.file == place]
-        state: State = "broken" if any(hit.severity == "error" for hit in here) else "noted"
-        yield Check("audit", state, tuple(hit.message for hit in here), place)
+    for hit in hits:
+        yield Check("audit", "broken", (hit.message,), hit.subject.file)
     if not hits:
         yield Check("audit", "held", (message("bundle_audited"),))
