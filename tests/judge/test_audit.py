@@ -59,28 +59,6 @@ def test_sound_rows_of_the_founding_pages_raise_no_alarm(case: str) -> None:
     assert of_reference(case) == []
 
 
-# Times of a launch: what trains and waits, what only evaluates. Samples are what was counted.
-TIMES = st.floats(0.5, 1e6)
-
-
-@given(samples=st.integers(1, 10**12), computes_s=TIMES, waits_s=TIMES, evaluates_s=TIMES,
-       digits=st.integers(0, 3))  # fmt: skip
-def test_figures_that_follow_from_times_are_in_order_however_they_are_rounded(
-    samples: int, computes_s: float, waits_s: float, evaluates_s: float, digits: int
-) -> None:
-    times = {"p_core": computes_s, "p_train": computes_s + waits_s}
-    times["p_whole"] = times["p_train"] + evaluates_s
-    printed = {name: f"{samples / time_s:.{digits}f}" for name, time_s in times.items()}
-    figures = {
-        name: Reading(value=float(text), unit="samples/s", raw=text)
-        for name, text in printed.items()
-    }
-    view = subject.of_row(
-        Row(file="p", line=1, form="csv", raw="", configuration="one", figures=figures)
-    )
-    assert [one for one in audit([view]) if one.rule == "ordering"] == []
-
-
 @given(passes=st.floats(0.1, 1.0), starting_s=st.floats(0, 120), seconds=st.floats(1, 1e6))
 def test_a_row_with_at_most_one_pass_is_never_accused(
     passes: float, starting_s: float, seconds: float
