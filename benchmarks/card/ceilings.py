@@ -76,10 +76,9 @@ def run(card: Card) -> Findings:
         findings.figures[f"copy_{size}_bytes_per_second"] = rates.best_copy_rate(
             device, copied_bytes=size
         )
-        for kind, pinned in (("pageable", False), ("pinned", True)):
-            findings.figures[f"upload_{kind}_{size}_bytes_per_second"] = upload_rate(
-                device, copied_bytes=size, pinned=pinned
-            )
+        findings.figures[f"upload_pinned_{size}_bytes_per_second"] = upload_rate(
+            device, copied_bytes=size
+        )
     times = launch_times(device, launches=LAUNCHES, rounds=ROUNDS)
     for name, values in times._asdict().items():
         findings.figures[f"launch_{name}"] = statistics.median(values)
@@ -112,12 +111,12 @@ def _cell(point: Point | None) -> str:
     return text if point.swing is None else f"{text} ({100 * point.swing:.0f}%)"
 
 
-def upload_rate(device: Device, *, copied_bytes: int, pinned: bool) -> float | None:
-    """Return bytes per second from the host's memory to the device's, of the fastest of a few.
+def upload_rate(device: Device, *, copied_bytes: int) -> float | None:
+    """Return bytes per second from pinned memory of the host to the device, of the fastest copy.
 
     None where the device computes in the host's memory; see ``rates.transfer``.
     """
-    work = rates.transfer(device, copied_bytes, to_device=True, pinned=pinned)
+    work = rates.transfer(device, copied_bytes, to_device=True)
     if work is None:
         return None
     return copied_bytes * 1e9 / min(rates.repeated_ns(device, work.run, budget_ns=0, least=COPIES))

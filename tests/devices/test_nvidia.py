@@ -105,9 +105,7 @@ def test_a_slice_has_its_own_memory_and_one_rank(
     assert vendor.product_names() == [f"{H100} MIG 1g.10gb"]
     assert vendor.rank_memory(1) == RankMemory(10 * GIB)
     assert vendor.refuse(Recipe(), 1) is None
-    refusal = vendor.refuse(Recipe(), 2)
-    assert refusal is not None
-    assert "ranks on MIG slices" in refusal.why
+    assert vendor.count() == 1  # CUDA shows a process one slice
 
 
 def test_memory_is_what_others_leave_free(

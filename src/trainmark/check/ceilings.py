@@ -117,7 +117,7 @@ def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, 
     copied = _of_bytes(partial(rates.copy, device), _ARRAYS, 2)
     yield Kind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
-        copy = partial(rates.transfer, device, to_device=up, pinned=True)
+        copy = partial(rates.transfer, device, to_device=up)
         why = "the device computes in the host's memory" if copy(4) is None else None
         yield Kind(name=name, reason=why), [] if why else _of_bytes(copy, _TRANSFERS)
     for name, collective in COLLECTIVES.items():

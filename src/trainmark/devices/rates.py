@@ -158,13 +158,10 @@ def copy(device: Device, size_bytes: int) -> Work:
     return Work(lambda: target.copy_(source), lambda: difference(target, source))
 
 
-def transfer(device: Device, size_bytes: int, *, to_device: bool, pinned: bool) -> Work | None:
-    """Return a copy between the host's memory and the device's.
+def transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None:
+    """Return a copy between the host's pinned memory and the device's.
 
     None where the device computes in the host's memory.
-
-    Args:
-        pinned: whether the host's side is pinned; otherwise it is ordinary, pageable memory.
     """
     import torch
 
@@ -172,13 +169,10 @@ def transfer(device: Device, size_bytes: int, *, to_device: bool, pinned: bool) 
     there = device.place(host)
     if there is host:
         return None
-    source, target = (host, torch.zeros_like(there)) if to_device else (there, host.clone().zero_())
-    if pinned and to_device:
-        source = device.pin(source)
-    elif pinned:
-        target = device.pin(target)
+    pinned = device.pin(host if to_device else torch.zeros_like(host))
+    source, target = (pinned, torch.zeros_like(there)) if to_device else (there, pinned)
     return Work(
-        lambda: target.copy_(source, non_blocking=pinned),
+        lambda: target.copy_(source, non_blocking=True),
         lambda: difference(target.cpu(), source.cpu()),
     )
 

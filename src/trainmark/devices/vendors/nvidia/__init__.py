@@ -101,17 +101,8 @@ class Nvidia(TorchVendor):
         return RankMemory(min(known)) if known else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Refuse ranks that find no device of their own; of the rest only torch knows.
-
-        ``NvidiaDevice`` refuses a card or a precision that torch cannot do.
-        """
-        del recipe
-        if nproc > 1 and any(" MIG " in card.name for card in self._usable()):
-            return Refusal(
-                f"{nproc} ranks on MIG slices: a process sees one slice, and NCCL joins slices "
-                "only as an experiment",
-                "use --nproc 1, or whole cards",
-            )
+        """Return None: ``NvidiaDevice`` refuses a card or a precision that torch cannot do."""
+        del recipe, nproc
         return None
 
     def driver_version(self) -> str | None:
