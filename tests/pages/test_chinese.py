@@ -1,4 +1,4 @@
-"""Chinese texts of TOML files and of documentation: full-width punctuation, one rule for spaces.
+"""Chinese texts of TOML files: full-width punctuation, one rule for spaces.
 
 The rule: one space between Chinese and Latin letters or digits, none beside full-width
 punctuation. Words that the founding pages print themselves stand as they print them.
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(trainmark.__file__).parent
-ROOT = Path(__file__).parents[2]
 HAN = "[\u4e00-\u9fff]"
 FULL = "[，。；：！？、（）《》“”‘’]"
 # As the founding pages print them.
@@ -59,19 +58,3 @@ def test_chinese_texts_are_set_by_one_rule() -> None:
     ]
     assert len(texts) > 300
     assert faulty(texts) == []
-
-
-def lines(page: Path) -> list[str]:
-    """Return the lines and cells of a page, without examples, code, links' ends, marks."""
-    text = re.sub(
-        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    text = re.sub(r"`[^`\n]+`", "`x`", text)  # what it holds is typed as it stands
-    text = re.sub(rf"({FULL})\*\* ", r"\1**", text).replace("**", "")  # wants a space there
-    text = re.sub(r"\[(.+?)\]\(\S+\)", r"\1", text).replace(r"\|", PLACE)
-    return [cell.strip(" #-") for line in text.splitlines() for cell in line.split("|")]
-
-
-def test_the_chinese_documentation_is_set_by_the_same_rule() -> None:
-    pages = [ROOT / "README.zh.md", *sorted((ROOT / "docs").glob("*.zh.md"))]
-    assert {page.name: found for page in pages if (found := faulty(lines(page)))} == {}

@@ -180,14 +180,6 @@ def test_a_published_row_is_named_in_the_language_of_the_page():
     assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
 
 
-def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
-    text = " ".join(visible(page.document([failed()]))[0])
-    assert "failed unverified out of memory, rank 1, model_build" in text
-    assert "Cause out of memory|after <2 GiB> Rank 1 What to try lower bs" in text
-    assert "Training" not in text
-    assert "tile-" not in body_html(page.document([failed()]), "en")
-
-
 def waits(share):
     made = read()
     parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}

@@ -92,9 +92,3 @@ def test_what_is_the_same_work_and_what_no_summary():
         summary([record(), record()])
     with pytest.raises(RecordError, match="no record"):
         summary([])
-
-
-def test_groups_keep_the_order_of_first_appearance():
-    one, other, two = launch(0, 1.0), with_recipe(precision="bf16"), launch(1, 2.0)
-    found = groups([one, other, two])
-    assert [[item.run_id for item in members] for members in found] == [["run0", "run1"], ["other"]]
