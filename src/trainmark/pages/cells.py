@@ -139,8 +139,3 @@ def spent(value_ns: int) -> str:
     """Return a span in seconds: three decimals below 100 s, one above."""
     value = value_ns / 1e9
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
-
-
-def clean_line(text: str) -> str:
-    """Return a line of code or traceback, control characters escaped, its indent kept."""
-    return escaped(text.expandtabs(4)).rstrip()

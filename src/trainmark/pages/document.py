@@ -152,14 +152,13 @@ Block = Paragraph | Facts | Table | Code | Chart | Tiles | Bars | Strip
 class Section:
     """A heading and its blocks; ``folded`` away until a reader opens it.
 
-    ``in_terminal``: whether a terminal prints it. ``note``: what to know of its charts.
+    ``note``: what to know of its charts.
     """
 
     heading: Phrase
     anchor: str
     blocks: tuple[Block, ...] = ()
     folded: bool = False
-    in_terminal: bool = True
     note: Phrase = ""
 
     @property
@@ -168,12 +167,10 @@ class Section:
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
-def folded(
-    name: str, *blocks: Block | None, in_terminal: bool = True, note: Phrase = ""
-) -> Section:
+def folded(name: str, *blocks: Block | None, note: Phrase = "") -> Section:
     """Return the folded section that the texts call ``section.name``, of the blocks there are."""
     there = tuple(block for block in blocks if block is not None)
-    return Section(t(f"section.{name}"), name, there, True, in_terminal, note)
+    return Section(t(f"section.{name}"), name, there, True, note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +186,3 @@ class Document:
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
     ident: str = ""
-
-    @property
-    def charts(self) -> list[Chart]:
-        """Return the charts of all sections, in their order."""
-        blocks = (block for section in self.sections for block in section.blocks)
-        return [block for block in blocks if isinstance(block, Chart)]

@@ -40,6 +40,9 @@ _STYLES: dict[Tone, str] = {
     "heading": "bold",
 }  # fmt: skip
 
+# Sections that pages alone have.
+_PAGES_ALONE = ("facts", "environment", "references", "provenance")
+
 
 def columns() -> int:
     """Return the columns that this process prints on; 80 when no terminal."""
@@ -111,7 +114,7 @@ def show_page(page: Document, lang: str = "en", *, width: int = 0) -> str:
         *(Paragraph(doubt, "warn") for doubt in page.doubts), *page.lead,
     ]  # fmt: skip
     for section in page.sections:
-        if section.in_terminal and section.has_text:
+        if section.anchor not in _PAGES_ALONE and section.has_text:
             blocks += [Paragraph(""), Paragraph(section.heading, "heading"), *section.blocks]
     return show(blocks, lang, width=width)
 

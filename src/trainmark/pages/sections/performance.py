@@ -19,7 +19,6 @@ from trainmark.pages.phrases import (
 )
 from trainmark.pages.texts import Phrase, known, t
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,21 +36,22 @@ def precision_label(record: Record) -> str:
     return record.plan.about.precision_labels.get(precision, precision)
 
 
-def _figure(name: str, shown: Callable[[float | None], str], record: Record) -> str:
-    return shown(record.figure(name))
+_SHOWN = {
+    "e2e_time": cells.seconds, "train_time": cells.seconds, "loss": cells.loss,
+    **dict.fromkeys(("p_whole", "p_train", "p_core", "token/p/s"), cells.number),
+    "MFU": cells.percent,
+}  # fmt: skip
+
+
+def _figure(name: str, record: Record) -> str:
+    return _SHOWN[name](record.figure(name))
 
 
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "precision": precision_label,
     "fix_hp": lambda record: fix_hp_text(record.fix_hp),
-    **{name: partial(_figure, name, cells.seconds) for name in ("e2e_time", "train_time")},
-    **{
-        name: partial(_figure, name, cells.number)
-        for name in ("p_whole", "p_train", "p_core", "token/p/s")
-    },
-    "loss": partial(_figure, "loss", cells.loss),
     "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),
-    "MFU": partial(_figure, "MFU", cells.percent),
+    **{name: partial(_figure, name) for name in _SHOWN},
     QUALITY: lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
 }
 
@@ -91,18 +91,6 @@ def performance_table(records: Sequence[Record]) -> Table:
     return table((t("head.configuration"), *(_head(name, records[0]) for name in names)), rows)
 
 
-def precision_note(record: Record) -> Phrase:
-    """Return what the precision means for weights and matmuls.
-
-    A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
-    """
-    recipe = record.plan.recipe
-    held = str(recipe.get("weights_dtype", "fp32"))
-    if held != "fp32":
-        return message("weights_held_in", dtype=held)
-    return message(f"precision_{recipe['precision']}")
-
-
 def reference_table(references: References) -> Table:
     """Return published rows: in Chinese cell by cell as printed, in English in our words."""
 
@@ -127,7 +115,7 @@ def published(record: Record) -> Section | None:
     alike = other == "unlike" and recipe.startswith(("standard", "published"))
     warned = None if alike else Paragraph(t(f"reference.{other}", recipes=recipe), "warn")
     shown = reference_table(found), warned, sources(found)
-    return folded("references", *shown, in_terminal=False)
+    return folded("references", *shown)
 
 
 def sources(found: References) -> Facts:

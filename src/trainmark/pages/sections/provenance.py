@@ -6,13 +6,15 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from trainmark.errors import escaped
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, folded, table
 from trainmark.pages.phrases import hang_table, has_cards, label_text, num_parameters
-from trainmark.pages.sections.performance import precision_label, precision_note
+from trainmark.pages.sections.performance import precision_label
 from trainmark.pages.texts import Phrase, join, known, pairs, t, worded
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +44,7 @@ def cause(record: Record) -> Section | None:
     if found.traceback:
         lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(t("cause.traceback"), "muted"))
-        blocks.append(Code("\n".join(cells.clean_line(line) for line in lines)))
+        blocks.append(Code("\n".join(escaped(line.expandtabs(4)).rstrip() for line in lines)))
     return folded("cause", *blocks)
 
 
@@ -66,7 +68,7 @@ def run(record: Record) -> Section:
         "name.model": about.model,
         "name.dataset": (about.dataset, " (", told, ")"),
         "name.sample": about.sample_note,
-        "name.precision": join((precision_label(record), precision_note(record)), "colon"),
+        "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
         "name.fix_hp": join((fix_hp_text(record.fix_hp), changed), "colon"),
         "fact.rules": t(f"rules.{plan.rules}"),
         "name.extra": worded(fix_hp_text(record.extra) if record.extra else None),
@@ -78,7 +80,19 @@ def run(record: Record) -> Section:
         "fact.flags": pairs(record.environment.get("precision_flags")),
     }
     blocks = [block for spec in about.page.tables for block in _declared(record, spec)]
-    return folded("facts", _facts(found), *blocks, in_terminal=False)
+    return folded("facts", _facts(found), *blocks)
+
+
+def _precision_note(record: Record) -> Phrase:
+    """Return what the precision means for weights and matmuls.
+
+    A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
+    """
+    recipe = record.plan.recipe
+    held = str(recipe.get("weights_dtype", "fp32"))
+    if held != "fp32":
+        return message("weights_held_in", dtype=held)
+    return message(f"precision_{recipe['precision']}")
 
 
 def _declared(record: Record, spec: TableSpec) -> list[Block]:
@@ -131,7 +145,7 @@ def environment(record: Record) -> Section:
         "env.packages": pairs({"Python": env.get("python")} | (env.get("packages") or {})),
         "env.variables": pairs(env.get("variables")),
     }
-    return folded("environment", _facts(facts), in_terminal=False)
+    return folded("environment", _facts(facts))
 
 
 def provenance(records: Sequence[Record]) -> Section:
@@ -147,5 +161,4 @@ def provenance(records: Sequence[Record]) -> Section:
         "provenance",
         Code(cells.clean(shlex.join(record.argv)), copied=True),
         made_by,
-        in_terminal=False,
     )
