@@ -128,7 +128,7 @@ def test_a_target_that_only_a_reaches(of_a: int, of_b: int, verdict: str, code: 
     if of_b == 4:
         a, b = a[:5], b[:5]
     found = compare(a, b)
-    assert (found.quality_verdict, found.exit_code) == (verdict, code)
+    assert (found.verdict, found.exit_code) == (verdict, code)
     assert found.quality is not None
     assert (found.a.reached, found.b.judged) == (len(a) - of_a, len(b))
 

@@ -67,8 +67,7 @@ def compare(
         say_json(found.as_dict())
     else:
         typer.echo(show(comparison(found), lang=lang))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    raise typer.Exit(found.exit_code)
 
 
 def _launches(words: Sequence[str]) -> list[Record]:

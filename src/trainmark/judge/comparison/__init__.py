@@ -61,50 +61,29 @@ class Comparison:
     """What is known of B over A.
 
     Args:
+        verdict: the gravest: a regression, then what cannot be told, then the first figure's.
+        exit_code: 0 if there is no regression, 1 if there is one, 3 if it cannot be told.
         quality: how many launches of each reached their target; None: there is none to reach.
         differences: facts of machine and software that differ.
         allowed: in what the work differs, as allowed.
         paired: launches were done in turns and are compared in pairs.
     """
 
+    verdict: Verdict
+    sentence: Message
+    exit_code: int
     a: Side
     b: Side
     figures: tuple[ComparedFigure, ...]
     quality: Message | None
-    quality_verdict: Verdict
     differences: tuple[Difference, ...]
     allowed: tuple[Difference, ...]
     paired: bool
     threshold: float
 
-    @property
-    def verdict(self) -> Verdict:
-        """Return the gravest verdict: a regression, then what cannot be told, then the first."""
-        return self._gravest[0]
-
-    @property
-    def sentence(self) -> Message:
-        """Return the sentence of the verdict."""
-        return self._gravest[1]
-
-    @property
-    def exit_code(self) -> int:
-        """Return 0 if there is no regression, 1 if there is one, 3 if it cannot be told."""
-        if self.verdict in REGRESSIONS:
-            return EXIT_FAILED
-        return EXIT_NOISY if self.verdict in UNTOLD else EXIT_PASSED
-
-    @property
-    def _gravest(self) -> tuple[Verdict, Message]:
-        said = [(one.verdict, one.sentence) for one in self.figures]
-        if self.quality is not None:
-            said.append((self.quality_verdict, self.quality))
-        return min(said, key=lambda one: (one[0] not in REGRESSIONS, one[0] not in UNTOLD))
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON has it."""
-        told = {"verdict": self.verdict, "sentence": self.sentence, "exit_code": self.exit_code}
-        document: dict[str, Any] = to_jsonable_python(told) | to_jsonable_python(self)
+        document: dict[str, Any] = to_jsonable_python(self)
         return document
 
 
@@ -138,14 +117,18 @@ def compare(
     allowed = sides.allowed_work(a, b, allow)
     kept, paired = sides.counted(a, b)
     of_a, of_b = map(sides.side_of, (a, b), kept)
-    verdict, words = _quality(of_a, of_b)
+    found = tuple(
+        _compared(known[name], kept, paired=paired, threshold=threshold)
+        for name in figures or _usual(kept)
+    )
+    of_quality, words = _quality(of_a, of_b)
+    told = [(one.verdict, one.sentence) for one in found]
+    told += [] if words is None else [(of_quality, words)]
+    verdict, sentence = min(told, key=lambda x: (x[0] not in REGRESSIONS, x[0] not in UNTOLD))
+    code = EXIT_FAILED if verdict in REGRESSIONS else EXIT_PASSED
     return Comparison(
-        of_a, of_b,
-        figures=tuple(
-            _compared(known[name], kept, paired=paired, threshold=threshold)
-            for name in figures or _usual(kept)
-        ),
-        quality=words, quality_verdict=verdict,
+        verdict, sentence, EXIT_NOISY if verdict in UNTOLD else code, of_a, of_b,
+        figures=found, quality=words,
         differences=sides.unlike_environment(*kept), allowed=allowed,
         paired=paired, threshold=threshold,
     )  # fmt: skip
