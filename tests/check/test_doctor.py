@@ -7,7 +7,7 @@ import pytest
 from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.check import doctor
-from trainmark.check.doctor import CHECKS, SLOW, examine, subject_of
+from trainmark.check.doctor import CHECKS, examine, subject_of
 from trainmark.check.host import Condition
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
@@ -38,7 +38,7 @@ def of(severity: str, what: str = "found"):
 
 
 def test_the_codes_are_stable():
-    assert [check.__name__ for check in (*CHECKS, *SLOW)] == CODES
+    assert [check.__name__ for check in CHECKS] == CODES
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,12 @@ class Examination:
         device: the vendor's name; without a vendor as the user named it.
         exit_code: 0 if nothing was found, 1 if something spoils figures, 2 if something stops a
             run.
-        left_out: codes of the checks that were not made.
     """
 
     device: str | None
     nproc: int
     exit_code: int
     checks: list[Condition]
-    left_out: list[str]
     schema_version: int = 1
 
 
@@ -119,7 +117,7 @@ def driver(subject: Subject) -> Conditions:
 
 def torch(subject: Subject) -> Conditions:
     """Import torch and open every device of the ranks, in a process that may crash or hang."""
-    if subject.vendor is None:
+    if subject.vendor is None or subject.quick:
         return
     words = [sys.executable, "-P", "-c", _OPEN, subject.vendor.name, str(subject.nproc)]
     try:
@@ -223,18 +221,14 @@ def data(subject: Subject) -> Conditions:
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
     host.memory, host.cores, host.shared_memory, device,
-    host.other_runs, host.load, host.out_folder, occupants, monitor, driver, data,
+    host.other_runs, host.load, host.out_folder, occupants, monitor, driver, data, torch,
 )  # fmt: skip
-SLOW: tuple[Check, ...] = (torch,)
 
 
-def examine(
-    subject: Subject, checks: Sequence[Check] = (*CHECKS, *SLOW), *, lang: str = "en"
-) -> Examination:
+def examine(subject: Subject, checks: Sequence[Check] = CHECKS, *, lang: str = "en") -> Examination:
     """Make each check in turn; one that fails gives ``unknown``."""
     found: list[Condition] = []
-    left_out = SLOW if subject.quick else ()
-    for check in (check for check in checks if check not in left_out):
+    for check in checks:
         try:
             found += (replace(one, code=one.code or check.__name__) for one in check(subject))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
@@ -250,5 +244,4 @@ def examine(
             replace(one, what=worded(one.what, lang), remedy=worded(one.remedy, lang))
             for one in found
         ],
-        left_out=[check.__name__ for check in left_out],
     )

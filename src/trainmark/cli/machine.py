@@ -78,8 +78,7 @@ def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
             if one.remedy:
                 say(f"  {'':<{width}}  {show('way_out', text=one.remedy)}")
     if not quiet:
-        left_out = ", ".join(found.left_out) or "–"
-        say(show("examined", device=found.device, nproc=found.nproc, left_out=left_out))
+        say(show("examined", device=found.device, nproc=found.nproc))
 
 
 @takes(RunRequest, "device", "nproc")
