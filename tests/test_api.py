@@ -114,8 +114,6 @@ def test_a_plan_file_runs_and_what_is_left_the_next_time(
 def test_remarks_are_warnings_and_faults_come_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown recipe field 'batch'"):
         trainmark.run("toy", {"batch": 96}, out=tmp_path / "run", device="cpu")
-    with pytest.raises(UsageError, match="only the launcher ssh reads it"):
-        trainmark.run("toy", hosts=tmp_path / "hosts", device="cpu")
     assert not (tmp_path / "run").exists()
 
 

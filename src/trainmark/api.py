@@ -103,11 +103,7 @@ def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Cluster]:
     """
     for fault in () if request.device else devices.load_all()[1]:  # the first that works is taken
         say(fault)
-    settings = read_cluster(request.cluster).with_hosts(request.hosts)
-    if request.hosts is not None and (request.launcher or settings.launcher) != "ssh":
-        raise UsageError(
-            "only the launcher ssh reads it", where="--hosts", remedy="add --launcher ssh"
-        )
+    settings = read_cluster(request.cluster)
     plan = resolve(request, elsewhere=settings.elsewhere(request.launcher))
     if PASSED_OVER in plan.labels:
         for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):

@@ -57,7 +57,6 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["run", "toy", "bs"], ["'bs' is not KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
-        (["run", "toy", "--hosts", "hosts.txt"], ["--hosts", "--launcher ssh"]),
         (["run", "toy", "--launcher", "container", "--dry-run"], ["cluster file, container"]),
         (["run", "toy", "--out", str(Path(__file__).parent)], ["the folder is not empty"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),

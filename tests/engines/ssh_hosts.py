@@ -149,13 +149,9 @@ class Hosts:
         words = self.login.inside(sys.executable, "-c", text)
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
-    def hosts_file(self, *lines: str) -> Path:
-        path = self.folder / "hosts"
-        path.write_text("\n".join(lines or [self.address(one) for one in range(self.count)]) + "\n")
-        return path
-
-    def site(self, **more: object) -> dict[str, object]:
+    def site(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the site's settings for these hosts."""
+        named = hosts or [self.address(one) for one in range(self.count)]
         options = {
             "UserKnownHostsFile": str(self.folder / "known_hosts"),
             "GlobalKnownHostsFile": "/dev/null",
@@ -169,8 +165,10 @@ class Hosts:
         return {
             "python": sys.executable,
             "environment": own,
-            "ssh": {"options": options, "run_root": str(self.folder / "root"), **more},
-        }
+            "ssh": {
+                "hosts": named, "options": options, "run_root": str(self.folder / "root"), **more,
+            },
+        }  # fmt: skip
 
     def end(self) -> None:
         for namespace in (*self.nodes, self.login):

@@ -40,7 +40,7 @@ def words(hosts, tmp_path):
     """Return the words of a run on both hosts, with a cluster file of its own."""
 
     def make(*lines, site=None, **ssh):
-        more, site = site or {}, hosts.site(**ssh)
+        more, site = site or {}, hosts.site(*lines, **ssh)
         site["environment"] |= {
             "TRAINMARK_CASE_PATH": str(CASES),
             "TRAINMARK_CACHE": str(tmp_path / "cache"),
@@ -48,12 +48,7 @@ def words(hosts, tmp_path):
         }
         site |= {"master_port": PORT, **more}
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
-        named = (
-            "--hosts",
-            str(hosts.hosts_file(*lines)),
-            "--cluster",
-            str(tmp_path / "cluster.yaml"),
-        )
+        named = ("--cluster", str(tmp_path / "cluster.yaml"))
         return ("--launcher", "ssh", "--nnodes", "2", "--nproc", "1", *named)
 
     return make

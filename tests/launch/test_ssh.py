@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import ValidationError
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
@@ -48,38 +49,29 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @pytest.fixture
-def make_site(tmp_path: Path) -> Callable[..., Cluster]:
+def make_site() -> Callable[..., Cluster]:
     def make(hosts: str = "a\nb\n", **settings: Any) -> Cluster:
-        file = tmp_path / "hosts"
-        file.write_text(hosts)
-        return Cluster(python="/opt/env/bin/python", ssh=SshSettings(hosts=file, **settings))
+        named = tuple(hosts.split())
+        return Cluster(python="/opt/env/bin/python", ssh=SshSettings(hosts=named, **settings))
 
     return make
 
 
-def test_a_hosts_file_names_users_and_ports(make_site: Callable[..., Cluster]) -> None:
-    text = "# rack 1\nNode1\n\nme@node2:2222  # the old one\n[fe80::1]:22\nlast\n"
-    assert ssh.read_hosts(make_site(text).ssh, nnodes=3) == {
+def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
+    text = "Node1 me@node2:2222 [fe80::1]:22 last"
+    assert ssh.first_hosts(make_site(text).ssh, nnodes=3) == {
         "node1": "ssh://Node1",
         "node2": "ssh://me@node2:2222",
         "fe80::1": "ssh://[fe80::1]:22",
     }
 
 
-@pytest.mark.parametrize(
-    ("hosts", "what"),
-    [
-        ("ok\n-oProxyCommand=x\n", "no host: '-oProxyCommand=x'"),
-        ("a:1\nme@A:2\n", "a is there twice"),
-        ("a\n", "2 nodes need as many hosts, 1 in the file"),
-    ],
-)
-def test_a_hosts_file_that_cannot_be_used_is_refused(
-    make_site: Callable[..., Cluster], hosts: str, what: str
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        ssh.read_hosts(make_site(hosts).ssh, nnodes=2)
-    assert caught.value.what == what
+def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster]) -> None:
+    with pytest.raises(ValidationError, match="-oProxyCommand=x"):
+        make_site("ok -oProxyCommand=x")
+    for hosts in ("a", "a:1 me@A:2"):
+        with pytest.raises(UsageError, match="2 nodes need as many hosts, 1 different"):
+            ssh.first_hosts(make_site(hosts).ssh, nnodes=2)
 
 
 def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:

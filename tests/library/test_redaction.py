@@ -89,6 +89,7 @@ def test_documents_are_read_by_their_keys(redactor):
     document = {
         "peer": "12.13.0.1",
         "hostname": "gpuhost",
+        "hosts": ["gpuhost", "me@gpuhost:22"],
         "user": "bob",
         "wandb_api_key": "k",
         "token": "t",
@@ -101,6 +102,7 @@ def test_documents_are_read_by_their_keys(redactor):
     assert redactor.document(document) == {
         "peer": "<address>",
         "hostname": "<host>",
+        "hosts": ["<host>", "<host>"],
         "user": "<user>",
         "wandb_api_key": "<secret>",
         "token": "<secret>",

@@ -28,6 +28,7 @@ Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Host = Annotated[str, Field(pattern=r"^([\w.][\w.-]*@)?(\w[\w.-]*|\[[\w:.]+\])(:\d{1,5})?$")]
 MountText = Annotated[str, Field(pattern=r"^/[^:,]*:/[^:,]*(:r[ow])?$")]
 
 
@@ -104,12 +105,12 @@ class SshSettings(Frozen):
     """Bare hosts.
 
     Args:
-        hosts: file with a host a line; ``--hosts`` takes its place.
+        hosts: ``[user@]host[:port]`` each; the first nodes' are used.
         run_root: folder on the hosts for their files, which are copied back; None: the run
             directory is on a file system that all hosts share.
     """
 
-    hosts: Path | None = None
+    hosts: tuple[Host, ...] = ()
     options: dict[str, str] = Field(default_factory=dict)
     run_root: Path | None = None
 
@@ -161,12 +162,6 @@ class Cluster(Frozen):
             nodes=1 if name == CONTAINER else self.nodes,
             devices_per_node=self.devices_per_node,
         )
-
-    def with_hosts(self, file: Path | None) -> Cluster:
-        """Return these settings with another file of hosts, if there is one."""
-        if file is None:
-            return self
-        return self.model_copy(update={"ssh": self.ssh.model_copy(update={"hosts": file})})
 
 
 def default_file() -> Path | None:

@@ -183,7 +183,7 @@ def check(file: PlanFile) -> list[Outcome]:
     read_once, entries = cache(read_cluster), []
     for entry in file.entries:
         try:
-            entries.append(_checked(entry, read_once(entry.cluster).with_hosts(entry.hosts)))
+            entries.append(_checked(entry, read_once(entry.cluster)))
         except TrainmarkError as fault:
             where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
             raise type(fault)(

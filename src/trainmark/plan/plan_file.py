@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Options of the command line that hold for all runs of a file, and win over it.
 _FOR_ALL = {
-    "data", "device", "launcher", "cluster", "hosts", "out", "timeout", "seed", "sample_every",
+    "data", "device", "launcher", "cluster", "out", "timeout", "seed", "sample_every",
 }  # fmt: skip
 
 

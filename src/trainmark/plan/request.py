@@ -42,7 +42,6 @@ class RunFields(TypedDict, total=False):
     nnodes: int | None
     launcher: str | None
     cluster: str | Path | None
-    hosts: str | Path | None
     repeat: int | None
     timeout: float | None
     seed: int | None
@@ -74,7 +73,6 @@ class RunRequest(Frozen):
     cluster: Path | None = Field(
         None, description="File with a cluster's settings; see docs/launchers.md."
     )
-    hosts: Path | None = Field(None, description="File with a host a line, for ssh.")
     repeat: Count | None = Field(None, description="Launches, one after another.")
     timeout: float | None = Field(None, description="Seconds after which a launch is stopped.")
     seed: int | None = Field(None, description="Seed of data order, weights, dropout.")

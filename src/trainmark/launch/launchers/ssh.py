@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 SCRIPT = "ssh.sh"
 _LOST = 255  # ssh's own exit code
-_HOST = re.compile(r"(?:\w[\w.-]*@)?(?P<name>\w[\w.-]*|\[[\w:.]+\])(?::\d{1,5})?", re.ASCII)
 _FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
 # A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
 _USUAL = (
@@ -42,36 +41,23 @@ _PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep
 tar -C {folder} --exclude={plan} -cf - ."""
 
 
-def read_hosts(cluster: SshSettings, *, nnodes: int) -> dict[str, str]:
-    """Return where ssh finds the first ``nnodes`` hosts of the file, as an URL by name.
-
-    A line of the file is ``[user@]host[:port]``; ``#`` begins a comment.
+def first_hosts(cluster: SshSettings, *, nnodes: int) -> dict[str, str]:
+    """Return where ssh finds the first ``nnodes`` hosts, as an URL by name.
 
     Raises:
-        UsageError: no file, a line of another form, a host twice, fewer hosts than nodes.
+        UsageError: there are fewer.
     """
-    if cluster.hosts is None:
-        raise UsageError("missing", where="--hosts", remedy="give --hosts FILE, one host a line")
-    try:
-        lines = cluster.hosts.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot be read: {error}", where="--hosts") from None
-    hosts: dict[str, str] = {}
-    for number, text in enumerate((line.partition("#")[0].strip() for line in lines), 1):
-        if not text:
-            continue
-        found, where = _HOST.fullmatch(text), f"{cluster.hosts}, line {number}"
-        if found is None:
-            remedy = "write [user@]host[:port], an IPv6 address in brackets; the rest belongs into "
-            raise UsageError(f"no host: {text!r}", where=where, remedy=remedy + "~/.ssh/config")
-        name = found["name"].strip("[]").lower()
-        if name in hosts:
-            remedy = "remove one of them; --nproc is the number of ranks on each host"
-            raise UsageError(f"{name} is there twice", where=where, remedy=remedy)
-        hosts[name] = f"ssh://{text}"
+    hosts = {
+        re.sub(r":\d+$", "", text.rpartition("@")[2]).strip("[]").lower(): f"ssh://{text}"
+        for text in cluster.hosts
+    }
     if len(hosts) < nnodes:
-        what = f"{nnodes} nodes need as many hosts, {len(hosts)} in the file"
-        raise UsageError(what, where=str(cluster.hosts), remedy="add hosts, or use fewer --nnodes")
+        raise UsageError(
+            f"{nnodes} nodes need as many hosts, {len(hosts)} different ones are named",
+            where="cluster file, ssh.hosts",
+            rule="[user@]host[:port] each, an IPv6 address in brackets; one node on each host",
+            remedy="add hosts, or use fewer --nnodes",
+        )
     return dict(islice(hosts.items(), nnodes))
 
 
@@ -131,12 +117,12 @@ class Ssh(Launcher):
         """Let every host say whether it has this program."""
         folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
         script = python_script(plan, cluster, ["-m", "trainmark", "--version"], folder=folder)
-        hosts = read_hosts(cluster.ssh, nnodes=plan.nnodes)
+        hosts = first_hosts(cluster.ssh, nnodes=plan.nnodes)
         _on_all(hosts, lambda url: ask("ssh", *words_to(url, cluster.ssh, script)))
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the script that holds a connection to each node; it follows from the hosts too."""
-        hosts, folder = read_hosts(cluster.ssh, nnodes=plan.nnodes), folder_of_hosts(plan, cluster)
+        hosts, folder = first_hosts(cluster.ssh, nnodes=plan.nnodes), folder_of_hosts(plan, cluster)
         bring = ""
         if cluster.ssh.run_root is not None:
             words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
@@ -184,4 +170,4 @@ class Ssh(Launcher):
                 with tarfile.open(fileobj=packed) as archive:
                     archive.extractall(job.folder, filter="data")
 
-        _on_all(read_hosts(ssh, nnodes=job.plan.nnodes), copy)
+        _on_all(first_hosts(ssh, nnodes=job.plan.nnodes), copy)
