@@ -77,19 +77,16 @@ def compute(record: Record) -> dict[str, Figure]:
         figures["p_train_sequences"] = replace(_rate(counts.sequences, trained), note=per_sample)
         figures["p_train_tokens"] = _rate(counts.tokens, trained)
     figures |= _steady(record)
-    matmul = [x for rank in ranks if (x := rank.matmul_flops_per_second)]
-    mean = sum(matmul) / len(matmul) if len(matmul) == len(ranks) else None
-    figures["matmul_flops_per_device"] = _figure(
-        mean, "matmul_rate_unmeasured", message("measured_in_preflight")
-    )
-    rate = figures["model_flops_per_device"]
+    rates = [x for rank in ranks if (x := rank.matmul_flops_per_second)]
+    mean = sum(rates) / len(rates) if len(rates) == len(ranks) else None
+    matmul = _figure(mean, "matmul_rate_unmeasured", message("measured_in_preflight"))
+    model = figures["model_flops_per_device"]
     peak = _peak(devices, plan.recipe["precision"], plan.peak_tflops)
-    for name, of in (("MFU", peak), ("MAMFU", figures["matmul_flops_per_device"])):
-        share = None
-        if rate.value is not None and of.value is not None:
-            share = 100 * rate.value / of.value
-        note = of.note if name == "MFU" and share is not None else None
-        figures[name] = Figure(share, None if share is not None else rate.reason or of.reason, note)
+    figures |= {
+        "matmul_flops_per_device": matmul,
+        "MFU": _share(model, peak, peak.note),
+        "MAMFU": _share(model, matmul),
+    }
     loss, samples = np.array(record.steps.loss, np.float64), np.array(record.steps.samples)
     tail = max(1, round(len(loss) * _FINAL_SHARE))
     figures["loss"] = _mean_loss(loss, samples)
@@ -129,6 +126,13 @@ def _mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figur
     total = int(samples[known].sum())
     return _figure(float(losses[known] @ samples[known]) / total if total else None,
                    "no_finite_loss")  # fmt: skip
+
+
+def _share(model: Figure, of: Figure, note: Message | None = None) -> Figure:
+    """Return the rate of model FLOPs in percent of another rate."""
+    if model.value is None or of.value is None:
+        return Figure(None, model.reason or of.reason)
+    return Figure(100 * model.value / of.value, note=note)
 
 
 def _steady(record: Record) -> dict[str, Figure]:

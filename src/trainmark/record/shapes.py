@@ -92,7 +92,6 @@ class Phase:
     window has none; ``tokens``: without padding.
     """
 
-    windows: Count = 0
     windows_ns: Count = 0
     step_ns: Count = 0
     wait_ns: Count = 0
@@ -108,7 +107,6 @@ class Phase:
 
     def add(self, window: Window, samples: int) -> None:
         """Take a window of the phase, in which so many samples were trained."""
-        self.windows += 1
         self.windows_ns += window.end_ns - window.start_ns
         self.step_ns += sum(window.step_ns)
         self.wait_ns += sum(window.wait_ns)
