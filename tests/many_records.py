@@ -63,7 +63,7 @@ def with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
         if event["event"] == "window":
             event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
     lines = [start(*range(ranks)), *readings(*range(ranks)),
-             *(host(t_s, cpu_percent=50.0) for t_s in (1.0, 5.0, 9.0)), end()]  # fmt: skip
+             *(host(t_s, utilization_percent=50.0) for t_s in (1.0, 5.0, 9.0)), end()]  # fmt: skip
     sampled_run(folder, lines, ranks=events)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["run_id"] = folder.name

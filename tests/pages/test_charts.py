@@ -105,7 +105,10 @@ def sampled(tmp_path: Path, world: int = 2) -> Record:
     for t_s in TIMES_S:
         hot = {"throttle_reasons": ["thermal"]} if t_s == 9.0 else {}
         samples = [busy(t_s, n, temperature_c=40.0 + n + t_s, **hot) for n in range(world)]
-        lines += [devices(t_s, *samples), host(t_s, cpu_percent=25.0, memory_used_bytes=8 * GIB)]
+        lines += [
+            devices(t_s, *samples),
+            host(t_s, utilization_percent=25.0, memory_used_bytes=8 * GIB),
+        ]
     folder = sampled_run(tmp_path / "run", [*lines, end()], ranks=cards(world))
     return reduce.reduce(folder)
 

@@ -33,12 +33,12 @@ def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
     first, second = (zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
     parts = [zone(tmp_path, *one, 5) for one in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))]
     energy = PackageEnergy(root=tmp_path)
-    assert energy.read() == {"package_energy_j": 0.0}
+    assert energy.read() == {"energy_j": 0.0}
     first.write_text("4000000\n")
     second.write_text("1500000\n")
     for part in parts:
         part.write_text("99000000\n")
-    assert energy.read() == {"package_energy_j": 3.5}
+    assert energy.read() == {"energy_j": 3.5}
 
 
 def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
@@ -49,7 +49,7 @@ def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
     energy.read()
     clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
     counter.write_text("5000000\n")
-    assert energy.read() == {"package_energy_j": 5.0}
+    assert energy.read() == {"energy_j": 5.0}
     clock.advance(132 * 10**9)
     counter.write_text("6000000\n")
     with pytest.raises(MonitorFault) as fault:
@@ -65,7 +65,7 @@ def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeCl
         clock.advance(after_ms * 10**6)
         found.append(set(machine.read(lambda _: nullcontext())))
     plain = {"memory_used_bytes"}
-    assert found == [plain, plain | {"cpu_percent"}, plain, plain | {"cpu_percent"}]
+    assert found == [plain, plain | {"utilization_percent"}, plain, plain | {"utilization_percent"}]
 
 
 # What ipmitool prints, by https://github.com/ipmitool/ipmitool, lib/ipmi_dcmi.c, 2026-11-22; not
@@ -103,5 +103,5 @@ def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
     assert machine.sources == ["psutil", "rapl", "ipmi"]
     machine.ask_controller()
     told = [machine.read(lambda _: nullcontext()) for _ in range(2)]
-    assert [one.get("node_power_w") for one in told] == [1206.0, None]
-    assert [one["package_energy_j"] for one in told] == [0.0, 0.0]
+    assert [one.get("power_w") for one in told] == [1206.0, None]
+    assert [one["energy_j"] for one in told] == [0.0, 0.0]

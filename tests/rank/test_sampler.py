@@ -186,6 +186,6 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
     assert start["host_sources"][0] == "psutil"
     hosts = [event for event in events if event["event"] == "host"]
-    assert all(0 <= event.get("cpu_percent", 0) <= 100 for event in hosts)
+    assert all(0 <= event.get("utilization_percent", 0) <= 100 for event in hosts)
     assert all(event["memory_used_bytes"] > 0 for event in hosts)
     assert events[-1]["event"] == "end"

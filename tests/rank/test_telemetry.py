@@ -162,13 +162,13 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     lines = [
         start(monitor=None, host_sources=sources),
         *(
-            host(t, cpu_percent=8 * t, memory_used_bytes=GIB, package_energy_j=50 * t,
-                 node_power_w=300.0)
+            host(t, utilization_percent=8 * t, memory_used_bytes=GIB, energy_j=50 * t,
+                 power_w=300.0)
             for t in TIMES_S
         ),
     ]  # fmt: skip
     found, figures = told(tmp_path, [*lines, end()], on_processor=True)
-    cpu = found.hosts[0]["train"].quantities["cpu_percent"]
+    cpu = found.hosts[0]["train"].quantities["utilization_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
     assert values(figures, "energy_per_sample", "energy_to_target") == [

@@ -25,7 +25,7 @@ OFTEN_S = [0.125 * number for number in range(97)]
 def lines(**told: Any) -> list[dict[str, Any]]:
     """Return samples of two devices and the host."""
     plain = {"throttle_reasons": []}
-    taken = [host(t_s, cpu_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S]
+    taken = [host(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S]
     return [start(0, 1), *taken, *readings(0, 1, **plain | told), end()]
 
 

@@ -38,7 +38,7 @@ def line(found: list[Line], quantity: str, of: str, *, of_host: bool = False) ->
 
 
 def test_devices_and_host_over_time(tmp_path: Path) -> None:
-    told = {"cpu_percent": 25.0, "memory_used_bytes": 8 * GIB}
+    told = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
     lines = [start(0, 1), *readings(0, 1), *(host(t_s, **told) for t_s in (2.0, 4.0)), end()]
     found = made(sampled_run(tmp_path / "run", lines))
     assert line(found, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]

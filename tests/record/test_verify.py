@@ -100,6 +100,8 @@ def test_an_event_file_that_was_changed_is_named(run_dir: Path) -> None:
     )
     path.unlink()
     assert found(run_dir)[0] == ("evidence_missing", {"file": "events.rank0.jsonl"})
+    (run_dir / "events.rank9.jsonl").write_text("")
+    assert ("evidence_altered", {"file": "events.rank9.jsonl"}) in found(run_dir)
 
 
 def test_a_record_alone_is_not_to_be_quoted_but_no_failure(

@@ -280,10 +280,10 @@ class Host(Event, tag="host", omit_defaults=True):
     """A reading of the machine."""
 
     took_ns: Spent
-    cpu_percent: float | None = None
+    utilization_percent: float | None = None
     memory_used_bytes: Count | None = None
-    node_power_w: float | None = None
-    package_energy_j: float | None = None
+    power_w: float | None = None  # of the whole machine
+    energy_j: float | None = None  # of the processors' packages
 
 
 class Fault(Event, tag="fault"):

@@ -82,7 +82,7 @@ class PackageEnergy:
             self._used_uj += value - last if value >= last else value - last + range_uj
             self._counters[counter] = value, range_uj
         self._last_ns = now_ns
-        return {"package_energy_j": self._used_uj / 1e6}
+        return {"energy_j": self._used_uj / 1e6}
 
 
 def _number(file: Path) -> int:
@@ -137,10 +137,10 @@ class Host:
         with reading("host"):
             found["memory_used_bytes"] = psutil.virtual_memory().used
             if (now_ns := self._clock()) - self._cpu_ns >= _LEAST_CPU_S * 1e9:
-                found["cpu_percent"] = psutil.cpu_percent()  # since the last call
+                found["utilization_percent"] = psutil.cpu_percent()  # since the last call
                 self._cpu_ns = now_ns
         if self._energy:
             with reading("rapl"):
                 found |= self._energy.read()
         watts, self._node_power_w = self._node_power_w, None
-        return found if watts is None else found | {"node_power_w": watts}
+        return found if watts is None else found | {"power_w": watts}

@@ -32,13 +32,7 @@ MAX_POINTS = 1000
 POINTS = 200  # of a line over time
 MOST_LINES = 8
 TOGETHER = ("lowest", "median", "highest")  # of lines that stand for many series
-# The column of readings that has each quantity: of devices, then of hosts.
-_COLUMNS = (
-    {"memory_used_bytes": "memory_used_bytes", "utilization_percent": "utilization_percent",
-     "power_w": "power_w", "temperature_c": "temperature_c"},
-    {"memory_used_bytes": "memory_used_bytes", "utilization_percent": "cpu_percent",
-     "power_w": "node_power_w"},
-)  # fmt: skip
+_DRAWN = ("memory_used_bytes", "utilization_percent", "power_w", "temperature_c")
 
 
 class Line(Frozen):
@@ -56,13 +50,12 @@ class Line(Frozen):
 def lines_of(devices: Columns, hosts: Columns) -> Iterator[Line]:
     """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):
-        for quantity, name in _COLUMNS[of_host].items():
-            known = {of: ~np.isnan(columns[name]) for of, columns in members.items()}
-            series = {
-                of: (members[of]["time_s"][told], members[of][name][told])
-                for of, told in known.items()
-                if told.any()
-            }
+        for quantity in _DRAWN:
+            series = {}
+            for of, columns in members.items():
+                told = ~np.isnan(columns[quantity])
+                if told.any():
+                    series[of] = columns["time_s"][told], columns[quantity][told]
             drawn = _together(series) if len(series) > MOST_LINES else _each(series)
             for of, points in drawn:
                 shown = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]

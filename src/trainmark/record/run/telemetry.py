@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9
-_OF_DEVICES = (
-    "memory_used_bytes", "utilization_percent", "power_w", "temperature_c", "clock_mhz", "energy_j",
-)  # fmt: skip
-_OF_HOST = ("cpu_percent", "memory_used_bytes", "node_power_w", "package_energy_j")
+_QUANTITIES = ("memory_used_bytes", "utilization_percent", "power_w", "temperature_c", "clock_mhz")
+_COLUMNS = ("time_s", *_QUANTITIES, "energy_j")
 Share = Annotated[float, Ge(0), Le(1)]
 
 
@@ -95,28 +93,22 @@ class Telemetry(Frozen):
 
 @dataclass
 class Readings:
-    """The readings of one device, or of a host, in their order; NaN where one tells nothing.
+    """The readings of one device, or of a host, in their order; NaN where one tells nothing."""
 
-    Args:
-        names: what is read; the last one is the counter of energy.
-    """
-
-    names: tuple[str, ...]
-    rows: array[float] = field(default_factory=lambda: array("d"))  # of time and the names
+    rows: array[float] = field(default_factory=lambda: array("d"))  # of ``_COLUMNS``
     reasons: list[tuple[str, ...] | None] = field(default_factory=list)  # for lowered clocks
 
     def add(self, time_s: float, reading: DeviceSample | events.Host) -> None:
         """Take a reading."""
-        values = (getattr(reading, name) for name in self.names)
+        values = (getattr(reading, name, None) for name in _COLUMNS[1:])
         self.rows.extend((time_s, *(nan if value is None else value for value in values)))
         self.reasons.append(getattr(reading, "throttle_reasons", None))
 
     @property
     def columns(self) -> dict[str, Array]:
         """Return ``time_s`` and what else is read of all readings."""
-        names = ("time_s", *self.names)
-        rows = np.asarray(self.rows).reshape(-1, len(names))
-        return dict(zip(names, rows.T, strict=True))
+        rows = np.asarray(self.rows).reshape(-1, len(_COLUMNS))
+        return dict(zip(_COLUMNS, rows.T, strict=True))
 
     def over(self, intervals: dict[IntervalName, Interval]) -> dict[IntervalName, Use]:
         """Return what was read in each interval."""
@@ -126,8 +118,7 @@ class Readings:
     def _use(self, read: dict[str, Array], interval: Interval) -> Use:
         times_s, (start_s, end_s) = read["time_s"], interval
         inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))
-        *names, counter = self.names
-        found = {x: quantity(times_s[inside], read[x][inside], interval) for x in names}
+        found = {x: quantity(times_s[inside], read[x][inside], interval) for x in _QUANTITIES}
         told = [self.reasons[at] for at in inside]
         shares = None
         if any(reasons is not None for reasons in told):
@@ -136,11 +127,12 @@ class Readings:
                 held = [nan if reasons is None else name in reasons for reasons in told]
                 share = quantity(times_s[inside], np.array(held, float), interval)
                 shares[name] = min(1.0, share.mean) if share else 0.0
+            shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
         return Use(
             readings=len(inside),
             quantities={name: one for name, one in found.items() if one is not None},
             throttled=shares,
-            energy=energy(times_s, read[counter], interval),
+            energy=energy(times_s, read["energy_j"], interval),
         )
 
 
@@ -179,10 +171,8 @@ class Samples:
     node: int
     ranks: range
     start: Sampling | None = None
-    devices: defaultdict[int, Readings] = field(
-        default_factory=lambda: defaultdict(lambda: Readings(_OF_DEVICES))
-    )
-    host: Readings = field(default_factory=lambda: Readings(_OF_HOST))
+    devices: defaultdict[int, Readings] = field(default_factory=lambda: defaultdict(Readings))
+    host: Readings = field(default_factory=Readings)
     faults: list[events.Fault] = field(default_factory=list)
 
     def take(self, file: Path, start_ns: int) -> None:

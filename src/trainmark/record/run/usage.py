@@ -99,8 +99,8 @@ def _energies(
         note = message("energy_of_packages" if on_host else "energy_of_devices",
                        between_s=between_s, **whose)  # fmt: skip
         return {"energy": Figure(sum(energy.joules or 0.0 for energy in found), note=note)}
-    figures, name = {"energy": Figure(None, unknown)}, "node_power_w" if on_host else "power_w"
-    powers = [use.quantities[name] for use in uses if name in use.quantities]
+    figures = {"energy": Figure(None, unknown)}
+    powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
     gap_s = max((power.longest_gap_s for power in powers), default=0.0)
     start_s, end_s = telemetry.intervals_s[interval]
     if len(powers) == len(uses) and gap_s <= MOST_UNSEEN * (end_s - start_s):
