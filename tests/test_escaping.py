@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from document_texts import html_page, markdown_page
+from document_texts import Reader, html_page, markdown_page
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
@@ -26,7 +26,8 @@ from trainmark.record.record import Record, read
 
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
 WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"
-ATTACK = WORD[:-1]  # text in UTF-8 holds no half pair
+MARKUP = '<script>alert("x")</script><img>|`c`**d**'
+ATTACK = MARKUP + WORD[:-1]  # text in UTF-8 holds no half pair
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -99,6 +100,19 @@ def test_no_string_of_a_record_moves_a_cursor(hostile, show):
     shown = show(hostile)
     assert _CONTROL.findall(shown) == []
     assert r"\u001b]0;x" in shown.replace("\\\\", "\\").replace("\n", "")
+
+
+def test_markup_of_a_record_stays_text(hostile):
+    found = Reader(html_page([hostile]))
+    assert (found.seen.count("script"), "img" in found.seen) == (1, False)
+    assert any(MARKUP in text for text in found.texts)
+    made = markdown_page([hostile])
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", made)
+    assert "<script" not in outside
+    tables = re.findall(r"(?m)(?:^\|.*\n)+", outside)
+    assert len(tables) > 3
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
 def _twice(record: Record) -> list[Record]:
