@@ -128,7 +128,7 @@ def _readings(use: Use | None) -> list[Phrase]:
     for name, end in _USE.items():
         found = use.quantities.get(name) if use else None
         values = [] if found is None else [found.mean, getattr(found, end)]
-        row.append("/".join(map(cells.rounded, values)) or None)
+        row.append("/".join(f"{x:.0f}" for x in values) or None)
     if use is None or use.throttled is None:
         return [*row, None]
     return [*row, ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"]
