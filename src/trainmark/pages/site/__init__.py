@@ -9,13 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from trainmark.pages.texts import LANGUAGES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # No two of them are the same file where upper and lower case are not told apart.
 _PLAIN = re.compile(r"([0-9]{8}T[0-9]{6}Z-|[a-z])[a-z0-9._-]{0,150}")
@@ -80,7 +75,3 @@ class Links:
     def record(self, run_id: str) -> str:
         """Return the address of a run's record."""
         return self.root(run_file(run_id).removesuffix("html") + "json")
-
-    def compare(self, run_ids: Sequence[str]) -> str:
-        """Return the address of the side-by-side page, which only a server has."""
-        return self.to(f"compare?{urlencode([('run', run_id) for run_id in run_ids])}")

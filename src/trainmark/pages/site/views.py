@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -72,7 +73,8 @@ def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -
         RecordError: there is no such run, or it cannot be read.
     """
     chosen = list(dict.fromkeys(run_ids))
-    links = Links(Links("").compare(chosen), lang, served=True)
+    query = urlencode([("run", run_id) for run_id in chosen])
+    links = Links(f"compare?{query}", lang, served=True)
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
     first, *others = sides = _sides(database, chosen)
