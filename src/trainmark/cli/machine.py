@@ -132,11 +132,9 @@ def check(
     with stop_signals_noted() as stop:
         found = check_case(request, steps=steps, stop=stop, say=say_remark)
     for one in found.checks:
-        sign, said = ("FAULT", one.faults) if one.faults else ("-    ", filter(None, [one.skipped]))
-        for reason in said:
-            say(f"{sign} {one.check}: {render(reason, lang, found.messages)}")
-        if not one.faults and one.skipped is None:
-            say(f"ok    {one.check}: {render(message(f'check_ok.{one.check}'), lang)}")
+        sign = "FAULT" if one.faults else "-    " if one.skipped else "ok   "
+        for said in one.faults or [one.skipped or message(f"check_ok.{one.check}")]:
+            say(f"{sign} {one.check}: {render(said, lang, found.messages)}")
     if found.checks:
         faults = sum(bool(one.faults) for one in found.checks)
         code, checks = "check_done" if faults else "check_passed", len(found.checks)
