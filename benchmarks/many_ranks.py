@@ -161,7 +161,7 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     lost = _lost(nodes)
     how = ("completed", "COMPLETED") if lost is None else ("node_lost", "NODE_FAIL")
     (run_dir / JOB_EVENTS_FILE).write_text(
-        _line("job", 9, phase="ended", ending=how[0], said=how[1], exit_code=None, lost=[])
+        _line("job", 9, phase="ended", ending=how[0], said=how[1], lost=[])
     )
     for node in range(nodes):
         clock = Clocks.of(node)

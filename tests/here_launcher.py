@@ -45,7 +45,7 @@ class Here(Launcher):
         if None in codes:
             return JobState(phase="running", said="RUNNING")
         code = max(map(abs, codes))
-        return JobState(phase="ended", said="FAILED" if code else "COMPLETED", exit_code=code)
+        return JobState(phase="ended", said="FAILED" if code else "COMPLETED")
 
     def cancel(self, job: Job) -> None:
         for process in self.nodes:

@@ -178,5 +178,5 @@ def test_its_end_is_told_in_the_words_of_the_runtime(plan: Plan, tmp_path: Path)
     assert job.process is not None
     job.process.wait()
     said = "no such image; see --help"
-    assert Container().state(job) == JobState(phase="ended", said=said, exit_code=125)
-    assert Container().state(Job(here, site())).exit_code is None
+    assert Container().state(job) == JobState(phase="ended", said=said)
+    assert Container().state(Job(here, site())) == JobState(phase="ended")

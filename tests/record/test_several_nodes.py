@@ -43,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def job(said: str) -> dict[str, Any]:
-    return event("job", 13 * S, phase="ended", said=said, exit_code=None)
+    return event("job", 13 * S, phase="ended", said=said)
 
 
 def node(

@@ -210,7 +210,6 @@ class Job(Event, tag="job"):
 
     phase: Literal["waiting", "running", "ended", "lost"]
     said: str
-    exit_code: int | None
 
 
 class FailedRank(msgspec.Struct, kw_only=True):

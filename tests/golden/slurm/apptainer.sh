@@ -15,7 +15,6 @@ export TRAINMARK_MASTER="${address:-$first}"
 trap : TERM
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none --mpi=none --kill-on-bad-exit=1 --wait=0 --label bash node.sh &
 while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
-echo "$code" > job.ended
 exit "$code"
 TRAINMARK_FILE
 cat > node.sh <<'TRAINMARK_FILE'

@@ -63,12 +63,10 @@ class JobState:
     Args:
         phase: ``ended``: by itself; ``lost``: the engine refused it, or took its nodes away.
         said: the engine's own words, for example ``PENDING (Priority)``.
-        exit_code: of the job, if the engine tells one.
     """
 
     phase: Phase
     said: str = ""
-    exit_code: int | None = None
 
 
 @dataclass
@@ -141,7 +139,7 @@ class Launcher(ABC):
             return JobState(phase="running", said="running")
         words = (job.folder / LOG_FILE).read_text(errors="replace").splitlines() if code else []
         # The last of docker's words is about its help.
-        return JobState(phase="ended", said="; ".join(filter(None, words[-3:])), exit_code=code)
+        return JobState(phase="ended", said="; ".join(filter(None, words[-3:])))
 
     def cancel(self, job: Job) -> None:
         """End a job and all its processes; called again where it did not help.

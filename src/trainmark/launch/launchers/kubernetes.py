@@ -131,13 +131,12 @@ def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:
         gone = "its pods are being deleted" if pods else "it was deleted"
         return JobState(phase="running" if pods else "lost", said=gone)
     if "Completed=True" in job:
-        return JobState(phase="ended", said="Completed", exit_code=0)
+        return JobState(phase="ended", said="Completed")
     if "Failed=True" in job and not any(pod.phase == "running" for pod in pods):
         why = job["Failed=True"]
         taken = why["reason"] in _TAKEN or any(pod.phase == "lost" for pod in pods)
-        code = next((pod.exit_code for pod in pods if pod.exit_code), None)
         said = "; ".join([_said(why), *words])
-        return JobState(phase="lost" if taken else "ended", said=said, exit_code=code)
+        return JobState(phase="lost" if taken else "ended", said=said)
     waits = sum(pod.phase == "waiting" for pod in pods)
     suspended = [_said(job["Suspended=True"])] if "Suspended=True" in job else []
     said = "; ".join([f"{len(pods) - waits} of {nnodes} pods run", *suspended, *words])
@@ -157,16 +156,15 @@ def _pod(found: dict[str, Any]) -> JobState:
     sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
                told.get("PodScheduled=False"), {"reason": status["phase"]})  # fmt: skip
     reasons = [one for one in sources if one and "reason" in one]
-    code = over.get("exitCode")
     if any(one["reason"] in _TAKEN for one in reasons):
         phase: Phase = "lost"
-    elif status["phase"] == "Failed" or code:
-        phase, code = "ended", code or 1
+    elif status["phase"] == "Failed" or over.get("exitCode"):
+        phase = "ended"
     elif over or "running" in now:
         return JobState(phase="ended" if over else "running")
     else:
         phase = "waiting"
-    return JobState(phase=phase, said=f"node {_node(found)}: {_said(reasons[0])}", exit_code=code)
+    return JobState(phase=phase, said=f"node {_node(found)}: {_said(reasons[0])}")
 
 
 def _conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:

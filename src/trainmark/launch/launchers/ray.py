@@ -92,7 +92,7 @@ class Ray(Launcher):
             waits = told["phase"] == "waiting"
             return JobState(phase="waiting" if waits else "running", said=said)
         phase: Phase = "lost" if status == "STOPPED" else "ended"
-        return JobState(phase=phase, said=said, exit_code=known["driver_exit_code"])
+        return JobState(phase=phase, said=said)
 
     def cancel(self, job: Job) -> None:
         """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""

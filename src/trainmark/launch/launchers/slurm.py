@@ -1,6 +1,6 @@
 """Slurm: a batch script with one task a node, and the states of the job it becomes.
 
-Owns what sbatch is told and what the answers of scontrol and the job's own files mean.
+Owns what sbatch is told and what the answers of scontrol mean.
 Slurm queues, starts and ends everything; run directory and data are on a file system that all
 nodes see. Must not know what a node's process does.
 """
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 SCRIPT_FILE, NODE_FILE = "job.sh", "node.sh"
-ENDED_FILE = "job.ended"  # the script's exit code
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A state that
 # is not here, COMPLETING and STAGE_OUT among them, still has processes.
@@ -47,9 +46,7 @@ def _known(shown: str) -> JobState:
         return JobState(phase="waiting", said=said)
     if state not in _ENDED + _LOST:
         return JobState(phase="running", said=said)
-    code, _, signal = _field(shown, "ExitCode").partition(":")
-    number = int(code or 0) or -int(signal or 0)
-    return JobState(phase="ended" if state in _ENDED else "lost", said=said, exit_code=number)
+    return JobState(phase="ended" if state in _ENDED else "lost", said=said)
 
 
 def _field(shown: str, name: str) -> str:
@@ -82,24 +79,20 @@ class Slurm(Launcher):
             UsageError: an option that is not the cluster's to set.
         """
         script = template(
-            "slurm.sh.j2", plan=plan, container=pyxis_options(plan, cluster), node_file=NODE_FILE,
-            ended_file=ENDED_FILE,
-        )  # fmt: skip
+            "slurm.sh.j2", plan=plan, container=pyxis_options(plan, cluster), node_file=NODE_FILE
+        )
         node = node_script(plan, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")
         argv = ("sbatch", *_options(plan, cluster), SCRIPT_FILE)
         return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
 
     def state(self, job: Job) -> JobState:
-        """Return what the controller says or, once it has forgotten the job, the script's file."""
+        """Return what the controller says; a job that it has forgotten ended long ago."""
         try:
             return _known(ask("scontrol", "show", "job", "--oneliner", job.id))
         except EnvironmentFault as fault:
             if "Invalid job id" not in fault.what:
                 raise
-        file = job.folder / ENDED_FILE
-        code = int(file.read_text(encoding="utf-8")) if file.is_file() else None
-        said = f"Slurm does not know job {job.id} any more"
-        return JobState(phase="ended", said=said, exit_code=code)
+        return JobState(phase="ended", said=f"Slurm does not know job {job.id} any more")
 
     def cancel(self, job: Job) -> None:
         """Have Slurm end it: SIGTERM, and after the cluster's KillWait SIGKILL; then at once."""

@@ -54,7 +54,7 @@ def _job_ended(run: RunTimeline) -> Cause | None:
     """Return how the engine ended the job, where it did; not that the job failed by itself."""
     job, stop, nodes = run.launcher.job, run.launcher.stop, run.nodes
     by_us = stop is not None and stop.node is None  # then the stop has the reason
-    if job is None or by_us or job.phase in ("waiting", "running") or job.exit_code == 0:
+    if job is None or by_us or job.phase in ("waiting", "running"):
         return None
     args: dict[str, Any] = {"said": job.said, "steps": run.steps}
     if not any(node.events for node in nodes):
