@@ -61,7 +61,7 @@ def created(run_dir: Path) -> Iterator[None]:
         except (FileExistsError, BlockingIOError):
             raise _in_use(run_dir) from None
         except OSError as error:
-            raise _cannot_write(run_dir, error) from error
+            raise cannot_write(run_dir, error) from error
         yield
 
 
@@ -84,7 +84,8 @@ def _in_use(run_dir: Path) -> EnvironmentFault:
     )
 
 
-def _cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
+def cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
+    """Return the fault of a folder into which a run cannot write."""
     remedy = "choose an --out with write permission and free space"
     return EnvironmentFault(
         f"cannot write there: {error.strerror}", where=str(run_dir), remedy=remedy
@@ -102,7 +103,7 @@ def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
         events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
         emit_launch(events, [Path(sys.argv[0]).name, *sys.argv[1:]], described)
     except OSError as error:
-        raise _cannot_write(run_dir, error) from error
+        raise cannot_write(run_dir, error) from error
     return events
 
 

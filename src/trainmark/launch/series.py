@@ -29,7 +29,7 @@ from trainmark.errors import (
 )
 from trainmark.launch import submission
 from trainmark.launch.cluster import Cluster, read_cluster
-from trainmark.launch.run_dir import complete, locked
+from trainmark.launch.run_dir import cannot_write, complete, locked
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
@@ -301,10 +301,10 @@ def _alone(entries: Sequence[Outcome]) -> Iterator[None]:
         try:
             base.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(base))
+        except BlockingIOError:
+            what = "another `trainmark run` of this plan is running there"
+            remedy = "wait for it, or choose another --out"
+            raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
         except OSError as error:
-            what, remedy = f"cannot be used: {error.strerror}", "choose another --out"
-            if isinstance(error, BlockingIOError):
-                what = "another `trainmark run` of this plan is running there"
-                remedy = f"wait for it, or {remedy}"
-            raise EnvironmentFault(what, where=str(base), remedy=remedy) from error
+            raise cannot_write(base, error) from error
         yield

@@ -104,9 +104,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
         return sized
     family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
     raise UsageError(
-        f"case {case.name} has no {wanted} recipe for a world of {world}"
-        if family
-        else f"case {case.name} has no recipe {wanted!r}",
+        f"case {case.name} has no recipe {wanted!r}" + f" for a world of {world}" * bool(family),
         where="--recipe",
         remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
     )
