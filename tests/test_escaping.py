@@ -45,7 +45,7 @@ def _attacked(value: Any, words: frozenset[str]) -> Any:
 def _hostile() -> Record:
     document = json.loads((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
     good = Record(**document)
-    codes = {message.code for message in (*good.notes, *good.trust.reasons)} | {
+    codes = {message.code for message in (*good.findings, *good.trust.reasons)} | {
         message.code for entry in good.figures.values() for message in (entry.reason, entry.note)
         if message is not None
     }  # fmt: skip

@@ -32,7 +32,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     assert sum(record.steps.samples) == record.counts.samples
 
     # The wall time has names, and figures keep their order.
-    assert record.spans.reconciled >= 0.98
+    assert record.spans.by_name_ns["other"] <= 0.02 * record.spans.wall_ns
     assert sum(record.spans.by_name_ns.values()) == record.spans.wall_ns
     figures = record.figures
     assert figures["p_core"].value >= figures["p_train"].value >= figures["p_whole"].value
@@ -74,7 +74,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     assert "Fake Card: used by python (process 42), 3.0 GiB" in err
     assert "Xorg" not in err
     record = read(tmp_path / "run")
-    note = next(item for item in record.notes if item.code == "device_shared")
+    note = next(item for item in record.findings if item.code == "device_shared")
     assert note.args == {"device": "Fake Card", "process": "python (process 42)", "gib": 3.0}
     assert "device_shared" in [reason.code for reason in record.trust.reasons]
     assert [user["computes"] for user in record.environment["device_users"]] == [True, False]

@@ -24,7 +24,7 @@ def hostile():
     )  # fmt: skip
     return record(
         environment=record().environment | {"devices": [{"name": name}]}, status="failed",
-        cause=cause, notes=[message("note " * 40)],
+        cause=cause, findings=[message("note " * 40)],
         fix_hp={f"field_{n}": "x" * 30 for n in range(5)},
     )  # fmt: skip
 

@@ -128,7 +128,7 @@ def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 def codes(run_dir: Path) -> list[str]:
-    return [note.code for note in reduce.reduce(run_dir).notes]
+    return [note.code for note in reduce.reduce(run_dir).findings]
 
 
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
     change(run_dir, "evaluate", value=0.99)
     best = reduce.reduce(run_dir).quality.best_possible
     assert message("quality_above_best", metric="acc", value=0.99, best=best) in (
-        reduce.reduce(run_dir).notes
+        reduce.reduce(run_dir).findings
     )
 
 

@@ -1,4 +1,4 @@
-"""Samples in the record: golden, verified from redacted files, with findings and notes."""
+"""Samples in the record: golden, verified from redacted files, with findings."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
-def test_a_monitor_that_failed_is_a_note(tmp_path: Path, kind: str) -> None:
+def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
     again = fault | {"t_ns": 5 * S}
     found = built(tmp_path, [*lines()[:-1], fault, again, end()])
-    (note,) = found.notes
-    assert note.code == f"source_{kind}"
+    (note,) = found.findings
+    assert note.code == f"source.{kind}"
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
     assert found.passed
 

@@ -38,7 +38,7 @@ def found(tmp_path: Path) -> Any:
 def slow(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
     """Return the findings on slow ranks."""
     record = measured(read_run(run_dir, ranks), nproc=nproc)
-    found = findings.doubts(record.model_copy(update={"figures": {}}))
+    found = findings.of_record(record.model_copy(update={"figures": {}}))
     return [one for one in found if one.code in {"slow_rank", "slow_data"}]
 
 

@@ -46,8 +46,8 @@ def said(trust: Trust) -> tuple[str, list[str]]:
         ({"swing": None}, "noisy", []),
         ({"labels": ["simulated-device"]}, "do_not_quote", ["trust_simulated_device"]),
         ({"labels": ["generated-data"]}, "do_not_quote", ["trust_generated_data"]),
-        ({"notes": [message("malformed_event_lines", rank=0, lines=2)], "passed": False},
-         "do_not_quote", ["trust_not_passed", "malformed_event_lines"]),
+        ({"passed": False}, "do_not_quote", ["trust_not_passed"]),
+        ({"labels": ["oversubscribed"]}, "do_not_quote", ["oversubscribed"]),
         ({"cv": 50.0, "labels": ["generated-data"]}, "do_not_quote",
          ["trust_generated_data", "trust_cv"]),
     ],
@@ -61,7 +61,7 @@ def test_each_reason_leads_to_its_grade(
 def test_each_finding_of_the_tables_leads_to_its_grade() -> None:
     for known, grade in ((trust._NOISY, "noisy"), (trust._GRAVE, "do_not_quote")):
         for code in {code for code in known if not code.startswith("trust_")}:
-            assert launch(notes=[message(code)] * 2) == (grade, [code])
+            assert launch(findings=[message(code)] * 2) == (grade, [code])
 
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
         begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
         write_events(run_dir / "events.launcher.jsonl", [begun, agent])
         built = reduce.reduce(run_dir)
-        assert [x.code for x in built.notes if x.code.startswith("device")] == notes
+        assert [x.code for x in built.findings if x.code.startswith("device")] == notes
         assert built.environment["device_users"] == users
     assert built.trust.grade == "do_not_quote"
 

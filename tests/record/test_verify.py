@@ -141,7 +141,7 @@ def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> Non
     record.write(reduce.reduce(run_dir), run_dir)
     assert found(run_dir) == []
     edit(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
-    edit(run_dir / "record.json", "notes", value=[])
+    edit(run_dir / "record.json", "findings", value=[])
     assert found(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
 
 

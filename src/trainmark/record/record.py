@@ -105,7 +105,6 @@ class RankEntry(Frozen, RankSums):
     memory_scope: str | None = None
     used_bytes: Count | None
     allocator_peak_bytes: Count | None = None
-    malformed_lines: Count
 
     @property
     def wait_ns(self) -> int | None:
@@ -121,7 +120,6 @@ class Spans(Frozen):
     wall_ns: Int64 | None
     by_name_ns: dict[str, Int64]
     train_parts_ns: dict[str, Int64]
-    reconciled: Number | None = Field(description="share of wall time that has a name, 0 to 1")
 
 
 class Steps(Frozen):
@@ -235,9 +233,8 @@ class Record(Frozen):
     extra: dict[str, Any]
     labels: list[str]
     findings: list[Message] = Field(
-        description="what makes the figures doubtful, with its arithmetic; see record.messages"
+        description="what to know beside the figures, with its arithmetic; see record.messages"
     )
-    notes: list[Message] = Field(description="code and arguments; see record.messages")
     evidence: list[Evidence]
     verification: Verification = Field(
         default="unverified", description="what a check of its evidence found; never in record.json"

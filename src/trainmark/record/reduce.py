@@ -93,7 +93,7 @@ def _spans_of(ranks: Sequence[RankEntry]) -> Spans:
     """Return the spans of the rank that ended last."""
     ended = [rank for rank in ranks if rank.wall_ns is not None]
     if not ended:
-        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={}, reconciled=None)
+        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={})
     last = max(ended, key=lambda rank: rank.wall_ns or 0)
     windows_ns, steps_ns, waits_ns = map(last.sum_of, ("windows_ns", "step_ns", "wait_ns"))
     parts_ns = {
@@ -104,7 +104,6 @@ def _spans_of(ranks: Sequence[RankEntry]) -> Spans:
         wall_ns=last.wall_ns,
         by_name_ns=last.spans_ns,
         train_parts_ns=parts_ns,
-        reconciled=1 - last.spans_ns["other"] / last.wall_ns if last.wall_ns else None,
     )
 
 
@@ -246,9 +245,8 @@ def reduce(run_dir: Path) -> Record:
     if cause.status_of(why) in ("passed", "target_missed"):
         why = checks.broken(plan, timeline, figures) or why
     known = known.model_copy(update={"figures": figures, "status": cause.status_of(why)})
-    doubts = findings.find(known, timeline)
-    notes = [*own.notes, *findings.notes(known)]
-    known = known.model_copy(update={"findings": doubts, "notes": notes})
+    told = [*findings.find(known, timeline), *own.notes]
+    known = known.model_copy(update={"findings": told})
     launch = timeline.launcher.launch
     return Record.model_validate(dict(known) | {
         "suite": Suite(version=__version__),

@@ -27,8 +27,11 @@ _NOISY = {
 }  # fmt: skip
 _GRAVE = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
-    "few_updates", "rows_repeated", "quality_above_best", "malformed_event_lines", "oversubscribed",
-    "device_shared",
+    "few_updates", "rows_repeated", "quality_above_best", "device_shared",
+}  # fmt: skip
+_OF_LABELS = {
+    SIMULATED: "trust_simulated_device", "generated-data": "trust_generated_data",
+    "oversubscribed": "oversubscribed",
 }  # fmt: skip
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = {
@@ -59,14 +62,10 @@ def graded(reasons: Iterable[Message]) -> Trust:
 
 
 def of_launch(record: Record) -> Trust:
-    """Return the trust in one launch, from its status, labels, figures, findings and notes."""
+    """Return the trust in one launch, from its status, labels, figures and findings."""
     reasons = [] if record.passed else [message("trust_not_passed")]
-    if SIMULATED in record.labels:
-        reasons.append(message("trust_simulated_device"))
-    if "generated-data" in record.labels:
-        reasons.append(message("trust_generated_data"))
-    told = (*record.findings, *record.notes)
-    reasons += [note for note in told if note.code in _NOISY | _GRAVE]
+    reasons += [message(code) for label, code in _OF_LABELS.items() if label in record.labels]
+    reasons += [one for one in record.findings if one.code in _NOISY | _GRAVE]
     cv = record.figure("step_time_cv")
     if cv is not None and cv > 100 * MOST_CV:
         reasons.append(message("trust_cv", cv=cv / 100))

@@ -164,8 +164,8 @@ def _computed_again(record: Record) -> Iterator[Difference]:
             yield f"figures.{name}.unit", entry.unit, unit
         if name in computed and entry.value is not None:  # a case may have replaced it by None
             yield f"figures.{name}", entry.value, computed[name].value
-    codes = {one.code for one in (*record.findings, *record.notes)}
-    for one in (*findings.doubts(record), *findings.notes(record)):
+    codes = {one.code for one in record.findings}
+    for one in findings.of_record(record):
         yield f"findings.{one.code}", one.code in codes, True
     told = {x.code for x in record.trust.reasons if not x.code.startswith("evidence_")}
     yield "trust.reasons", told, {x.code for x in of_launch(record).reasons}

@@ -125,7 +125,7 @@ def of_record(found: Record) -> dict[str, Any]:
         "torch": (environment.get("packages") or {}).get("torch"),
         "driver": environment.get("driver"),
         "cpu": environment.get("cpu"),
-        "notes": " ".join(sorted({x.code for x in (*found.notes, *found.findings)})),
+        "notes": " ".join(sorted({x.code for x in found.findings})),
     }
     made |= {name: column(found) for name, column in COLUMNS.items()}
     return _stored(made, found.figures)

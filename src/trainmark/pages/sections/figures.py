@@ -15,7 +15,6 @@ from trainmark.record.trust import trust_of, verification_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.pages.document import Tone
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import IntervalName, Use
 
@@ -135,13 +134,11 @@ def _readings(use: Use | None) -> list[Phrase]:
 
 
 def doubts(records: Sequence[Record]) -> Section:
-    """Return how far figures can be trusted: reasons, findings, notes, the limits."""
-    record, line = records[0], trust_line(trust_of(records), verification_of(records))
-    blocks: list[Block] = [Paragraph(line)]
-    tones: dict[str, Tone] = {"finding": "warn", "note": "plain"}
-    for kind, tone in tones.items():
-        found = {str(x): x for one in records for x in getattr(one, f"{kind}s")}
-        for one in found.values():
-            line = join((t(f"terminal.{kind}"), sentence(record, one)), "colon")
-            blocks.append(Paragraph(line, tone))
+    """Return how far figures can be trusted: reasons, findings, the limits."""
+    record, trust = records[0], trust_of(records)
+    blocks: list[Block] = [Paragraph(trust_line(trust, verification_of(records)))]
+    doubtful = {reason.code for reason in trust.reasons}
+    for one in {str(x): x for of in records for x in of.findings}.values():
+        line = join((t("terminal.finding"), sentence(record, one)), "colon")
+        blocks.append(Paragraph(line, "warn" if one.code in doubtful else "plain"))
     return folded("trust", *blocks, rules_table(record))

@@ -16,8 +16,7 @@ from trainmark.pages.phrases import configuration, devices, has_cards, heads, sp
 from trainmark.pages.texts import Phrase, join, t, term
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.record import Record
-from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE
-from trainmark.record.run.usage import THROTTLED_SHARE
+from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, groups, name_of, printed_work, work

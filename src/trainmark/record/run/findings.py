@@ -1,4 +1,4 @@
-"""Findings, which make figures doubtful, and notes: neither fails a run.
+"""Findings, which a careful reader needs beside the figures; none fails a run.
 
 Owns their thresholds. Almost all are computed from the record, so that a check of it against
 itself finds one that was taken out; the others from events.
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.devices.cores import compact
-from trainmark.record.run import usage
+from trainmark.protocols import SET_LIMITS
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from trainmark.record.record import Record
     from trainmark.record.run.timeline import RunTimeline
@@ -37,38 +37,27 @@ _FLOPS_TOLERANCE = 0.2
 _ALWAYS_READ_AHEAD = 2
 # Of the ranks' median step, and of the rate of the other devices of one product.
 SLOW_SHARE = 0.05
+THROTTLED_SHARE = 0.01  # of the measured time; less is one reading of many
 _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decides
 _GIB = 2**30
 
 
 def find(record: Record, timeline: RunTimeline) -> list[Message]:
-    """Return the findings: reasons to doubt the figures."""
-    return _each_once([*doubts(record), *_of_events(record, timeline)])
-
-
-def notes(record: Record) -> list[Message]:
-    """Return the notes that a careful reader needs beside the figures."""
-    rules = (_on_steps, _on_quality, _on_conditions)
-    found = [note for rule in rules for note in rule(record)]
-    return _each_once([*found, *usage.notes(record.telemetry)])
-
-
-def doubts(record: Record) -> list[Message]:
-    """Return the findings that the record itself tells."""
-    rules = (
-        _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices,
-        _slow_ranks, _unlike_nodes,
-    )  # fmt: skip
-    found = [one for rule in rules for one in rule(record)]
-    return [*found, *usage.throttled(record.telemetry)]
-
-
-def _each_once(found: Iterable[Message]) -> list[Message]:
-    """Return the first message of each code: a thousand ranks may have the same in common."""
+    """Return the first finding of each code: a thousand ranks may have the same in common."""
     first: dict[str, Message] = {}
-    for one in found:
+    for one in (*of_record(record), *_of_events(record, timeline)):
         first.setdefault(one.code, one)
     return list(first.values())
+
+
+def of_record(record: Record) -> list[Message]:
+    """Return the findings that the record itself tells."""
+    rules = (
+        _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices, _slow_ranks,
+        _unlike_nodes, _throttled, _on_steps, _on_quality, _on_conditions,
+    )  # fmt: skip
+    faults = record.telemetry.faults if record.telemetry else []
+    return [*(one for rule in rules for one in rule(record)), *faults]
 
 
 def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
@@ -183,6 +172,24 @@ def _unlike_nodes(record: Record) -> Iterator[Message]:
         yield message("nodes_differ", nodes=unlike, names=", ".join(names))
 
 
+def _throttled(record: Record) -> Iterator[Message]:
+    """Yield that devices were held below their limits while steps were measured.
+
+    It names the device with lowered clocks for the largest share of the time.
+    """
+    devices, found = record.telemetry.devices if record.telemetry else [], []
+    for device in devices:
+        shares = device.over["measured"].throttled if "measured" in device.over else None
+        counted = {x: share for x, share in (shares or {}).items() if x not in SET_LIMITS}
+        if max(counted.values(), default=0.0) > THROTTLED_SHARE:
+            found.append((max(counted.values()), device.ranks[0], counted))
+    if found:
+        share, rank, reasons = max(found, key=lambda item: item[0])
+        listed = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
+        yield message("throttled_while_measured", devices=len(found), of=len(devices),
+                      rank=rank, share=share, reasons=listed)  # fmt: skip
+
+
 def _on_steps(record: Record) -> Iterator[Message]:
     steps = record.steps
     if steps.steady is None:
@@ -223,8 +230,3 @@ def _on_conditions(record: Record) -> Iterator[Message]:
         yield message("compiled_while_measured", graphs=graphs)
     if resumed := plan.resumed:
         yield message("resumed", steps=resumed.progress.steps, runs=", ".join(resumed.runs))
-    if "oversubscribed" in plan.labels:
-        yield message("oversubscribed")
-    for rank in record.ranks:
-        if rank.malformed_lines:
-            yield message("malformed_event_lines", rank=rank.rank, lines=rank.malformed_lines)

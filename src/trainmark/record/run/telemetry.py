@@ -19,9 +19,8 @@ from pydantic import Field
 
 from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
-from trainmark.protocols.monitor import FaultKind  # noqa: TC001 - read at run time
 from trainmark.rank import events
-from trainmark.rank.events import EventFile, Sampling, Source, read_event, telemetry_file
+from trainmark.rank.events import EventFile, Sampling, read_event, telemetry_file
 from trainmark.record.run.timeline import PHASES
 from trainmark.record.series import (
     Energy,
@@ -31,6 +30,7 @@ from trainmark.record.series import (
     quantity,
 )
 from trainmark.record.shapes import Amount, Count  # noqa: TC001 - read at run time
+from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,15 +68,6 @@ class DeviceTelemetry(Frozen):
     over: dict[IntervalName, Use]
 
 
-class SourceFault(Frozen):
-    """Why a source gave no readings for a time."""
-
-    source: Source
-    kind: FaultKind
-    said: str = Field(description="when it first began")
-    times: Count = Field(description="that it began")
-
-
 class Telemetry(Frozen):
     """What was read of devices and host, beside what ranks reported themselves."""
 
@@ -88,7 +79,9 @@ class Telemetry(Frozen):
     hosts: list[dict[IntervalName, Use]] = Field(
         min_length=1, description="in the order of the machines"
     )
-    faults: list[SourceFault]
+    faults: list[Message] = Field(
+        description="why sources gave no readings for a time: what each first said, how often"
+    )
 
 
 @dataclass
@@ -229,13 +222,17 @@ def columns_of(machines: Sequence[Samples]) -> tuple[Columns, Columns]:
 def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples, as far as they could be read."""
     spans, began = intervals(timeline), samples[0].start
-    said: dict[tuple[Source, FaultKind], list[str]] = {}
+    monitor, of_host = (began.monitor, began.host_sources) if began else (None, [])
+    names = {"monitor": monitor or "monitor", "host": "host", **{x: x for x in of_host}}
+    said: dict[tuple[str, str], list[str]] = {}
     for fault in (fault for one in samples for fault in one.faults):
-        said.setdefault((fault.source, fault.kind), []).append(fault.said)
+        if fault.source in names:  # what was there
+            source = names[fault.source]
+            said.setdefault((f"source.{fault.kind}", source), []).append(fault.said)
     return Telemetry(
         interval_s=began.interval_s if began else None,
-        monitor=began.monitor if began else None,
-        host_sources=began.host_sources if began else [],
+        monitor=monitor,
+        host_sources=of_host,
         intervals_s=spans,
         devices=[
             DeviceTelemetry(node=one.node, ranks=ranks, index=at, over=one.devices[at].over(spans))
@@ -244,7 +241,7 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
         ],
         hosts=[one.host.over(spans) for one in samples],
         faults=[
-            SourceFault(source=source, kind=kind, said=texts[0], times=len(texts))
-            for (source, kind), texts in said.items()
+            message(code, source=source, said=texts[0], times=len(texts))
+            for (code, source), texts in said.items()
         ],
     )

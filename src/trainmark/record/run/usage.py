@@ -10,16 +10,11 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import SET_LIMITS
 from trainmark.record.series import MOST_UNSEEN
 from trainmark.spec import Figure, Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainmark.record.run.telemetry import IntervalName, Telemetry, Use
-
-THROTTLED_SHARE = 0.01  # of the measured time; less is one reading of many
 
 
 def compute(
@@ -56,7 +51,7 @@ def _uses(telemetry: Telemetry, interval: IntervalName, ranks: int) -> list[Use]
     """Return the readings of every rank's device, or why there are none."""
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
-    failed = any(fault.source == "monitor" for fault in telemetry.faults)
+    failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
     if telemetry.interval_s is not None and telemetry.monitor is None and not failed:
         return message("devices_unmonitored")  # the sampler began and found nothing
     uses = [device.over[interval] for device in telemetry.devices]
@@ -114,31 +109,3 @@ def _per(total: Figure, samples: int) -> Figure:
     if not samples:
         return Figure(None, message("nothing_trained"))
     return total if total.value is None else replace(total, value=total.value / samples)
-
-
-def throttled(telemetry: Telemetry | None) -> Iterator[Message]:
-    """Yield a finding if devices were held below their limits while steps were measured.
-
-    It names the device with lowered clocks for the largest share of the time.
-    """
-    found = []
-    for device in telemetry.devices if telemetry else ():
-        shares = device.over["measured"].throttled if "measured" in device.over else None
-        counted = {x: share for x, share in (shares or {}).items() if x not in SET_LIMITS}
-        if max(counted.values(), default=0.0) > THROTTLED_SHARE:
-            found.append((max(counted.values()), device.ranks[0], counted))
-    if telemetry and found:
-        share, rank, reasons = max(found, key=lambda item: item[0])
-        listed = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
-        yield message("throttled_while_measured", devices=len(found), of=len(telemetry.devices),
-                      rank=rank, share=share, reasons=listed)  # fmt: skip
-
-
-def notes(telemetry: Telemetry | None) -> Iterator[Message]:
-    """Yield which sources gave no readings for a time, and why."""
-    if telemetry is None:
-        return
-    for fault in telemetry.faults:
-        source = (telemetry.monitor or fault.source) if fault.source == "monitor" else fault.source
-        if fault.source in {"monitor", "host", *telemetry.host_sources}:  # what was there
-            yield message(f"source_{fault.kind}", source=source, said=fault.said, times=fault.times)
