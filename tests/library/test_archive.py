@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def changed(path: Path, **how: Any) -> Path:
     """Write a bundle again: entries by name, None: left out; ``manifest``: keys of it."""
-    with zipfile.ZipFile(path) as archive:
-        items: dict[str, bytes | None] = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path) as zipped:
+        items: dict[str, bytes | None] = {name: zipped.read(name) for name in zipped.namelist()}
     manifest = json.loads(items["manifest.json"] or b"") | how.pop("manifest", {})
     items["manifest.json"] = json.dumps(manifest).encode()
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
         for name, content in (items | how.get("items", {})).items():
             if content is not None:
-                archive.writestr(name, content)
+                zipped.writestr(name, content)
     return path
 
 
@@ -47,8 +47,8 @@ def test_files_that_are_not_those_of_the_manifest_are_found(
 
 
 def test_a_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
-    with zipfile.ZipFile(packed) as archive:
-        info = archive.getinfo("1-toy/events.rank0.jsonl")
+    with zipfile.ZipFile(packed) as zipped:
+        info = zipped.getinfo("1-toy/events.rank0.jsonl")
         at = info.header_offset + 30 + len(info.filename) + 40
     content = bytearray(packed.read_bytes())
     content[at] ^= 1
@@ -59,9 +59,9 @@ def test_a_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
 def test_figures_that_their_evidence_does_not_give_are_found(packed: Path) -> None:
     from hashlib import sha256
 
-    with zipfile.ZipFile(packed) as archive:
-        made = json.loads(archive.read("1-toy/record.json"))
-        files = json.loads(archive.read("manifest.json"))["files"]
+    with zipfile.ZipFile(packed) as zipped:
+        made = json.loads(zipped.read("1-toy/record.json"))
+        files = json.loads(zipped.read("manifest.json"))["files"]
     made["figures"]["p_train"]["value"] *= 10
     text = json.dumps(made).encode()
     for entry in files:
@@ -90,14 +90,14 @@ def test_a_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str,
         with zipfile.ZipFile(packed) as zipped:
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
-    with pytest.raises(bundle.BundleError) as refused:
-        bundle.unpacked(changed(packed, items=items, manifest=manifest)).__enter__()
+    with pytest.raises(archive.BundleError) as refused:
+        archive.unpacked(changed(packed, items=items, manifest=manifest)).__enter__()
     assert refused.value.exit_code == 2
     assert str(refused.value.where).startswith(str(packed))
 
 
 def test_a_bundle_larger_than_may_be_unpacked_is_refused(packed: Path, tmp_path: Path) -> None:
-    with pytest.raises(bundle.BundleError, match="at most 1,000") as refused:
+    with pytest.raises(archive.BundleError, match="at most 1,000") as refused:
         archive.unpack(packed, tmp_path / "none", most_bytes=1000)
     assert refused.value.exit_code == 2
     assert not (tmp_path / "none").exists()
@@ -110,7 +110,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
         path.write_bytes(content)
         with pytest.raises(RecordError):
-            bundle.unpacked(path).__enter__()
+            archive.unpacked(path).__enter__()
     path.write_bytes(packed.read_bytes())
-    with pytest.raises(bundle.BundleError, match="no manifest"):
+    with pytest.raises(archive.BundleError, match="no manifest"):
         bundle.verify(changed(path, items={"manifest.json": None}))

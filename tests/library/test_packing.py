@@ -13,6 +13,7 @@ import pytest
 
 from trainmark.errors import EnvironmentFault
 from trainmark.library import bundle
+from trainmark.library.archive import BundleError
 from trainmark.library.selection import find_runs
 from trainmark.record import record, reduce
 
@@ -170,7 +171,7 @@ def test_a_bundle_is_written_whole_or_not_at_all(
     ]
     bundle.pack([[run_dir]], path)
     assert bundle.verify(path).exit_code == 0
-    with pytest.raises(bundle.BundleError, match="not the name of a bundle"):
+    with pytest.raises(BundleError, match="not the name of a bundle"):
         bundle.pack([[run_dir]], tmp_path / "x.zip")
 
 
@@ -179,7 +180,7 @@ def test_a_run_without_its_evidence_is_not_bundled(
 ) -> None:
     for entry in reduce.evidence(run_dir):
         (run_dir / entry.name).unlink()
-    with pytest.raises(bundle.BundleError, match="evidence is not there"):
+    with pytest.raises(BundleError, match="evidence is not there"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
     code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
     assert (code, "evidence is not there" in err) == (2, True)

@@ -12,7 +12,7 @@ from bundles import packed, recorded
 from server_process import Server
 from trainmark.cli.app import main
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
-from trainmark.server.client import Client, RefusedBundleError, token
+from trainmark.server.client import RefusedBundleError, connected, send
 from trainmark.server.serving import Tokens
 
 STORED = {"digest": "d" * 64, "runs": [{"run_id": "a-1", "page": "/runs/a-1.html"}]}
@@ -20,7 +20,8 @@ REFUSED = {"error": {"what": "no", "where": "record", "rule": None, "remedy": "l
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINMARK_TOKEN", "secret\n")
     (tmp_path / "a.trainmark.zip").write_bytes(b"content")
     return tmp_path / "a.trainmark.zip"
 
@@ -37,7 +38,7 @@ def asked(file, answer, address="https://lab.example/site"):
 
     transport = httpx2.MockTransport(answered)
     try:
-        return Client(address, "secret", transport=transport).send(file), requests
+        return send(connected(address, transport), file), requests
     except TrainmarkError as error:
         return error, requests
 
@@ -63,19 +64,17 @@ def test_a_refusal_and_a_fault_end_differently(file, answer, kind):
     assert error.exit_code == (1 if kind is RefusedBundleError else 2)
 
 
-@pytest.mark.parametrize("address", ["lab.example", "ftp://lab.example", "http://lab.example"])
-def test_an_address_that_is_none_or_has_no_tls_is_refused(address):
-    with pytest.raises(UsageError):
-        Client(address, "secret")
-    Client("http://[::1]:8722", "secret")
-
-
-def test_the_token_comes_from_the_environment(monkeypatch):
-    monkeypatch.setenv("TRAINMARK_TOKEN", "of the environment\n")
-    assert token() == "of the environment"
+@pytest.mark.parametrize(
+    "address", ["lab.example", "ftp://lab.example", "http://lab.example", "http://["]
+)
+def test_an_address_that_is_none_or_has_no_tls_is_refused(address, monkeypatch):
+    monkeypatch.setenv("TRAINMARK_TOKEN", "secret")
+    with pytest.raises(UsageError, match="not the address"):
+        connected(address)
+    connected("http://[::1]:8722")
     monkeypatch.delenv("TRAINMARK_TOKEN")
     with pytest.raises(UsageError, match="no token"):
-        token()
+        connected("https://lab.example")
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ EXAMPLES = {
     "verify": """\
   trainmark verify run.trainmark.zip
   trainmark verify runs/RUN runs/OTHER
-  trainmark verify run.trainmark.zip --allowed-signers signers --signer lab@example.org
+  trainmark verify run.trainmark.zip --allowed-signers signers
 """,
     "export": """\
   trainmark export runs/* --to csv -o results.csv
@@ -96,13 +96,13 @@ def bundle(
 
 def _push(words: Sequence[Path], url: str, key: Path | None) -> None:
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
-    from trainmark.library.archive import ENDING
-    from trainmark.library.bundle import BundleError, pack
+    from trainmark.library.archive import ENDING, BundleError
+    from trainmark.library.bundle import pack
     from trainmark.library.selection import find_runs
-    from trainmark.server.client import Client, RefusedBundleError, token
+    from trainmark.server.client import RefusedBundleError, connected, send
 
-    failed, client = False, Client(url, token())
-    with tempfile.TemporaryDirectory() as place:
+    failed = False
+    with connected(url) as server, tempfile.TemporaryDirectory() as place:
         for word in words:
             bundle = word.name.endswith(ENDING)
             for launches in [[word]] if bundle else find_runs(word):
@@ -110,7 +110,7 @@ def _push(words: Sequence[Path], url: str, key: Path | None) -> None:
                     file = word if bundle else Path(place) / f"run{ENDING}"
                     if not bundle:
                         pack([launches], file, key=key)
-                    for run in client.send(file).runs:
+                    for run in send(server, file).runs:
                         say(run.page)
                 except (BundleError, RefusedBundleError) as error:
                     say_remark(f"{launches[0]}: {error}")
@@ -124,7 +124,6 @@ def verify(
     allowed_signers: Annotated[
         Path | None, typer.Option(help="File of allowed signers, as ssh-keygen reads it.")
     ] = None,
-    signer: Annotated[str | None, typer.Option(help="Who of them must have signed.")] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
@@ -140,7 +139,7 @@ def verify(
     for path in paths:
         try:
             for launch in chain(*find_runs(path)):
-                found.append(verified(launch, allowed=allowed_signers, signer=signer))
+                found.append(verified(launch, allowed=allowed_signers))
                 codes.add(found[-1].exit_code)
         except TrainmarkError as error:
             say_faults([error])

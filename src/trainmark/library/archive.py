@@ -147,9 +147,9 @@ def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpack
     except BundleError as error:
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise AlteredError(f"altered, or not a bundle: {error}", where=str(path)) from None
-    except (FileNotFoundError, IsADirectoryError, NotImplementedError, RuntimeError) as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error}", where=str(path)) from None
     except OSError as error:
         what, remedy = f"cannot unpack: {error.strerror}", "set TMPDIR to a folder on another disk"
@@ -157,28 +157,26 @@ def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpack
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked:
-    sizes = {info.filename: info.file_size for info in archive.infolist()}
-    own = {MANIFEST_FILE, SIGNATURE_FILE} & sizes.keys()
-    if (total := sum(sizes.values())) > most_bytes:
+    names = archive.namelist()
+    if (total := sum(info.file_size for info in archive.infolist())) > most_bytes:
         raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {most_bytes:,}")
-    texts = {name: archive.read(name) for name in own}
+    texts = {name: archive.read(name) for name in {MANIFEST_FILE, SIGNATURE_FILE} & {*names}}
     try:
         manifest = Manifest.model_validate_json(texts.get(MANIFEST_FILE, b""), strict=True)
     except ValidationError as error:
         first = " ".join(str(error).splitlines()[:3])
         raise BundleError(f"no manifest of this version: {first}", where=MANIFEST_FILE) from None
-    if sorted(archive.namelist()) != sorted([*(file.name for file in manifest.files), *texts]):
+    if sorted(names) != sorted([*(file.name for file in manifest.files), *texts]):
         raise AlteredError("its files are not those of its manifest")
     for file in manifest.files:
         target = folder / file.name
-        if sizes[file.name] != file.bytes:  # of which zipfile reads no more
-            raise AlteredError("altered: not its size", where=file.name)
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(file.name) as content, target.open("x+b") as out:
             shutil.copyfileobj(content, out)
+            size = out.tell()
             out.seek(0)
-            if file_digest(out, "sha256").hexdigest() != file.sha256:
-                raise AlteredError("altered: not its digest", where=file.name)
+            if (size, file_digest(out, "sha256").hexdigest()) != (file.bytes, file.sha256):
+                raise AlteredError("altered: not its size and digest", where=file.name)
     return Unpacked(folder, manifest, texts[MANIFEST_FILE], texts.get(SIGNATURE_FILE))
 
 
@@ -188,51 +186,42 @@ def _sign(content: bytes, key: Path) -> bytes:
     Raises:
         EnvironmentFault: ``ssh-keygen`` is missing, or cannot sign with this key.
     """
-    ended = _keygen("sign", "-f", key, content=content)
-    if ended.returncode or not ended.stdout:
-        raise EnvironmentFault(f"cannot sign: {_said(ended)}", where=str(key))
-    return ended.stdout
+    right, said = _keygen("sign", "-f", key, content=content)
+    if not right:
+        raise EnvironmentFault(f"cannot sign: {said}", where=str(key))
+    return said.encode()
 
 
-def signer_of(
-    content: bytes, signature: bytes, allowed: Path | None, signer: str | None
-) -> tuple[bool, Message]:
+def signer_of(content: bytes, signature: bytes, allowed: Path) -> tuple[bool, Message]:
     """Tell whether a signature is right, and whose it is.
 
     Args:
-        allowed: file of allowed signers, as ``ssh-keygen`` reads it; None: only whether the
-            signature is that of the key which it names.
-        signer: who must have signed; None: any of the allowed.
+        allowed: file of allowed signers, as ``ssh-keygen`` reads it.
 
     Raises:
         EnvironmentFault: ``ssh-keygen`` or the file is missing.
     """
-    if allowed is not None and not allowed.is_file():
+    if not allowed.is_file():
         raise EnvironmentFault("no such file", where=str(allowed), remedy="see docs/bundle.md")
     with tempfile.NamedTemporaryFile() as file:
         file.write(signature)
         file.flush()
-        of = ("-s", file.name)
-        if allowed is None:
-            ended = _keygen("check-novalidate", *of, content=content)
-            key = ended.stdout.decode().split()[-1:]
-            found = message("bundle_signed", key="".join(key))
-        else:
-            known = _keygen("find-principals", *of, "-f", allowed, content=b"").stdout
-            signer = signer or known.decode().partition("\n")[0] or "nobody"
-            ended = _keygen("verify", *of, "-f", allowed, "-I", signer, content=content)
-            found = message("bundle_signer", signer=signer)
-    wrong = message("bundle_signature_wrong", said=_said(ended))
-    return (False, wrong) if ended.returncode else (True, found)
+        of = ("-s", file.name, "-f", allowed)
+        known, signers = _keygen("find-principals", *of, content=b"")
+        signer = signers.partition("\n")[0] if known else "nobody"
+        right, said = _keygen("verify", *of, "-I", signer, content=content)
+    if right:
+        return True, message("bundle_signer", signer=signer)
+    return False, message("bundle_signature_wrong", said=said.strip()[-300:])
 
 
-def _said(ended: subprocess.CompletedProcess[bytes]) -> str:
-    return (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]
-
-
-def _keygen(verb: str, *words: str | Path, content: bytes) -> subprocess.CompletedProcess[bytes]:
+def _keygen(verb: str, *words: str | Path, content: bytes) -> tuple[bool, str]:
+    """Return whether ``ssh-keygen`` did it, and what it printed."""
     command = ["ssh-keygen", "-Y", verb, "-n", "trainmark", *map(str, words)]
     try:
-        return subprocess.run(command, input=content, capture_output=True, check=False)
+        ended = subprocess.run(command, input=content, capture_output=True, check=False)
     except FileNotFoundError:
         raise EnvironmentFault("ssh-keygen is not here", remedy="install OpenSSH") from None
+    right = ended.returncode == 0
+    said = ended.stdout if right else ended.stderr or ended.stdout
+    return right, said.decode(errors="replace")

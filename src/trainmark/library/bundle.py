@@ -19,7 +19,6 @@ from trainmark.errors import (
     EXIT_PASSED,
     EXIT_USAGE,
     EnvironmentFault,
-    UsageError,
 )
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
     from trainmark.library.archive import Manifest, Unpacked
     from trainmark.record.record import Record
-
-__all__ = ["AlteredError", "BundleError", "Check", "Verification", "pack", "unpacked", "verify"]
 
 State = Literal["held", "noted", "unverifiable", "broken"]
 _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}
@@ -130,60 +127,63 @@ class Verification:
         return asdict(self) | {"exit_code": self.exit_code}
 
 
-def verify(
-    path: Path | str, *, allowed: Path | None = None, signer: str | None = None
-) -> Verification:
+def verify(path: Path | str, *, allowed: Path | None = None) -> Verification:
     """Verify a bundle, a run directory or the ``record.json`` in one.
 
     Args:
         allowed: file of allowed signers; with it, a bundle must be signed by one of them.
-        signer: by whom of them.
 
     Raises:
-        UsageError: a signer is asked for, and no file says whose key is whose.
         RecordError: it is none of them, or a bundle beyond what one may hold.
         EnvironmentFault: it cannot be unpacked here, or ``ssh-keygen`` is missing.
     """
-    if signer is not None and allowed is None:
-        what, remedy = "nothing says which key is whose", "add --allowed-signers FILE"
-        raise UsageError(what, where=f"signer {signer}", remedy=remedy)
     path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
-        folder, found = path if path.is_dir() else path.parent, record.read(path)
-        asked = [] if allowed is None else [_signature(None, allowed, signer)]
-        own = (_recomputed(found, folder, ""), *_audited({"": found}), _trusted(found, ""))
-        return Verification(str(path), (*asked, *own))
+        folder = path if path.is_dir() else path.parent
+        asked = [] if allowed is None else [_signature(None, allowed)]
+        return Verification(str(path), (*asked, *_of_records(folder, [""])))
     try:
         with unpacked(path) as bundle:
-            return Verification(str(path), tuple(checks(bundle, allowed, signer)))
+            return Verification(str(path), tuple(checks(bundle, allowed)))
     except AlteredError as error:
         said = message("bundle_altered", where=error.where, what=error.what)
         return Verification(str(path), (Check("archive", "broken", (said,)),))
 
 
-def checks(
-    bundle: Unpacked, allowed: Path | None = None, signer: str | None = None
-) -> Iterator[Check]:
+def checks(bundle: Unpacked, allowed: Path | None = None) -> Iterator[Check]:
     """Yield the checks of a bundle that is unpacked; arguments and errors as of ``verify``."""
     files = bundle.manifest.files
     size = sum(file.bytes for file in files)
     yield Check("archive", "held", (message("bundle_whole", files=len(files), bytes=size),))
-    yield _signature(bundle, allowed, signer)
-    records = {place: record.read(bundle.folder / place) for place in bundle.launches}
-    for place, one in records.items():
-        yield _recomputed(one, bundle.folder / place, place)
-    yield from _audited(records)
-    for place, one in records.items():
-        yield _trusted(one, place)
+    yield _signature(bundle, allowed)
+    yield from _of_records(bundle.folder, bundle.launches)
 
 
-def _signature(bundle: Unpacked | None, allowed: Path | None, signer: str | None) -> Check:
-    if bundle is not None and bundle.signature is not None:
-        right, said = signer_of(bundle.content, bundle.signature, allowed, signer)
-    else:
-        right, said = allowed is None, message("bundle_unsigned")
-    state: State = "broken" if not right else "noted" if allowed is None else "held"
-    return Check("signature", state, (said,))
+def _signature(bundle: Unpacked | None, allowed: Path | None) -> Check:
+    signature = bundle and bundle.signature
+    if allowed is None:
+        found = message("bundle_signed" if signature else "bundle_unsigned")
+        return Check("signature", "noted", (found,))
+    right, said = False, message("bundle_unsigned")
+    if bundle and signature:
+        right, said = signer_of(bundle.content, signature, allowed)
+    return Check("signature", "held" if right else "broken", (said,))
+
+
+def _of_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
+    """Yield the checks of the records in folders below ``folder``."""
+    records = {place: record.read(folder / place) for place in places}
+    for place, one in records.items():
+        yield _recomputed(one, folder / place, place)
+    # Held together against the audit's rules: none may be a copy of another.
+    hits = audit([of_record(one, place) for place, one in records.items()])
+    for hit in hits:
+        yield Check("audit", "broken", (hit.message,), hit.subject.file)
+    if not hits:
+        yield Check("audit", "held", (message("bundle_audited"),))
+    for place, one in records.items():  # whether figures may be quoted, which agreement leaves open
+        said = (message(f"trust_grade_{one.trust.grade}"), *one.trust.reasons)
+        yield Check("trust", "noted", said, place)
 
 
 def _recomputed(found: Record, folder: Path, place: str) -> Check:
@@ -194,18 +194,3 @@ def _recomputed(found: Record, folder: Path, place: str) -> Check:
     figures, steps = len(found.figures), len(found.steps.time_ns)
     agreed = message("bundle_recomputed", figures=figures, steps=steps)
     return Check("record", "held", (agreed,), place)
-
-
-def _trusted(found: Record, place: str) -> Check:
-    """Return whether the figures may be quoted, which agreement alone does not say."""
-    said = (message(f"trust_grade_{found.trust.grade}"), *found.trust.reasons)
-    return Check("trust", "noted", said, place)
-
-
-def _audited(records: dict[str, Record]) -> Iterator[Check]:
-    """Hold all records together against the audit's rules: none may be a copy of another."""
-    hits = audit([of_record(item, place) for place, item in records.items()])
-    for hit in hits:
-        yield Check("audit", "broken", (hit.message,), hit.subject.file)
-    if not hits:
-        yield Check("audit", "held", (message("bundle_audited"),))

@@ -173,9 +173,9 @@ class Values:
 class EventValues(Values):
     """Speeds of the whole job as logged, else seconds of intervals and the samples done in them.
 
-    MLPerf logging has the speeds of ``tracked_stats``, else blocks, else epochs. PerfLog has what
-    lies between one STEP_END and the next of one rank, evaluations left out: data loading and
-    every step whose events were not printed, so that time and samples cover the same work.
+    MLPerf logging has the speeds of ``tracked_stats``, else blocks. PerfLog has what lies between
+    one STEP_END and the next of one rank, evaluations left out: data loading and every step whose
+    events were not printed, so that time and samples cover the same work.
 
     Args:
         rank: whose events count; None: of the first event.
@@ -185,8 +185,6 @@ class EventValues(Values):
     whole_job: bool = True
     rank: object = None
     _open: dict[str, _Moment] = field(default_factory=dict)
-    _measured: str = ""  # what ends first: blocks or epochs
-    _train_samples: float | None = None
     _trained: float | None = 0.0
 
     def feed(self, number: int, line: str) -> dict[str, Any] | None:
@@ -220,7 +218,6 @@ class EventValues(Values):
         value: Any = event.get("value")
         metadata = event.get("metadata") or {}
         samples = _optional(metadata.get("samples_count"))
-        what, _, edge = key.partition("_")
         if key == "tracked_stats":
             self.loss = _optional(value.get("loss", self.loss))
             if "throughput" in value and self.reads != "speed":  # intervals before are left out
@@ -228,21 +225,14 @@ class EventValues(Values):
             return _optional(value.get("throughput"))
         if key == "train_loss":
             self.loss = _optional(value)
-        elif key == "train_samples":
-            self._train_samples = float(value)
         elif key == "run_stop":
             status = metadata.get("status", "success")
             self.failed = status != "success"
             self.notes.append(f"run_stop says {status}")
-        elif what in {"block", "epoch"} and edge == "start":
-            self._open[what] = time_s, samples
-        elif edge == "stop" and what in self._open:
-            start_s, first = self._open.pop(what)
-            if what == "epoch" and None in {first, samples}:
-                first, samples = 0.0, self._train_samples
-            self._measured = self._measured or what
-            if what == self._measured:
-                return self._interval((start_s, first), (time_s, samples))
+        elif key == "block_start":
+            self._open["block"] = time_s, samples
+        elif key == "block_stop" and "block" in self._open:
+            return self._interval(self._open.pop("block"), (time_s, samples))
         return None
 
     def _perflog(self, event: dict[str, Any]) -> float | None:

@@ -6,10 +6,11 @@ Sending again is safe: the server stores a bundle once, whatever was lost on the
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError, UsageError
 
@@ -44,96 +45,67 @@ class RefusedBundleError(TrainmarkError):
     exit_code = EXIT_FAILED
 
 
-def token() -> str:
-    """Return the token in the variable ``TRAINMARK_TOKEN``.
-
-    Raises:
-        UsageError: there is none.
-    """
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        raise UsageError("no token", remedy=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
-    return text
-
-
-class Client:
-    """A server, and the token that it admits.
+def connected(address: str, transport: httpx2.BaseTransport | None = None) -> httpx2.Client:
+    """Return a client of a server, with the token in the variable ``TRAINMARK_TOKEN``.
 
     Args:
         address: of the server, ``https://HOST[:PORT][/PREFIX]``.
 
     Raises:
-        UsageError: not an address, or one without TLS.
+        UsageError: no token, not an address, or one without TLS.
     """
+    import httpx2
 
-    def __init__(
-        self,
-        address: str,
-        token: str,
-        *,
-        transport: httpx2.BaseTransport | None = None,
-    ) -> None:
-        import httpx2
-
-        self.address = f"{address.rstrip('/')}/"
-        try:
-            url = httpx2.URL(self.address)
-        except httpx2.InvalidURL:
-            url = httpx2.URL("")
-        if url.scheme not in ("http", "https") or not url.host:
-            raise UsageError("not the address of a server", where=address, rule="https://HOST:PORT")
-        if url.scheme == "http" and url.host not in _THIS_MACHINE:
-            remedy = "use https, or a tunnel from this machine"
-            raise UsageError("the token could be read on the way", where=address, remedy=remedy)
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE}
-        self._transport = transport
-
-    def send(self, file: Path) -> Stored:
-        """Send a bundle and return what the server stored, pages as whole addresses.
-
-        Raises:
-            RefusedBundleError: the server does not take it.
-            EnvironmentFault: the server cannot be reached, or does not admit the token.
-        """
-        import httpx2
-
-        url, timeout = urljoin(self.address, "api/runs"), httpx2.Timeout(30, read=_READ_S)
-        http = httpx2.Client(headers=self._headers, timeout=timeout, transport=self._transport)
-        try:
-            with http, file.open("rb") as content:
-                try:
-                    answer = http.post(url, content=content)
-                except (httpx2.ReadError, httpx2.WriteError):
-                    # A token is refused before the body is read: the end of the connection can
-                    # overtake the answer, which is asked for again without a body.
-                    answer = http.post(url, content=b"")
-                    if answer.status_code not in (401, 403):
-                        raise
-        except httpx2.TransportError as error:
-            what, remedy = str(error) or type(error).__name__, "nothing is lost: call again later"
-            raise EnvironmentFault(what, where=self.address, remedy=remedy) from None
-        return self._stored(answer)
-
-    def _stored(self, answer: httpx2.Response) -> Stored:
-        what, more = _problem(answer)
-        if answer.status_code in (409, 413, 415, 422):
-            raise RefusedBundleError(what, **more)
-        try:
-            if answer.status_code in (200, 201):
-                stored = Stored.model_validate_json(answer.content)
-                for run in stored.runs:
-                    run.page = urljoin(self.address, run.page.lstrip("/"))
-                return stored
-        except ValidationError:
-            what = "its answer is not that of a Trainmark server"
-        raise EnvironmentFault(what, where=self.address, remedy=more.get("remedy"))
+    token = os.environ.get(VARIABLE, "").strip()
+    if not token:
+        raise UsageError("no token", remedy=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
+    with suppress(httpx2.InvalidURL):
+        url = httpx2.URL(address)
+        # Without TLS, the token could be read on the way.
+        if url.host and (url.scheme == "https" or url.host in _THIS_MACHINE):
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": MEDIA_TYPE}
+            timeout = httpx2.Timeout(30, read=_READ_S)
+            return httpx2.Client(
+                base_url=url, headers=headers, timeout=timeout, transport=transport
+            )
+    rule = "https://HOST:PORT, as the token could be read on the way; http for this machine alone"
+    raise UsageError("not the address of a server", where=address, rule=rule)
 
 
-def _problem(answer: httpx2.Response) -> tuple[str, dict[str, Any]]:
-    """Return what an answer says is wrong; a proxy's has no JSON of ours."""
+def send(server: httpx2.Client, file: Path) -> Stored:
+    """Send a bundle and return what the server stored, pages as whole addresses.
+
+    Raises:
+        RefusedBundleError: the server does not take it.
+        EnvironmentFault: the server cannot be reached, or does not admit the token.
+    """
+    import httpx2
+
+    address = str(server.base_url)
     try:
-        error = dict(answer.json()["error"])
-        more = {name: str(error[name]) for name in ("where", "rule", "remedy") if error.get(name)}
-        return f"{error['what']} ({answer.status_code})", more
-    except (ValueError, KeyError, TypeError):
-        return f"it answers {answer.status_code} {answer.reason_phrase}", {}
+        with file.open("rb") as content:
+            try:
+                answer = server.post("api/runs", content=content)
+            except (httpx2.ReadError, httpx2.WriteError):
+                # A token is refused before the body is read: the end of the connection can
+                # overtake the answer, which is asked for again without a body.
+                answer = server.post("api/runs", content=b"")
+                if answer.status_code not in (401, 403):
+                    raise
+    except httpx2.TransportError as error:
+        what, remedy = str(error) or type(error).__name__, "nothing is lost: call again later"
+        raise EnvironmentFault(what, where=address, remedy=remedy) from None
+    told = f"{answer.status_code} {answer.reason_phrase}"
+    what, more = f"its answer is not that of a Trainmark server: {told}", dict[str, Any]()
+    with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
+        if answer.is_success:
+            stored = Stored.model_validate_json(answer.content)
+            for run in stored.runs:
+                run.page = urljoin(address, run.page.lstrip("/"))
+            return stored
+        problem = answer.json()["error"]
+        more = {name: problem[name] for name in ("where", "rule", "remedy")}
+        what = f"{problem['what']} ({answer.status_code})"
+    if answer.status_code in (409, 413, 415, 422):
+        raise RefusedBundleError(what, **more)
+    raise EnvironmentFault(what, where=address, remedy=more.get("remedy"))

@@ -1,7 +1,7 @@
 """Take bundles into the data folder: received, verified, stored whole or not at all.
 
-``DATA/DIGEST/`` is named by the bundle's SHA-256 and holds the bundle as it was sent, a receipt,
-and its runs unpacked, which the index follows as any.
+``DATA/DIGEST/`` is named by the bundle's SHA-256 and holds the bundle as it was sent and its
+runs unpacked, which the index follows as any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainmark.server.serving import Serving
 
-BUNDLE, RECEIPT = f"bundle{ENDING}", "upload.json"
+BUNDLE = f"bundle{ENDING}"
 _MOST_UNPACKED_BYTES = 4 << 30
 _ONE_AT_A_TIME = threading.Lock()  # verifying keeps a core busy
 
@@ -79,28 +79,22 @@ async def _received(request: Request, place: Path, most_bytes: int) -> str:
 
 
 def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
-    """Verify the bundle in ``place`` and move it to where it stays."""
+    """Verify the bundle in ``place``, whose runs must be new, and move it to where it stays."""
     target = serving.data / digest
     with _ONE_AT_A_TIME:
-        new = not (target / RECEIPT).exists()
-        if new:
-            _verify(serving, place, digest)
+        if new := not target.exists():
+            for run_id in _verified(place):
+                if listing(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
+                    rule = "nothing is overwritten"
+                    what = "the run is there in another bundle"
+                    raise Refused(409, what, where=run_id, rule=rule)
             place.chmod(0o755)
             place.rename(target)
             place.mkdir()  # for whoever removes it
     serving.refresh()
-    return Stored.model_validate_json((target / RECEIPT).read_bytes()), new
-
-
-def _verify(serving: Serving, place: Path, digest: str) -> None:
-    """Unpack and verify the bundle in ``place``, whose runs must be new; write its receipt."""
-    run_ids = _verified(place)
-    for run_id in run_ids:
-        if listing(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
-            rule = "nothing is overwritten"
-            raise Refused(409, "the run is there in another bundle", where=run_id, rule=rule)
+    run_ids = [record.read(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
     runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
-    (place / RECEIPT).write_text(Stored(digest=digest, runs=runs).model_dump_json())
+    return Stored(digest=digest, runs=runs), new
 
 
 def _verified(place: Path) -> list[str]:

@@ -265,22 +265,19 @@ def changes(text: str) -> dict[str, str]:
 
 
 def references(case: str) -> Iterator[Row]:
-    """Yield each row of the ``reference.toml`` of ``case``.
+    """Yield each row of the ``reference.toml`` of ``case``, whose number is its line.
 
     Raises:
         UsageError: no such case.
         RecordError: its file is not valid.
     """
-    name = cases.load(case).name
-    found = reference.of_case(name)
+    of = cases.load(case)
+    found = reference.of_case(of.name)
     head = Line(0, ["configuration", *found.columns], "")
-    path = cases.folder(name) / reference.REFERENCE_FILE
-    lines = path.read_text(encoding="utf-8").splitlines() if found.rows else []
-    starts = [number for number, line in enumerate(lines, 1) if line.strip() == "[[reference]]"]
-    for entry, number in zip(found.rows, starts, strict=True):
+    for number, entry in enumerate(found.rows, 1):
         page = Page(
-            file=f"{reference.REFERENCE}{name}", form="reference", model=name,
-            framework=cases.load(name).framework, device=entry.device, precision=entry.precision,
+            file=f"{reference.REFERENCE}{of.name}", form="reference", model=of.name,
+            framework=of.framework, device=entry.device, precision=entry.precision,
             evidence=entry.source.evidence,
         )  # fmt: skip
         printed = [entry.configuration, *entry.cells.values()]
