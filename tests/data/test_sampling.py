@@ -1,4 +1,4 @@
-"""Splits, epochs and kept indices of the GPT case, against plain reference loops."""
+"""Epochs and kept indices of the GPT case, against plain reference loops."""
 
 from itertools import pairwise
 
@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmark.data import sampling
-from trainmark.data.sampling import Samples, split_documents
-from trainmark.errors import UsageError
+from trainmark.data.sampling import Samples
 
 SIZES = st.lists(st.integers(0, 12), max_size=40)
 
@@ -124,25 +123,3 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     assert index.tokens(index.shuffle[:9]).shape == (9, 14)
     fresh = samples.epoch(epochs)  # drawn anew
     assert fresh.documents.tolist() != order
-
-
-@given(
-    weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=3).filter(any),
-    documents=st.integers(0, 10**9),
-)
-def test_splits_cover_every_document_once(weights, documents):
-    parts = list(split_documents(",".join(map(str, weights)), documents).values())
-    assert parts[0].start == 0
-    assert parts[-1].stop == documents
-    for part, after in pairwise(parts):
-        assert part.start <= part.stop == after.start
-    for part, weight in zip(parts, weights, strict=False):
-        assert abs(len(part) - documents * weight / sum(weights)) <= 1
-
-
-@pytest.mark.parametrize("split", ["", "a", "949,50,1,1", "-1,2", "0,0,0", "1,,1", "nan"])
-def test_a_bad_split_is_refused(split):
-    with pytest.raises(UsageError) as caught:
-        split_documents(split, 10)
-    assert caught.value.where == "recipe field split"
-    assert "949,50,1" in caught.value.remedy

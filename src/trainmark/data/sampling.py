@@ -1,23 +1,20 @@
-"""Which tokens a sample holds: the split, and the order of documents and samples.
+"""Which tokens a sample holds, and the order of documents and samples.
 
-Owns Megatron's sampling: contiguous ranges of documents to a split; an epoch, or several together,
-joins its documents in a shuffled order and cuts them every ``seq_length`` tokens, so that
-consecutive samples share one token; samples are then shuffled. The orders are those of Megatron's
-GPTDataset (core 0.10) with the same seed. Everything is built in linear time without a loop over
-documents or samples. Must not know vocabularies.
+Owns Megatron's sampling: an epoch, or several together, joins the documents of a split in a
+shuffled order and cuts them every ``seq_length`` tokens, so that consecutive samples share one
+token; samples are then shuffled. The orders are those of Megatron's GPTDataset (core 0.10) with the
+same seed, built in linear time without a loop over documents or samples. Must not know
+vocabularies.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.data.cache import mapped_arrays
-from trainmark.errors import UsageError
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
@@ -27,34 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.data.indexed import IndexedReader
-
-SPLITS = ("train", "validation", "test")
-WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
-
-
-def split_documents(split: str, num_documents: int) -> dict[str, range]:
-    """Cut documents into contiguous ranges by weights, each bound rounded on its own.
-
-    Args:
-        split: one to three weights, as ``949,50,1``; those left out are 0.
-
-    Raises:
-        UsageError: no such weights.
-    """
-    words = [word.strip() for word in split.split(",")]
-    sound = len(words) <= len(SPLITS) and all(WEIGHT.fullmatch(word) for word in words)
-    weights = [float(word) for word in words] if sound else []
-    total = float(np.sum(weights))
-    if total <= 0.0:
-        raise UsageError(
-            f"no split: {split!r}",
-            where="recipe field split",
-            rule="one to three weights of 0 or more, not all 0: train, validation, test",
-            remedy="give for instance split=949,50,1",
-        )
-    shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
-    bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
-    return {name: range(*pair) for name, pair in zip(SPLITS, pairwise(bounds), strict=True)}
 
 
 def sample_count(num_tokens: int, seq_length: int) -> int:
@@ -106,26 +75,16 @@ class EpochIndex:
         Returns:
             int64 (B, seq_length + 1).
         """
-        rows = np.asarray(numbers, np.int64)
-        assert not len(rows) or 0 <= rows.min() <= rows.max() < len(self.positions) - 1
-        first, last = self.positions[rows], self.positions[rows + 1]
-        pieces = last - first + 1  # documents that a sample touches, empty ones between included
-        row = np.repeat(np.arange(len(rows)), pieces)
-        position = _runs(first, pieces)
-        document = self.documents[position]
-        begin, end = self.starts[document], self.starts[document + 1]
-        skipped = np.where(position == first[row], self.offsets[rows][row], 0)
-        closing = begin + self.offsets[rows + 1][row] + 1
-        end = np.where(position == last[row], closing, end)
-        at = _runs(begin + skipped, end - begin - skipped)
-        return self.corpus[at].astype(np.int64).reshape(len(rows), self.seq_length + 1)
-
-
-def _runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ``starts[i], starts[i] + 1, …``, ``lengths[i]`` numbers each, one after another."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+        found = np.empty((len(numbers), self.seq_length + 1), np.int64)
+        for row, number in zip(found, numbers, strict=True):
+            first, last = self.positions[number : number + 2]
+            touched = self.documents[first : last + 1]  # empty ones between included
+            begins, ends = self.starts[touched], self.starts[touched + 1]
+            ends[-1] = begins[-1] + self.offsets[number + 1] + 1
+            begins[0] += self.offsets[number]
+            pieces = zip(begins, ends, strict=True)
+            np.concatenate([self.corpus[begin:end] for begin, end in pieces], out=row)
+        return found
 
 
 class Samples:

@@ -1,8 +1,7 @@
 """What is done to the blocks of a transformer before ranks share its replicas.
 
-Owns how tensor parallelism cuts a model over neighbouring ranks, which activations are computed
-again in the backward pass, and that a block is compiled as a whole. Must not know models: a case
-names its modules.
+Owns how tensor parallelism cuts a model over neighbouring ranks, and which activations are computed
+again in the backward pass. Must not know models: a case names its modules.
 """
 
 from __future__ import annotations
@@ -136,30 +135,3 @@ def _recomputed(forward: Callable[..., Any], options: dict[str, Any]) -> Callabl
         return checkpoint(forward, *args, use_reentrant=False, **options, **named)
 
     return run
-
-
-def to_fp8(blocks: Iterable[nn.Module], *, emulate: bool) -> None:
-    """Compute the linear layers of ``blocks`` in fp8 but the first and the last, in place.
-
-    Scales are dynamic, one a tensor; activations and weights are e4m3, gradients e5m2.
-
-    Args:
-        emulate: round to fp8 and multiply in a wider type.
-    """
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    every = list(blocks)
-    linear = [x for block in every for x in block.modules() if isinstance(x, nn.Linear)]
-    chosen = {id(layer) for layer in linear[1:-1]}
-    for block in every:
-        convert_to_float8_training(
-            block, module_filter_fn=lambda layer, _name: id(layer) in chosen,
-            config=Float8LinearConfig(emulate=emulate),
-        )  # fmt: skip
-
-
-def compile_each(blocks: Iterable[nn.Module], compiled: bool) -> None:
-    """Compile each block by itself, in place: equal blocks share one graph."""
-    if compiled:
-        for block in blocks:
-            block.compile()

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainmark.cases.gpt_megatron import data
 from trainmark.cases.gpt_megatron.case import CASE, GptRecipe
 from trainmark.data.indexed import write_pair
-from trainmark.errors import DataError
+from trainmark.errors import DataError, UsageError
 
 NAME = "corpus_text_document"
 RECIPE = GptRecipe(seq_length=4, vocab_size=100, split="8,1,1", seed=3)
@@ -92,3 +95,25 @@ def test_a_split_without_a_whole_sample_is_refused(folder, changes, said):
     assert f"{said}: not one whole sample" in error
     assert f"seq_length + 1 = {recipe.seq_length + 1} tokens" in error
     assert not (folder / "indices").exists()  # refused before the scan
+
+
+@given(
+    weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=3).filter(any),
+    documents=st.integers(0, 10**9),
+)
+def test_splits_cover_every_document_once(weights, documents):
+    parts = list(data.split_documents(",".join(map(str, weights)), documents).values())
+    assert parts[0].start == 0
+    assert parts[-1].stop == documents
+    for part, after in pairwise(parts):
+        assert part.start <= part.stop == after.start
+    for part, weight in zip(parts, weights, strict=False):
+        assert abs(len(part) - documents * weight / sum(weights)) <= 1
+
+
+@pytest.mark.parametrize("split", ["", "a", "949,50,1,1", "-1,2", "0,0,0", "1,,1", "nan"])
+def test_a_bad_split_is_refused(split):
+    with pytest.raises(UsageError) as caught:
+        data.split_documents(split, 10)
+    assert caught.value.where == "recipe field split"
+    assert "949,50,1" in caught.value.remedy

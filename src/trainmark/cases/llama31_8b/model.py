@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from trainmark.train.blocks import compile_each, cut, recompute, to_fp8
+from trainmark.train.blocks import cut, recompute
 
 from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
@@ -86,11 +86,31 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
     with torch.device("meta"):
         model = Llama31(recipe, kernels)
     if recipe.precision == "fp8":
-        to_fp8(model.blocks, emulate=torch_type == "cpu")
+        _to_fp8(model.blocks, emulate=torch_type == "cpu")
     if recipe.checkpoint_activations != "none":
         recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
-    compile_each(model.blocks, recipe.compile)
+    if recipe.compile:
+        for block in model.blocks:  # equal blocks share one graph
+            block.compile()
     return model.train()
+
+
+def _to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
+    """Compute the linear layers of ``blocks`` in fp8 but the first and the last, in place.
+
+    Scales are dynamic, one a tensor; activations and weights are e4m3, gradients e5m2.
+
+    Args:
+        emulate: round to fp8 and multiply in a wider type.
+    """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    linear = [x for x in blocks.modules() if isinstance(x, nn.Linear)]
+    chosen = {id(layer) for layer in linear[1:-1]}
+    convert_to_float8_training(
+        blocks, module_filter_fn=lambda layer, _name: id(layer) in chosen,
+        config=Float8LinearConfig(emulate=emulate),
+    )  # fmt: skip
 
 
 def tensor_parallelize(model: Llama31, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:

@@ -6,13 +6,15 @@ The check loads the data as a rank does, so that a rank finds no fault that it p
 
 from __future__ import annotations
 
+import re
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from trainmark.data import language
 from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
 from trainmark.data.language import entropy_rate
-from trainmark.data.sampling import Samples, Splits, sample_count, split_documents
-from trainmark.errors import DataError
+from trainmark.data.sampling import Samples, Splits, sample_count
+from trainmark.errors import DataError, UsageError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
     Prediction,
@@ -60,6 +62,8 @@ __all__ = ["check", "check_fit", "generate", "load"]
 
 LAYOUT = "megatron-indexed"
 INDICES = "indices"  # subfolder of a data folder for what was computed from it
+SPLITS = ("train", "validation", "test")
+WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 PREPARE = "run `trainmark prepare gpt_megatron tokenizer=DIR --from RAW --data DIR`"
 
 
@@ -95,6 +99,31 @@ def find_pair(folder: Path) -> Path:
         rule="a data folder holds one pair, as corpus_text_document.idx and .bin",
         remedy=PREPARE,
     )
+
+
+def split_documents(split: str, num_documents: int) -> dict[str, range]:
+    """Cut documents into contiguous ranges by weights, each bound rounded on its own.
+
+    Args:
+        split: one to three weights, as ``949,50,1``; those left out are 0.
+
+    Raises:
+        UsageError: no such weights.
+    """
+    words = [word.strip() for word in split.split(",")]
+    sound = len(words) <= len(SPLITS) and all(WEIGHT.fullmatch(word) for word in words)
+    weights = [float(word) for word in words] if sound else []
+    total = sum(weights)
+    if total <= 0.0:
+        raise UsageError(
+            f"no split: {split!r}",
+            where="recipe field split",
+            rule="one to three weights of 0 or more, not all 0: train, validation, test",
+            remedy="give for instance split=949,50,1",
+        )
+    shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
+    bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
+    return {name: range(*pair) for name, pair in zip(SPLITS, pairwise(bounds), strict=True)}
 
 
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
