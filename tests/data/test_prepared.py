@@ -75,13 +75,6 @@ def test_a_finished_folder_made_of_something_else_is_refused(raw, tmp_path, opti
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 
-def test_a_damaged_folder_is_refused(raw, tmp_path):
-    write(raw)
-    (tmp_path / "data" / "late.txt").write_bytes(b"xyz")
-    with pytest.raises(DataError, match="damaged or missing: late"):
-        write(raw)
-
-
 def test_a_folder_is_written_by_one_call_at_a_time_and_not_into_its_source(raw, tmp_path):
     data = tmp_path / "data"
     with (

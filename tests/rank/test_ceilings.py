@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
+from threading import Barrier
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import torch
 
 from fakes import FakeClock, SyncDevice
 from trainmark.check.ceilings import Kind
-from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
+from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.devices import peaks, rates
 
 if TYPE_CHECKING:
@@ -66,16 +67,22 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
 
 def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
     """The first rank alone would have no time for the second size."""
-    store = torch.distributed.HashStore()
+    told, together = [0.0, 0.0], Barrier(2)
 
     def measure(rank: int) -> list[Point]:
+        def most(value: float) -> float:
+            told[rank] = value
+            together.wait()
+            largest = max(told)
+            together.wait()
+            return largest
+
         sizes = [candidate(1.0, 100), candidate(10.0 ** (1 - rank), 1)]
-        ranks = Ranks(store, rank, 2)
         return sweep(
             SyncDevice(clock), [Candidate(Point((i,), one.point.amount), *one[1:])
                                 for i, one in enumerate(sizes)],
-            budget_ns=3000, memory_bytes=1e9, clock=lambda: int(ranks.most(0)),
-            most=ranks.most, elapsed=lambda _, run: run(),
+            budget_ns=3000, memory_bytes=1e9, clock=lambda: int(most(0)),
+            most=most, elapsed=lambda _, run: run(),
         )  # fmt: skip
 
     with ThreadPoolExecutor(2) as pool:

@@ -1,13 +1,11 @@
 """Time work of several sizes within a budget, alone or with other ranks.
 
 Owns which sizes are skipped, how often one is repeated, what is kept of the repetitions, the
-collectives, and what ranks agree on meanwhile. What ranks tell each other goes through a store,
-because the collectives that are measured may be wrong.
+collectives, and what ranks agree on meanwhile, which goes through the host (gloo).
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +17,8 @@ from trainmark.devices import rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed import ProcessGroup
 
     from trainmark.protocols import Device
 
@@ -116,43 +116,35 @@ class Ranks:
     """All ranks of a measurement on one machine, as one of them sees them.
 
     Args:
-        store: of ``torch.distributed``; None for a single rank.
+        group: of ``torch.distributed``, through which they agree; None for a single rank.
     """
 
-    def __init__(self, store: Any, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count
-        self._store = store
-        self._turn = 0
+    def __init__(self, rank: int, count: int, group: ProcessGroup | None = None) -> None:
+        self.rank, self.count, self._group = rank, count, group
 
     @classmethod
     @contextmanager
     def joined(cls, backend: str, rank: int, count: int) -> Iterator[Ranks]:
         """Join the other ranks at the address that the environment names."""
-        import torch.distributed
+        from torch import distributed
 
         if count == 1:
-            yield cls(None, rank, count)
+            yield cls(rank, count)
             return
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
-            address, port, count, is_master=rank == 0
-        )
-        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=count)
-        own = torch.distributed.PrefixStore("trainmark", store)  # type: ignore[attr-defined]
-        yield cls(own, rank, count)
-        torch.distributed.destroy_process_group()
-        own.set(f"ended/{rank}", "")
-        if rank == 0:  # the store ends with this process
-            own.wait([f"ended/{other}" for other in range(count)])
+        distributed.init_process_group(backend)
+        yield cls(rank, count, distributed.new_group(backend="gloo"))
+        distributed.barrier()
+        distributed.destroy_process_group()
 
     def most(self, value: float) -> float:
         """Return the largest ``value`` of all ranks; waits for all of them."""
-        if self.count == 1:
+        import torch
+
+        if self._group is None:
             return value
-        self._turn += 1
-        self._store.set(f"{self._turn}/{self.rank}", repr(float(value)))
-        values = (self._store.get(f"{self._turn}/{rank}") for rank in range(self.count))
-        return max(float(one) for one in values)
+        told = torch.tensor(float(value), dtype=torch.float64)
+        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX, self._group)
+        return told.item()
 
     def clock(self) -> int:
         """Return the latest rank's time: on one machine all have one clock."""

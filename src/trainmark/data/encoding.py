@@ -1,18 +1,14 @@
 """Turn corpora of JSON lines into pairs of Megatron's indexed tokens, whole or not at all.
 
 Owns which files are a corpus, what is refused in a line, what is written and what the manifest
-says. The tokenizers' own threads encode a block of lines while the ids of the one before it are
-written, in the order of the corpus: whatever its size, a few blocks are in memory.
+says. The tokenizers' own threads encode a block of lines at a time: a corpus may have any size.
 """
 
 from __future__ import annotations
 
 import gzip
 import shutil
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +21,8 @@ from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
 from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from trainmark.data.prepared import Say, Unfinished
     from trainmark.data.tokenizer import CorpusTokenizer
@@ -96,8 +89,8 @@ def write_pairs(
         for name, file in copies.items():
             unfinished.file(name, partial(shutil.copyfile, file))
         for name, found in pairs.items():
-            blocks = read_blocks(found.values(), (most or {}).get(name))
-            _write_pair(name, blocks, opened, text_key, unfinished)
+            texts = read_texts(found.values(), text_key, (most or {}).get(name))
+            _write_pair(name, texts, opened, unfinished)
             counts = unfinished.manifest["counts"][name]
             if not counts["documents"]:
                 raise DataError(
@@ -115,22 +108,27 @@ def write_pairs(
 
 
 def _write_pair(
-    name: str, blocks: Iterable[Block], how: CorpusTokenizer, text_key: str, unfinished: Unfinished
+    name: str, blocks: Iterable[list[str]], how: CorpusTokenizer, unfinished: Unfinished
 ) -> None:
-    """Encode blocks of lines into the pair ``name``."""
+    """Encode blocks of texts into the pair ``name``."""
     dtype = dtype_for(how.vocab_size)
+    end = [] if how.end_id is None else [how.end_id]
 
     def write(place: Path) -> None:
-        counts, sizes, told = dict.fromkeys(COUNTS, 0), [np.empty(0, np.int32)], TOLD_TOKENS
-        one = partial(encode, how=how, dtype=dtype, text_key=text_key)
-        with place.open("wb") as tokens, closing(encode_in_order(blocks, one)) as results:
-            for encoded in results:
-                tokens.write(encoded.tokens.data)
-                sizes.append(encoded.sizes)
-                counts["documents"] += len(encoded.sizes)
-                counts["empty_texts"] += encoded.empty_texts
-                counts["tokens"] += len(encoded.tokens)
-                largest = int(encoded.tokens.max(initial=0))
+        counts, sizes, told = dict.fromkeys(COUNTS, 0), array("i"), TOLD_TOKENS
+        with place.open("wb") as tokens:
+            for texts in blocks:
+                encoded = how.library.encode_batch_fast(
+                    list(filter(None, texts)), add_special_tokens=False
+                )
+                documents = [np.array([*item.ids, *end], dtype) for item in encoded]
+                block = np.concatenate([np.empty(0, dtype), *documents])
+                tokens.write(block.data)
+                sizes.extend(map(len, documents))
+                counts["documents"] += len(documents)
+                counts["empty_texts"] += texts.count("")
+                counts["tokens"] += len(block)
+                largest = int(block.max(initial=0))
                 counts["largest_token_id"] = max(counts["largest_token_id"], largest)
                 if counts["tokens"] >= told:
                     told += TOLD_TOKENS
@@ -138,25 +136,10 @@ def _write_pair(
                         f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
                     )
         unfinished.manifest["counts"][name] = counts
-        every = np.concatenate(sizes)
+        every = np.array(sizes, np.int32)
         unfinished.file(f"{name}.idx", lambda index: write_index(index, every, dtype))
 
     unfinished.file(f"{name}.bin", write)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Whole lines of one source.
-
-    Args:
-        path: the source.
-        first: number of its first line, from 1.
-        lines: the lines with their ends.
-    """
-
-    path: Path
-    first: int
-    lines: list[bytes]
 
 
 def source_files(raw: Path) -> dict[str, Path]:
@@ -183,13 +166,13 @@ def source_files(raw: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def read_blocks(files: Iterable[Path], most: int | None = None) -> Iterator[Block]:
-    """Yield all lines in order, or the first ``most``.
-
-    A block ends with the line that makes it ``BLOCK_BYTES`` or more, or with its source.
+def read_texts(
+    files: Iterable[Path], text_key: str, most: int | None = None
+) -> Iterator[list[str]]:
+    """Yield the texts of all lines in order, or of the first ``most``, some 2 MiB at a time.
 
     Raises:
-        DataError: a damaged gzip file.
+        DataError: a damaged gzip file, or the first line that holds no text.
     """
     for path in files:
         first = 1
@@ -197,45 +180,16 @@ def read_blocks(files: Iterable[Path], most: int | None = None) -> Iterator[Bloc
             zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw
             while lines := stream.readlines(BLOCK_BYTES)[:most]:
-                yield Block(path, first, lines)
+                yield texts_of(lines, text_key, path, first)
                 first += len(lines)
                 if most is not None:
                     most -= len(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What came of a block of lines.
+def texts_of(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) -> list[str]:
+    """Return the text of every line, the ``first`` of which has that number in ``path``.
 
-    Args:
-        tokens: ids of all documents, with their end tokens if they have them, in the pair's
-            element type.
-        sizes: tokens of each document, int32 (documents,).
-        empty_texts: texts without a character, which make no document.
-    """
-
-    tokens: NDArray[Any]
-    sizes: NDArray[np.int32]
-    empty_texts: int
-
-
-def encode(block: Block, *, how: CorpusTokenizer, dtype: np.dtype[Any], text_key: str) -> Encoded:
-    """Encode all lines of a block.
-
-    Raises:
-        DataError: the first line that holds no text.
-    """
-    end = [] if how.end_id is None else [how.end_id]
-    texts = texts_of(block, text_key)
-    encoded = how.library.encode_batch_fast(list(filter(None, texts)), add_special_tokens=False)
-    documents = [np.array([*item.ids, *end], dtype) for item in encoded]
-    sizes = np.array([len(document) for document in documents], np.int32)
-    tokens = np.concatenate([np.empty(0, dtype), *documents])
-    return Encoded(tokens, sizes, texts.count(""))
-
-
-def texts_of(block: Block, text_key: str) -> list[str]:
-    """Return the text of every line; lines of white space only are skipped.
+    Lines of white space only are skipped.
 
     Raises:
         DataError: a line is no JSON object, or has no text under ``text_key``.
@@ -243,7 +197,7 @@ def texts_of(block: Block, text_key: str) -> list[str]:
     text = core_schema.typed_dict_field(core_schema.str_schema())
     of_line = SchemaValidator(core_schema.typed_dict_schema({text_key: text}))
     texts: list[str] = []
-    for number, line in enumerate(block.lines, start=block.first):
+    for number, line in enumerate(lines, start=first):
         content = line.rstrip()
         if not content:
             continue
@@ -255,20 +209,8 @@ def texts_of(block: Block, text_key: str) -> list[str]:
             shown = f"its keys are {list(found)}" if isinstance(found, dict) else repr(found)
             raise DataError(
                 f"{what}: {shown:.{SHOWN_CHARACTERS}}",
-                where=f"{block.path}, line {number}",
+                where=f"{path}, line {number}",
                 rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
                 remedy="mend or remove the line, or name the text's key with text_key=",
             ) from None
     return texts
-
-
-def encode_in_order(blocks: Iterable[Block], one: Callable[[Block], Encoded]) -> Generator[Encoded]:
-    """Yield what ``one`` makes of every block, in the order given."""
-    waiting: deque[Future[Encoded]] = deque()
-    with ThreadPoolExecutor(2) as threads:
-        for block in blocks:
-            waiting.append(threads.submit(one, block))
-            if len(waiting) > 2:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()

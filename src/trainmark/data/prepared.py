@@ -67,7 +67,7 @@ def writing(
         options: what ``data`` follows from besides; they stand in the manifest.
 
     Raises:
-        DataError: ``data`` is not this call's to write, or a file of it is damaged.
+        DataError: ``data`` is not this call's to write.
         EnvironmentFault: the system refused something, or another prepare is at work.
     """
     data, raw = data.resolve(), raw.resolve()
@@ -83,7 +83,7 @@ def writing(
         prints = [{"name": name, **fingerprint(file)} for name, file in sorted(sources.items())]
         made_of = {"case": case, "format": form, "sources": prints, **options}
         if _finished(data, made_of):
-            say(f"{data} is already prepared: its files were checked by sha256")
+            say(f"{data} is already prepared")
             yield None
             return
         try:
@@ -118,16 +118,15 @@ def _finished(data: Path, made_of: dict[str, Any]) -> bool:
     """Tell whether ``data`` was written from the same; it may also be empty or not there.
 
     Raises:
-        DataError: this call would not have written ``data``, or it is damaged.
+        DataError: this call would not have written ``data``.
     """
     if not data.exists() or not any(data.iterdir()):
         return False
     manifest = read_manifest(data)
     other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
-    if other or (damaged := _damaged(data, manifest)):
-        what = f"not empty, and not prepared with this {other}" if other else ""
+    if other:
         raise DataError(
-            what or f"damaged or missing: {', '.join(damaged)}", where=str(data),
+            f"not empty, and not prepared with this {other}", where=str(data),
             rule="prepare never writes over files",
             remedy="name a new or empty folder with --data, or remove this one",
         )  # fmt: skip
@@ -141,14 +140,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _damaged(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return the listed files that are gone or changed."""
-    return [
-        name for name, expected in manifest["files"].items()
-        if not (folder / name).is_file() or fingerprint(folder / name) != expected
-    ]  # fmt: skip
 
 
 def fingerprint(file: Path) -> dict[str, Any]:

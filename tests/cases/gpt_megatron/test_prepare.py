@@ -10,7 +10,7 @@ from gpt_tokenizers import ids_of, write_two_files
 from gpt_tokens import document_of
 from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding
-from trainmark.data.encoding import Block, source_files, texts_of
+from trainmark.data.encoding import source_files, texts_of
 from trainmark.data.indexed import IndexedReader
 from trainmark.errors import DataError
 
@@ -123,9 +123,8 @@ BAD_LINES = [
 @pytest.mark.parametrize(("line", "says"), BAD_LINES)
 def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
     whole = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
-    block = Block(tmp_path / "c.jsonl", 1, whole)
     with pytest.raises(DataError) as caught:
-        texts_of(block, "text")
+        texts_of(whole, "text", tmp_path / "c.jsonl")
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
