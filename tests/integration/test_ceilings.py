@@ -12,7 +12,7 @@ import pytest
 
 from machines import vendor_package
 from trainmark.devices.cores import usable_cores
-from trainmark.pages.ceilings import blocks
+from trainmark.pages.judgements import ceilings as blocks
 from trainmark.pages.terminal import show
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.library.importers import files
 from trainmark.library.importers.table import Page
-from trainmark.pages.phrases import record_configuration
-from trainmark.pages.texts import say
+from trainmark.pages.texts import record_configuration, say
 from trainmark.record.record import Record
 from trainmark.record.work import Row
 

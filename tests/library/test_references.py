@@ -10,7 +10,7 @@ from trainmark.library.importers.table import Page, references
 from trainmark.library.selection import select
 from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
-from trainmark.pages.sections.performance import reference_table
+from trainmark.pages.sections.provenance import reference_table
 from trainmark.plan import reference
 from trainmark.record.work import Row
 

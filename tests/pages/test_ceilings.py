@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmark.pages.ceilings import blocks, wrong_results
 from trainmark.pages.document import Paragraph, Table
+from trainmark.pages.judgements import ceilings as blocks
+from trainmark.pages.judgements import wrong_results
 
 
 def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.importers.table import published
 from trainmark.pages import page
-from trainmark.pages.phrases import verdict
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import gravest, limits, strip
 from trainmark.pages.summary import Price, first_lines, title
-from trainmark.pages.texts import say
+from trainmark.pages.texts import say, verdict
 from trainmark.record.record import Cause, Record
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 

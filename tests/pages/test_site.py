@@ -14,7 +14,8 @@ from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
 from trainmark.library.store.query import listing
-from trainmark.pages.site import Links, lists, name, views, writing
+from trainmark.pages.site import lists, views, writing
+from trainmark.pages.site.views import Links, name
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
 FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x", "args": {}}}}

@@ -9,9 +9,8 @@ from document_texts import heads, rows
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.pages.cells import markdown
-from trainmark.pages.phrases import configuration
-from trainmark.pages.sections import performance as tables
-from trainmark.pages.texts import say
+from trainmark.pages.sections import provenance as tables
+from trainmark.pages.texts import configuration, say
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
 

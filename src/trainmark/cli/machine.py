@@ -94,7 +94,8 @@ def ceilings(
     from trainmark.check.ceilings import measure_ceilings
     from trainmark.launch.processes import stop_signals_noted
     from trainmark.library.redaction import Redactor
-    from trainmark.pages.ceilings import blocks, wrong_results
+    from trainmark.pages.judgements import ceilings as shown
+    from trainmark.pages.judgements import wrong_results
     from trainmark.pages.terminal import show
 
     request = RunRequest.of(case="-", **fields)
@@ -106,7 +107,7 @@ def ceilings(
     if as_json:
         say_json(Redactor().document(found))  # it is passed on
     else:
-        typer.echo(show(blocks(found)))
+        typer.echo(show(shown(found)))
     if wrong := wrong_results(found):
         say("\n".join(f"trainmark: {line}" for line in wrong), err=True)
         raise typer.Exit(EXIT_FAILED)

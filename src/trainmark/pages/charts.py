@@ -12,8 +12,7 @@ import numpy as np
 
 from trainmark.pages import cells
 from trainmark.pages.document import Chart, Section, Table, folded, table
-from trainmark.pages.phrases import heads
-from trainmark.pages.texts import Phrase, t
+from trainmark.pages.texts import Phrase, heads, t
 from trainmark.record.series import TOGETHER, bucket_steps, thin
 
 if TYPE_CHECKING:
@@ -82,52 +81,56 @@ def step_time(record: Record) -> Chart | None:
     """Return the step time in ms, the warm-up shaded; None for fewer than two."""
     values = np.asarray(record.steps.time_ns, np.float64) / 1e6
     values[values <= 0] = np.nan
-    known = values[np.isfinite(values)]
-    if len(known) < 2:
-        return None
     title, scale = t("chart.step_time"), dict[str, object](zero=False)
-    if known.max() > _LOG_RATIO * known.min():
+    if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
         title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
-    count, warmup = len(values), min(record.steps.warmup, len(values))
-    shaded = {"kind": t("chart.warmup"), "step": 1, "to": min(warmup + 0.5, count)}
-    return Chart(
-        "step-time", title, t("chart.step_time.desc", n=cells.count(count), warmup=warmup),
-        spec("step_time", scale=scale, warmup=warmup),
-        {"steps": _rows(values), "shaded": [shaded] if warmup else []}, _stretches(values, "ms"),
-    )  # fmt: skip
+    warmup = min(record.steps.warmup, len(values))
+    shaded = {"kind": t("chart.warmup"), "step": 1, "to": min(warmup + 0.5, len(values))}
+    told = {"scale": scale, "warmup": warmup, "shaded": [shaded] if warmup else []}
+    return _curve("step_time", title, values, unit="ms", **told)
 
 
 def loss(record: Record) -> Chart | None:
     """Return the loss step by step; None for fewer than two."""
-    values = np.asarray(record.steps.loss, np.float64)
-    known = values[np.isfinite(values)]
-    if len(known) < 2:
-        return None
-    ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
-    return Chart(
-        "loss", t("chart.loss"), t("chart.loss.desc", n=cells.count(len(values)), **ends),
-        spec("loss"), {"steps": _rows(values)}, _stretches(values, ""),
-    )  # fmt: skip
+    return _curve("loss", t("chart.loss"), np.asarray(record.steps.loss, np.float64))
 
 
 def quality(record: Record) -> Chart | None:
     """Return the quality of each evaluation against the target; None for fewer than two."""
     metric, target = record.quality.metric, record.quality.target
-    known = [(x.step, x.value) for x in record.quality.history if x.value is not None]
-    if len(known) < 2:
-        return None
-    values = np.asarray([value for _, value in known], np.float64)
+    known = [x for x in record.quality.history if x.value is not None]
+    values = np.asarray([x.value for x in known], np.float64)
     named = t("chart.quality.no_target")
     if target is not None:
         named = t("chart.quality.target", target=f"{target:g}")
-    ends = {"first": cells.quality(known[0][1]), "last": cells.quality(known[-1][1])}
+    line = [] if target is None else [{"value": target, "label": named}]
+    title, steps = t("chart.quality", metric=metric), [x.step for x in known]
+    return _curve("quality", title, values, steps, metric=metric, target=named, line=line)
+
+
+def _curve(
+    name: str, title: Phrase, values: NDArray[np.float64], steps: Sequence[int] = (), *,
+    unit: str = "", **told: Any,
+) -> Chart | None:  # fmt: skip
+    """Return the chart of values by step, thinned, with a table; None for fewer than two.
+
+    Args:
+        values: NaN where there is none.
+        steps: of the values; default: every step.
+        told: what specification and description name.
+    """
+    known, steps = values[np.isfinite(values)], steps or range(1, len(values) + 1)
+    if len(known) < 2:
+        return None
+    ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
+    said = t(f"described.{name}", n=cells.count(len(values)), **ends, **told)
+    rows = [
+        {"step": steps[at], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
+        for at, value in thin(values)
+    ]
     return Chart(
-        "quality", t("chart.quality", metric=metric),
-        t("chart.quality.desc", n=cells.count(len(known)), target=named, **ends),
-        spec("quality", metric=metric),
-        {"steps": [{"step": known[at][0], "value": value} for at, value in thin(values)],
-         "target": [] if target is None else [{"value": target, "label": named}]},
-    )  # fmt: skip
+        name, title, said, spec(name, **told), {"steps": rows}, _stretches(values, steps, unit)
+    )
 
 
 def over_time(record: Record) -> Iterator[Chart]:
@@ -169,19 +172,11 @@ def _quantity(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
     return Chart(f"time-{kind}-{short}", title, (*said,), drawn, data)
 
 
-def _rows(values: NDArray[np.float64]) -> list[Spec]:
-    """Return thinned values as rows of step, from 1, and value; null for no value."""
-    return [
-        {"step": index + 1, "value": float(f"{value:.6g}") if math.isfinite(value) else None}
-        for index, value in thin(values)
-    ]
-
-
-def _stretches(values: NDArray[np.float64], unit: str) -> Table:
-    """Return least, median and greatest of some stretches of steps, which cover every step."""
+def _stretches(values: NDArray[np.float64], steps: Sequence[int], unit: str) -> Table:
+    """Return least, median and greatest of some stretches of steps, which cover every value."""
     found = []
     for part in np.array_split(np.arange(len(values)), min(TABLE_ROWS, len(values))):
-        first, last = cells.count(int(part[0]) + 1), cells.count(int(part[-1]) + 1)
+        first, last = (cells.count(steps[at]) for at in (part[0], part[-1]))
         known = values[part][np.isfinite(values[part])]
         reduced = [float(f(known)) if len(known) else None for f in (np.min, np.median, np.max)]
         found.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))

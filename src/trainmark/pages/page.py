@@ -20,8 +20,7 @@ from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
 from trainmark.pages.document import Block, Document, Section, folded
 from trainmark.pages.rendering import to_markdown
-from trainmark.pages.sections import figures, limits, performance, provenance
-from trainmark.pages.sections.scaling import scaling
+from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.texts import LANGUAGES, t
 from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.trust import verification_of
@@ -61,14 +60,14 @@ def document(
     ]  # fmt: skip
     sections: list[Section | None] = [
         provenance.cause(record),
-        folded("performance", performance.performance_table(records)),
+        folded("performance", provenance.performance_table(records)),
         folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
         figures.ranks(record),
         *charts.of_record(record),
         figures.figures(record),
         figures.evaluations(record),
         figures.doubts(records),
-        performance.published(record),
+        provenance.published(record),
         provenance.run(record),
         provenance.environment(record),
         provenance.provenance(records),
@@ -114,7 +113,7 @@ def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> D
         key = (record.plan.case, record.quality.metric, *record.plan.about.references.columns)
         found.setdefault(key, []).append(record)
     sections = (
-        Section(of[0].plan.about.title, f"table{place}", (performance.performance_table(of),))
+        Section(of[0].plan.about.title, f"table{place}", (provenance.performance_table(of),))
         for place, of in enumerate(found.values(), start=1)
     )
     passed = sum(record.passed for record in records)
@@ -122,7 +121,7 @@ def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> D
         title=t("section.performance"), verification=t(f"trust.{verification_of(records)}"),
         badge=t("repeats.counted", passed=passed, all=len(records)),
         tone="good" if passed == len(records) else "warn", sentence="",
-        sections=(*sections, *scaling(works)), ident="all-",
+        sections=(*sections, *figures.scaling(works)), ident="all-",
     )  # fmt: skip
 
 

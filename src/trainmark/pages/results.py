@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
-from trainmark.pages.phrases import ends, trust_line
 from trainmark.pages.sections.limits import over
-from trainmark.pages.texts import Phrase, say, term
+from trainmark.pages.texts import Phrase, ends, say, term, trust_line
 from trainmark.record.messages import render
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import trust_of, verification_of

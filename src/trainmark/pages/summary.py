@@ -14,20 +14,23 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Facts, Paragraph, Tile, Tiles, table
-from trainmark.pages.phrases import (
+from trainmark.pages.sections.limits import gravest, over, ruler_line
+from trainmark.pages.sections.provenance import COLUMNS, precision_label
+from trainmark.pages.texts import (
     TONES,
+    Phrase,
     counted,
     ends,
     has_cards,
     heads,
+    join,
     num_parameters,
+    say,
     sentence,
     speed_name,
+    t,
     verdict,
 )
-from trainmark.pages.sections.limits import gravest, over, ruler_line
-from trainmark.pages.sections.performance import COLUMNS, precision_label
-from trainmark.pages.texts import Phrase, join, say, t
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from trainmark.record.work import Result
 
 _DOUBTS = 2
-_LAUNCHES = 5  # lines at the end of a run
 _PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
 
@@ -106,15 +108,12 @@ def repeats(found: RepeatSummary) -> list[Block]:
 
     Of fewer than five launches the interval is the range, and is headed so.
     """
-    rows, record = [], found.records[0]
-    for name, item in [*found.figures.items(), (record.quality.metric, found.quality)]:
-        if item is None:
-            continue
-        values, entry = [item.mean, item.low, item.high], found.passed[0].figures.get(name)
-        (mean, low, high), unit = cells.scaled(values, entry.unit if entry else "")
-        if item is found.quality:
-            mean, low, high = map(cells.quality, values)
-        cv = cells.percent(None if item.cv is None else 100 * item.cv, digits=2)
+    rows, known = [], found.records[0].figures
+    quality = {found.records[0].quality.metric: found.quality} if found.quality else {}
+    for name, item in (found.figures | quality).items():
+        unit = known[name].unit if name in known else ""
+        (mean, low, high), unit = cells.scaled([item.mean, item.low, item.high], unit)
+        cv = None if item.cv is None else f"{item.cv:.2%}"
         rows.append((name, mean, unit, f"{low} – {high}", cv, item.launches))
     few = len(found.passed) < INTERVAL_MIN_LAUNCHES
     names = heads("name", "mean", "unit", "range" if few else "interval", "cv", "launches")
@@ -249,26 +248,23 @@ def cause_facts(record: Record) -> Facts:
 def first_lines(
     records: Sequence[Record], against: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
-    """Return title with badge, the sentence, doubts, a row a launch, mean, ruler, limit.
+    """Return title with badge, the sentence, doubts, a row, of launches the mean, ruler, limit.
 
-    Of a run that failed, its cause and what to try in place of the last two.
+    The row is of the median launch. Of a run that failed, its cause and what to try in place of
+    the last two.
     """
-    record = shown_of(records)
+    record, passed = shown_of(records), [one for one in records if one.passed]
     marks = join((badge(records)[0], t(f"trust.{verification_of(records)}")))
     lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence(records)]
     lines.append(join(doubts(records), "semicolon"))
-    told = records if len(records) <= _LAUNCHES else records[: _LAUNCHES - 1]
-    for one in told:
-        launch = f"r{one.plan.repeat_index}: " if len(records) > 1 else ""
-        shown = ((name, COLUMNS[name](one)) for name in _row(one))
+    if passed:
+        shown = ((name, COLUMNS[name](record)) for name in _row(record))
         known = (f"{name} {cell}" for name, cell in shown if cell != cells.NOTHING)
-        row = join(known, "dot")
-        if one.passed or launch:
-            lines.append((launch, row if one.passed else t(f"status.{one.status}")))
-    if len(told) < len(records):
-        lines.append(t("head.left_out", n=len(records) - len(told)))
+        lines.append(join(known, "dot"))
+    if len(records) > 1:
+        lines.append(t("repeats.counted", passed=len(passed), all=len(records)))
     name = speed_name(record)
-    mean = over([one for one in records if one.passed], name)
+    mean = over(passed, name)
     if mean and mean.launches > 1:
         value = (t("head.mean"), " ", cells.number(mean.mean), " ", _unit(record, name))
         said = join((value, ends(mean, cells.number), counted("launches", mean.launches)))

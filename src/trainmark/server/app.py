@@ -23,8 +23,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
-from trainmark.pages.site import Links
-from trainmark.pages.site.views import compare_page, error_page
+from trainmark.pages.site.views import Links, compare_page, error_page
 from trainmark.server import uploads
 from trainmark.server.serving import LOG, Refused, Serving
 

@@ -19,7 +19,7 @@ from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.archive import ENDING, unpack
 from trainmark.library.bundle import checks
 from trainmark.library.store.query import listing
-from trainmark.pages.site import run_file
+from trainmark.pages.site.views import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.server.client import MEDIA_TYPE, Run, Stored

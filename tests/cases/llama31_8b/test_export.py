@@ -12,7 +12,7 @@ from exported_runs import complaints, write_two_ranks
 from fakes import GOLDEN
 from trainmark.cases.llama31_8b.case import CASE
 from trainmark.pages.run_log import to_mlperf
-from trainmark.pages.sections.performance import COLUMNS
+from trainmark.pages.sections.provenance import COLUMNS
 from trainmark.plan.reference import of_case
 
 if TYPE_CHECKING:

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, Tone, table
-from trainmark.pages.phrases import configuration, devices, has_cards, heads, speed_name
-from trainmark.pages.texts import Phrase, join, t, term
+from trainmark.pages.texts import (
+    Phrase,
+    configuration,
+    devices,
+    has_cards,
+    heads,
+    join,
+    speed_name,
+    t,
+    term,
+)
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.record import Record
 from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE

@@ -14,10 +14,9 @@ from trainmark.library.store.columns import IMPORTED
 from trainmark.pages import cells
 from trainmark.pages.charts import spec
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
-from trainmark.pages.phrases import TONES, counted, ends, heads
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page
-from trainmark.pages.texts import Link, Phrase, join, t
+from trainmark.pages.texts import TONES, Link, Phrase, counted, ends, heads, join, t
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.pages.document import Table
-    from trainmark.pages.site import Links
+    from trainmark.pages.site.views import Links
 
     Launch = dict[str, Any]  # what the index has of it
     Run = list[Launch]  # its launches, in their order

@@ -19,12 +19,14 @@ from trainmark.library.store.columns import IMPORTED
 from trainmark.library.store.query import listing
 from trainmark.pages.rendering import chart_script, shipped
 from trainmark.pages.results import listing_json
-from trainmark.pages.site import Links, name, run_file
 from trainmark.pages.site.lists import KEYS, case_page, list_page, machines_page
 from trainmark.pages.site.views import (
+    Links,
     error_page,
     every,
+    name,
     opened,
+    run_file,
     run_page,
 )
 from trainmark.pages.texts import LANGUAGES
