@@ -86,8 +86,8 @@ def step_time(record: Record) -> Chart | None:
         title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
     warmup = min(record.steps.warmup, len(values))
     shaded = {"kind": t("chart.warmup"), "step": 1, "to": min(warmup + 0.5, len(values))}
-    told = {"scale": scale, "warmup": warmup, "shaded": [shaded] if warmup else []}
-    return _curve("step_time", title, values, unit="ms", **told)
+    shades = [shaded] if warmup else []
+    return _curve("step_time", title, values, unit="ms", scale=scale, warmup=warmup, shaded=shades)
 
 
 def loss(record: Record) -> Chart | None:

@@ -6,14 +6,13 @@ Renderers put phrases into a language and escape them, so that no block escapes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainmark.pages.texts import Phrase, t
+from trainmark.pages.texts import Phrase, Tone, t
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Tone = Literal["plain", "muted", "good", "bad", "warn", "heading"]
 _MOST, _FIRST, _LAST = 40, 24, 4  # of what a page lists for each rank, device or file
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
 from trainmark.judge.comparison import REGRESSIONS, UNTOLD
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Paragraph, Table, Tone, table
-from trainmark.pages.texts import TONES, Phrase, heads, join, say, t, trust_line, worded
+from trainmark.pages.document import Block, Paragraph, Table, table
+from trainmark.pages.texts import TONES, Phrase, Tone, heads, join, say, t, trust_line, worded
 from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message

@@ -40,7 +40,7 @@ from trainmark.record.work import differing, each_once, work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.pages.document import Tone
+    from trainmark.pages.texts import Tone
     from trainmark.record.record import Record, Trust
     from trainmark.record.work import Result
 

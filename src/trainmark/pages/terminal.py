@@ -28,9 +28,8 @@ from trainmark.pages.document import (
     Strip,
     Table,
     Tiles,
-    Tone,
 )
-from trainmark.pages.texts import join, say
+from trainmark.pages.texts import Tone, join, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
@@ -20,13 +20,13 @@ from trainmark.spec import Message, Text, message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from trainmark.pages.document import Tone
     from trainmark.record.record import Record, Trust, Verification
     from trainmark.record.stats import Launches
     from trainmark.spec import FigureSpec
 
 LANGUAGES = ("en", "zh")
 Phrase = object
+Tone = Literal["plain", "muted", "good", "bad", "warn", "heading"]
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
 
 

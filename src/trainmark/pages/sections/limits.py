@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, Tone, table
+from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, table
 from trainmark.pages.texts import (
     Phrase,
+    Tone,
     configuration,
     devices,
     has_cards,
