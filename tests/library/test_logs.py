@@ -99,6 +99,16 @@ def test_an_mlperf_log(imported):
     assert [note.code for note in row.notes] == ["run_not_successful"]
 
 
+@pytest.mark.parametrize("count", [{"samples_count": 0}, {}])
+def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(imported, count):
+    text = mllog("block_start", None, 0, **count)
+    text += mllog("block_stop", None, 8000, samples_count=100)
+    text += mllog("block_start", None, 20000, samples_count=100)
+    text += mllog("block_stop", None, 22000, samples_count=500) + mllog("train_loss", 2.5)
+    (row,) = imported(text).rows
+    assert values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
+
+
 def test_a_log_in_gzip_and_one_that_is_cut(imported):
     packed = gzip.compress((STEPS + perflog("FINISHED", 0, TOTALS)).encode())
     assert len(imported(packed, "log.gz").rows) == 1

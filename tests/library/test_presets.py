@@ -64,16 +64,6 @@ def test_the_preset_of_most_lines_is_taken():
     assert found.figures["notes"][0] == "preset megatron"
 
 
-@pytest.mark.parametrize(
-    ("name", "mark"), [("mllog_throughput", ":::MLLOG"), ("perflog", "[PerfLog]")]
-)
-def test_broken_events_are_counted_not_believed(name, mark):
-    broken = "".join(f"{mark} {text}\n" for text in ("{broken", '{"event": "STEP_END"}', "[1]"))
-    found = run(name, broken, skip_steps=1)
-    assert found.record == run(name, skip_steps=1).record
-    assert found.figures["lines_malformed"] == 3
-
-
 def test_a_log_of_batches_without_samples_has_no_speed():
     line = "iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | global batch size: 0 |\n"
     Path("train.log").write_text(line)

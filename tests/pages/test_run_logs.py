@@ -7,7 +7,6 @@ import pytest
 from exported_runs import complaints, write_two_ranks
 from fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
-from trainmark.library.analysis import Options, analyze
 from trainmark.library.importers import files as importers
 from trainmark.pages.exports import to_csv
 from trainmark.pages.run_log import to_mlperf, to_perflog
@@ -44,21 +43,6 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     with pytest.raises(RecordError, match="goes on from a checkpoint"):
         to_mlperf(on, folder)
     assert to_perflog(on, folder) == to_perflog(made, folder)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_our_reader_finds_the_same_totals(form, run, tmp_path):
-    made, _ = run
-    log = tmp_path / "run.log"
-    log.write_text("noise of the program\n" + FORMS[form][0](*run), encoding="ascii")
-    found = analyze(str(log), Options(preset="auto"))
-    assert found.figures["result"] == made.figure("p_train") == 384.0
-    assert found.record.UNIT == "samples/s"
-    assert found.figures["loss"] == made.steps.loss[-1] == 0.125
-    # Three windows of 1 s, 0.5 s and 0.5 s; evaluations are in none.
-    count = found.figures["values"]
-    assert (count, count * found.figures["mean"]) == (3, 2.0)
-    assert found.figures["batch"] * count == made.counts.samples == 768
 
 
 def test_the_importer_finds_the_same_figures(run, tmp_path):

@@ -49,8 +49,8 @@ Count = Annotated[int, Ge(1), Le(10**15)]  # below it floats count exactly
 class Form(Frozen):
     """One way in which a trainer prints its speed; ``analysis.toml`` says what a field is."""
 
-    keyword: str
-    reads: Literal["step_time", "steps", "speed"]
+    keyword: str = ""
+    reads: Literal["step_time", "steps", "speed", ""] = ""
     time_unit: str = "s"
     per_device: bool = False
     unit: str | None = None
@@ -59,11 +59,11 @@ class Form(Frozen):
 
 
 class Preset(Frozen):
-    """A trainer's log; ``analysis.toml`` says what a field is. No forms: its lines are events."""
+    """A trainer's log; ``analysis.toml`` says what a field is."""
 
     signature: str
     sample: str
-    forms: tuple[Form, ...] = ()
+    forms: tuple[Form, ...]
 
 
 PRESETS = TypeAdapter(dict[str, Preset]).validate_python(
@@ -138,7 +138,7 @@ def analyze(log: str, said: Options) -> Analysis:
         if found.malformed else None,
         "first_value": found.first or None, "notes": notes,
     }  # fmt: skip
-    result, unit, failed = 0.0, said.ips_unit or "", said.failed or found.failed
+    result, unit, failed = 0.0, said.ips_unit or "", said.failed
     if len(values):
         how, result, unit, batch = _result(values, found, said)
         shares = np.percentile(values, [*_SHARES.values()]).tolist()
@@ -153,7 +153,8 @@ def analyze(log: str, said: Options) -> Analysis:
             notes.append(f"the run failed: FINAL_RESULT is 0, measured was {result:g} {unit}")
     else:
         lines = f"{len(found.values)} values and {found.malformed} malformed lines"
-        way_out = "give keyword=TEXT, as stands before the value in the log"
+        way_out = "give keyword=TEXT, as stands before the value in the log; for [PerfLog] and "
+        way_out += ":::MLLOG lines `trainmark import`"
         looked = found.keyword or "a keyword of any preset"
         notes.insert(0, f"no value with {looked!r}: {lines}; {way_out}")
         loss, failed = None, True
@@ -180,30 +181,22 @@ def _read(log: str, said: Options) -> Values:
     """Return the values of a log, and what its preset says of them."""
     source = logs.lines(log)
     head = list(islice(source, _HEAD_LINES)) if said.preset else []
-    name, form = _chosen(said.preset, "".join(head)) if said.preset else ("", None)
-    notes, source = [f"preset {name}"] if name else [], chain(head, source)
-    if name in logs.MARKS:
-        events = logs.EventValues(keyword=logs.MARKS[name], skip=said.skip_steps, notes=notes)
-        for number, line in enumerate(source, 1):
-            if events.keyword in line:
-                events.feed(number, line)
-        return events
-    keyword = said.keyword or (form.keyword if form else "")
-    found = logs.Values(keyword=keyword, skip=said.skip_steps, notes=notes)
-    batch, loss = "", said.keyword_loss
-    if form is not None:
-        found.reads, found.time_unit = form.reads, form.time_unit
-        found.whole_job, loss = not form.per_device, loss or form.loss
-        if not said.keyword:
-            batch, found.unit = form.batch * (said.base_batch_size is None), form.unit
+    name, form = _chosen(said.preset, "".join(head)) if said.preset else ("", Form())
+    found = logs.Values(
+        keyword=said.keyword or form.keyword, skip=said.skip_steps, reads=form.reads,
+        time_unit=form.time_unit, whole_job=not form.per_device,
+        unit=None if said.keyword else form.unit, notes=[f"preset {name}"] if name else [],
+    )  # fmt: skip
+    source = chain(head, source)
     if said.separator or said.position is not None or said.range:
         found.read_words(source, said.separator, said.position, said.range)
-    elif keyword:
-        found.read(source, batch, loss)
+    elif found.keyword:
+        batch = "" if said.keyword or said.base_batch_size else form.batch
+        found.read(source, batch, said.keyword_loss or form.loss)
     return found
 
 
-def _chosen(name: str, head: str) -> tuple[str, Form | None]:
+def _chosen(name: str, head: str) -> tuple[str, Form]:
     """Return the preset, and its form, of most lines with which a log begins; empty: of no line.
 
     Args:
@@ -214,10 +207,10 @@ def _chosen(name: str, head: str) -> tuple[str, Form | None]:
     # The one of no trainer fits lines of many, and counts where no other does.
     best = max(counts, key=lambda one: (counts[one] > 0, one != _PLAIN, counts[one]))
     if not counts[best]:
-        return "", None
+        return "", Form()
     forms = PRESETS[best].forms
     told = (one for one in forms if one.keyword in head and one.batch in head)
-    return best, next(told, forms[0] if forms else None)
+    return best, next(told, forms[0])
 
 
 def _result(
