@@ -92,4 +92,4 @@ def test_cases_scale_losses_as_published(
     module = cases.part(name, "job")
     stepper = module.build(context, module.load_data(context)).stepper
     assert float(stepper.loss_scale()) == start
-    assert stepper._scaler.get_growth_interval() == window
+    assert stepper.scaler.get_growth_interval() == window

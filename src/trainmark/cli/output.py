@@ -96,12 +96,8 @@ def write_text(output: Path | None, text: str) -> None:
     if output is None:
         say(text, newline=False)
         return
-    with writing(output):
-        if output.is_symlink():
-            output.write_text(text, encoding="utf-8")
-        else:
-            with written_whole(output) as file:
-                file.write(text.encode())
+    with writing(output), written_whole(output) as file:
+        file.write(text.encode())
 
 
 def from_here(path: Path) -> Path:

@@ -41,12 +41,12 @@ def read_bytes(path: Path) -> bytes:
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of ``path`` at the end of the block, whole or not at all.
 
-    A device or a pipe is written to: it is no file to replace.
+    A device, a pipe or a link is written to: it is no file to replace.
 
     Raises:
         OSError: the disk is full or the folder read-only; ``path`` is as it was.
     """
-    if path.exists() and not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             yield file
         return

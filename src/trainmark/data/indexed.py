@@ -39,7 +39,6 @@ _fault = partial(DataError, remedy="copy both files of the pair again, or prepar
 
 PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
-CONTENT = "tokens"  # what the findings of a scan are called
 
 readable = partial(
     splits.readable,
@@ -207,7 +206,7 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
         DataError: an id outside the vocabulary, or a vocabulary larger than the tokenizer's,
             padding allowed, where ``prepare`` noted it beside the data.
     """
-    content, folder = scan(reader, place), reader.prefix.parent
+    content, folder = _scan(reader, place), reader.prefix.parent
     noted = read_manifest(folder).get("vocab_size")  # none: made by another program
     if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(
@@ -225,7 +224,7 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
     return content
 
 
-def scan(reader: IndexedReader, place: Path) -> Extremes:
+def _scan(reader: IndexedReader, place: Path) -> Extremes:
     """Return what the bytes of a pair, index and tokens, are; kept in ``place``."""
     index, tokens = idx_file(reader.prefix), bin_file(reader.prefix)
 
@@ -234,9 +233,8 @@ def scan(reader: IndexedReader, place: Path) -> Extremes:
             digest = file_digest(stream, "sha256")
         step = BLOCK_BYTES // reader.dtype.itemsize
         blocks = (reader.tokens[at : at + step] for at in range(0, reader.num_tokens, step))
-        return {CONTENT: extremes(blocks, digest=digest)}
+        return {"tokens": extremes(blocks, digest=digest)}
 
     with readable(tokens):
-        return cached_scan(
-            place / "content.json", {file.name: file for file in (index, tokens)}, read
-        )[CONTENT]
+        files = {file.name: file for file in (index, tokens)}
+        return cached_scan(place / "content.json", files, read)["tokens"]

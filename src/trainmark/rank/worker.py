@@ -192,7 +192,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.watch import StepWatch
-    from trainmark.train.parallel import counting
+    from trainmark.train.parallel import graphs_compiled
     from trainmark.train.parameters import GradientWatch, TensorDigest
     from trainmark.train.read_ahead import batches_of
 
@@ -222,7 +222,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
         stages=context.stages,
         enter=rank.enter,
         parameters=parameters,
-        compiled=counting(recipe),
+        compiled=graphs_compiled if recipe.compile else lambda: None,
         first_step=nullcontext() if recipe.compile else watch_step,
     ).run()
     checkpoints.close()

@@ -209,7 +209,7 @@ class Checkpoints:
 
         model, optimizer = get_state_dict(self._job.model, self._job.stepper.optimizer)
         return {
-            "model": model, "optimizer": optimizer, "scale": self._job.stepper.scale_state(),
+            "model": model, "optimizer": optimizer, "scale": self._job.stepper.scaler.state(),
             self._random: [x.get_rng_state() for x in self._generators()],
         }  # fmt: skip
 

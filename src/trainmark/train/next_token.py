@@ -73,7 +73,8 @@ class NextTokenJob:
     def go_on(self, begin: Progress, scale: Tensor) -> None:
         """Take the place in data and schedule of a checkpoint; see ``checkpoints.Checkpoints``."""
         self._begin = begin
-        self.stepper.go_on(begin.steps, scale)
+        self.stepper.steps = begin.steps
+        self.stepper.scaler.load(scale)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches; see ``Job.batches``."""
@@ -117,14 +118,10 @@ class NextTokenJob:
             loss += found if samples else 0.0
             scored += samples
         self.model.train()
-        counted = ranks.counts_here
-        world_size = self.context.world_size
-        (scored,) = add_over_ranks(scored if counted else 0, world_size=world_size, device=device)
-        (loss_sum,) = add_over_ranks(
-            loss.item() if counted else 0.0, world_size=world_size, device=device
-        )
-        assert scored == total, f"{scored} of {total} validation samples were scored"
-        return Evaluation(loss_sum / (scored * self.recipe.seq_length), scored)
+        mine = (loss.item(), float(scored)) if ranks.counts_here else (0.0, 0.0)
+        loss_sum, found = add_over_ranks(*mine, world_size=self.context.world_size, device=device)
+        assert found == total, f"{found} of {total} validation samples were scored"
+        return Evaluation(loss_sum / (total * self.recipe.seq_length), total)
 
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of ``counts``: PaLM, appendix B, 6 N + 12 L D T a token.

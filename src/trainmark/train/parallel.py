@@ -17,12 +17,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from torch.distributed.device_mesh import DeviceMesh
 
     from trainmark.protocols import JobContext
-    from trainmark.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,6 @@ def parallelize(
         return called
     assert ranks.tensor_size == 1, "checked when planning: DDP does not support DTensors"
     return DistributedDataParallel(called, gradient_as_bucket_view=True)
-
-
-def counting(recipe: Recipe) -> Callable[[], int | None]:
-    """Return what counts the compiled graphs of a run; without compiling it imports no compiler."""
-    return graphs_compiled if recipe.compile else lambda: None
 
 
 def graphs_compiled() -> int | None:

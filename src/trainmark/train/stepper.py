@@ -184,7 +184,7 @@ class Stepper:
         self._data_size = ranks.data_size
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
-        self._scaler = LossScaler(
+        self.scaler = LossScaler(
             device.torch_type, self.device, enabled=recipe.precision == "fp16",
             window=loss_scale_window, hysteresis=loss_scale_hysteresis, start=loss_scale_start,
         )  # fmt: skip
@@ -197,27 +197,18 @@ class Stepper:
         Raises:
             DivergedError: gradients overflow even at the smallest scale.
         """
-        if self._scaler.is_enabled() and (scale := self._scaler.get_scale()) < LOSS_SCALE_FLOOR:
+        if self.scaler.is_enabled() and (scale := self.scaler.get_scale()) < LOSS_SCALE_FLOOR:
             raise DivergedError(
                 "loss_scale_at_floor", scale=scale, step=self.steps, floor=LOSS_SCALE_FLOOR
             )
 
-    def scale_state(self) -> Tensor:
-        """Return the state of the loss scale for a checkpoint. Synchronises."""
-        return self._scaler.state()
-
-    def go_on(self, steps: int, scale: Tensor) -> None:
-        """Continue after ``steps`` with a state of the loss scale."""
-        self.steps = steps
-        self._scaler.load(scale)
-
     def loss_scale(self) -> float | Tensor:
         """Return the factor on the next step's gradients; a tensor on the device."""
-        return self._scaler.current() if self._scaler.is_enabled() else 1.0
+        return self.scaler.current() if self.scaler.is_enabled() else 1.0
 
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
-        return self._scaler.skipped_steps()
+        return self.scaler.skipped_steps()
 
     def updates(self) -> int:
         """Return how many steps should have changed parameters; see ``Job.updates``."""
@@ -252,7 +243,7 @@ class Stepper:
                 loss_sum = self._loss_sum(batch)
             # Gradients are averaged over replicas: undo that, then divide by the step's samples.
             weight = self._data_size / batch.step_samples if samples else 0.0
-            self._scaler.scale(loss_sum * weight).backward()
+            self.scaler.scale(loss_sum * weight).backward()
         return loss_sum.detach() * (1.0 if samples else 0.0)
 
     def _update(self) -> None:
@@ -260,9 +251,9 @@ class Stepper:
         for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor
         if self._max_grad_norm is not None:
-            self._scaler.unscale_(self.optimizer)
+            self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
-        skipped = self._scaler.step_or_skip(self.optimizer)
+        skipped = self.scaler.step_or_skip(self.optimizer)
         if factor > 0:
             self._steps_with_rate += 1
             if skipped is not None:

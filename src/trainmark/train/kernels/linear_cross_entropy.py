@@ -81,7 +81,9 @@ def linear_cross_entropy_sum(
     real = weight.size(0)
     if classes is not None:
         real = min(max(classes - first_class, 0), real)
-    rows = _rows_at_once(scores_at_once // weight.size(0))
+    rows = max(1, scores_at_once // weight.size(0))
+    if rows > _ROWS_MULTIPLE:
+        rows -= rows % _ROWS_MULTIPLE
     device_type, dtype = hidden.device.type, hidden.dtype
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
@@ -90,10 +92,6 @@ def linear_cross_entropy_sum(
             hidden, weight, targets, group, real, rows, dtype, first_class, ignored
         )  # type: ignore[no-untyped-call]
     return loss
-
-
-def _rows_at_once(most: int) -> int:
-    return max(1, most - most % _ROWS_MULTIPLE if most > _ROWS_MULTIPLE else most)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -130,7 +128,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if d_hidden is not None:
                 d_hidden[block] = gradient @ matrix
             if d_weight is not None:
-                add_matmul(d_weight, gradient, inputs[block])
+                if gradient.dtype == d_weight.dtype:
+                    torch.addmm(d_weight, gradient.t(), inputs[block], out=d_weight)
+                else:
+                    d_weight += gradient.t() @ inputs[block]
             del scores, gradient  # free them before the next block is allocated
         if d_hidden is not None and group is not None:
             dist.all_reduce(d_hidden, group=group)
@@ -144,14 +145,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_hidden, d_weight = (None if x is None else x.mul_(scale) for x in ctx.gradients)
         ctx.gradients = None
         return d_hidden, d_weight, *[None] * 7
-
-
-def add_matmul(total: Tensor, gradient: Tensor, inputs: Tensor) -> None:
-    """Add ``gradient.T @ inputs`` to ``total``, float32, (V, D)."""
-    if gradient.dtype == total.dtype:
-        torch.addmm(total, gradient.t(), inputs, out=total)
-    else:
-        total += gradient.t() @ inputs
 
 
 def _to_gradient(
