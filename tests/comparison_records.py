@@ -37,7 +37,6 @@ def launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Rec
     times = changes.pop("steps_ns", [])
     steps = Steps(
         warmup=0, time_ns=times, loss=[0.5] * len(times), samples=[96] * len(times),
-        drift=0.0, steady=True,
     )  # fmt: skip
     started = f"2026-11-21T08:{minute:02}:00+00:00"
     update = {"run_id": run_id, "plan": plan, "figures": figures, "steps": steps,

@@ -196,7 +196,7 @@ def test_schema_is_a_schema(cli):
     code, out, _ = cli("list", "schema")
     assert code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
-    assert out == record.dumps_schema()
+    assert out == record.schema()
 
 
 @pytest.mark.parametrize("words", [["--help"], ["list"]])

@@ -19,7 +19,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     jsonschema.validate(json.loads((tmp_path / "run/record.json").read_text()), schema())
     assert record.status == "passed"
     assert record.cause is None
-    assert record.fix_hp == {"micro_batch_size": 8}
+    assert record.plan.fix_hp == {"micro_batch_size": 8}
 
     # Every row once an epoch, on whichever rank, and every validation row once.
     rows = record.plan.data.train_samples

@@ -19,11 +19,14 @@ def many(tmp_path_factory):
     """Index varied records once."""
     folder = tmp_path_factory.mktemp("many")
     values = [100.0, 80.5, None, 120.0]
+    times, warmup = (document("r")["steps"][name] for name in ("time_ns", "warmup"))
+    slower = [2 * time_ns if 2 * at > len(times) else time_ns for at, time_ns in enumerate(times)]
     for number, value in enumerate(values):
         made = document(
             f"r{number}", plan__case=("toy", "Gpt_x%y")[number % 2], plan__nproc=number + 1,
             started=f"2026-11-01T0{number}:00:00+00:00", labels=["odd"] if number % 2 else [],
-            steps__steady=(True, False, None, True)[number],
+            steps__time_ns=slower if number == 1 else times,
+            steps__warmup=len(times) if number == 2 else warmup,
             environment__packages={"torch": f"2.{11 + number}.0+cpu"},
             figures={"p_core": value, "own": 1.0},
         )  # fmt: skip
@@ -135,7 +138,7 @@ def test_stores_that_cannot_be_opened_are_refused(tmp_path):
 def test_hostile_text_is_data(tmp_path):
     drop = "'; drop table runs; --"
     made = document(
-        "x", case_key='"; --\x00', plan__case=drop, labels=["a\x00b", "%_\\"],
+        "x", plan__case_key='"; --\x00', plan__case=drop, labels=["a\x00b", "%_\\"],
         environment__cpu="x" * 10_000,
     )  # fmt: skip
     write(tmp_path / drop, made)

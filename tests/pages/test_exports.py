@@ -42,7 +42,8 @@ def test_figures_of_a_case_come_last_with_their_unit():
 
 
 def test_cells_that_a_spreadsheet_would_run_are_text():
-    (row,) = rows_of(to_csv([record(case_key='=HYPERLINK("x")\n')]))
+    plan = record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
+    (row,) = rows_of(to_csv([record(plan=plan)]))
     assert row["case_key"] == """'=HYPERLINK("x") """.strip()
 
 

@@ -64,7 +64,7 @@ def failed(**changes):
         "value": None, "history": [], "reached": False,
         "reason": message("ended_before_evaluation"),
     }  # fmt: skip
-    empty = {"time_ns": [], "loss": [], "samples": [], "steady": None, "drift": None}
+    empty = {"time_ns": [], "loss": [], "samples": []}
     return made.model_copy(
         update={
             "status": "oom", "cause": cause, "figures": without_figures(),

@@ -151,9 +151,9 @@ def list_(
 ) -> None:
     """List cases, recipes, fields, devices, launchers, rules; print the record's schema."""
     if what == "schema":
-        from trainmark.record.record import dumps_schema
+        from trainmark.record.record import schema
 
-        say(dumps_schema(), newline=False)
+        say(schema(), newline=False)
         return
     from trainmark import cases
 

@@ -6,8 +6,9 @@ A record is immutable once written and written atomically; ``reduce`` computes i
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
 from pydantic_core import to_json
 
@@ -17,6 +18,7 @@ from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.rank.events import HangGroup  # noqa: TC001 - pydantic reads it at run time
+from trainmark.record import stats
 from trainmark.record.run.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.series import Line  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.shapes import (
@@ -129,10 +131,16 @@ class Steps(Frozen):
     time_ns: list[Count]
     loss: list[Number | None]
     samples: list[Count]
-    drift: Number | None = Field(
-        description="last third's median step time over the first's, less 1"
-    )
-    steady: bool | None
+
+    @property
+    def drift(self) -> float | None:
+        """Return the change of the step time after the warm-up; see ``stats.drift``."""
+        return stats.drift(np.array(self.time_ns[self.warmup :], np.int64))
+
+    @property
+    def steady(self) -> bool | None:
+        """Tell whether the steps after the warm-up took about the same time; None: too few."""
+        return None if (moved := self.drift) is None else abs(moved) <= stats.STEADY_DRIFT
 
     @model_validator(mode="after")
     def _one_entry_a_step(self) -> Self:
@@ -213,7 +221,6 @@ class Record(Frozen):
     schema_version: Literal[1] = 1
     suite: Suite
     run_id: str
-    case_key: str
     started: str = Field(description="UTC, ISO 8601")
     status: Status
     cause: Cause | None
@@ -229,8 +236,6 @@ class Record(Frozen):
     series: list[Line] = Field(default=[], description="what charts draw of the run over time")
     figures: dict[str, FigureEntry]
     quality: Quality
-    fix_hp: dict[str, Any]
-    extra: dict[str, Any]
     labels: list[str]
     findings: list[Message] = Field(
         description="what to know beside the figures, with its arithmetic; see record.messages"
@@ -258,11 +263,6 @@ class Record(Frozen):
         """Return a figure's value; None where it is not known, or the record does not have it."""
         entry = self.figures.get(name)
         return None if entry is None else entry.value
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``record.json``."""
-    return Record.model_json_schema(mode="serialization")
 
 
 def write(record: Record, run_dir: Path) -> Path:
@@ -316,6 +316,7 @@ def read(path: Path) -> Record:
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 
 
-def dumps_schema() -> str:
-    """Return the schema as the text that is shipped and printed."""
-    return json.dumps(schema(), indent=2, sort_keys=True) + "\n"
+def schema() -> str:
+    """Return the JSON Schema of ``record.json`` as the text that is shipped and printed."""
+    described = Record.model_json_schema(mode="serialization")
+    return json.dumps(described, indent=2, sort_keys=True) + "\n"

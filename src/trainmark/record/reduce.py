@@ -11,8 +11,6 @@ from hashlib import file_digest
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan
@@ -37,8 +35,6 @@ from trainmark.record.run import cause, checks, findings
 from trainmark.record.run import telemetry as telemetry_of
 from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import NO_FACTS, NO_RESULT, RunTimeline, read_run
-from trainmark.record.series import lines_of
-from trainmark.record.stats import STEADY_DRIFT, drift
 from trainmark.record.trust import of_launch
 from trainmark.spec import OwnFigures, message
 
@@ -73,8 +69,6 @@ def _steps(timeline: RunTimeline) -> Steps:
         time_ns=series.step_ns.tolist(),
         loss=[None if isnan(value) else value for value in series.loss.tolist()],
         samples=series.samples.tolist(),
-        drift=None,
-        steady=None,
     )
 
 
@@ -137,9 +131,7 @@ def _labels_of(plan: Plan, ranks: Sequence[RankEntry]) -> list[str]:
     return [*plan.labels, *(["partial"] if cut_off else [])]
 
 
-DERIVED = {
-    "case_key", "counts", "extra", "fix_hp", "labels", "quality", "spans", "steps",
-}  # fmt: skip
+DERIVED = {"counts", "labels", "quality", "spans"}
 
 
 def completed(known: Record) -> Record:
@@ -148,16 +140,12 @@ def completed(known: Record) -> Record:
     Args:
         known: a record, or one that has the rest alone.
     """
-    plan, ranks, steps, quality = known.plan, known.ranks, known.steps, known.quality
-    moved = drift(np.array(steps.time_ns[steps.warmup :], np.int64))
-    steady = None if moved is None else abs(moved) <= STEADY_DRIFT
+    plan, ranks, quality = known.plan, known.ranks, known.quality
     return known.model_copy(update={
-        **{name: getattr(plan, name) for name in ("case_key", "extra", "fix_hp")},
         "counts": _counts_of(ranks, known.environment["job"]),
         "labels": _labels_of(plan, ranks),
         "quality": _quality_of(plan, quality.history, quality.reason),
         "spans": _spans_of(ranks),
-        "steps": steps.model_copy(update={"drift": moved, "steady": steady}),
     })  # fmt: skip
 
 
@@ -233,7 +221,7 @@ def reduce(run_dir: Path) -> Record:
         raise RecordError(
             "not a run directory", where=where, rule=f"it needs {PLAN_FILE} and events"
         ) from error
-    samples = telemetry_of.read_samples(run_dir, timeline) if plan.sample_every_s else []
+    samples = telemetry_of.read_samples(run_dir, timeline) if plan.sample_every_s else None
     telemetry = telemetry_of.summarize(samples, timeline) if samples else None
     known = measured(plan, timeline, telemetry)
     computed = figures_of.compute(known)
@@ -255,7 +243,7 @@ def reduce(run_dir: Path) -> Record:
         "cause": why,
         "trust": of_launch(known),
         "argv": launch.argv,
-        "series": list(lines_of(*telemetry_of.columns_of(samples))),
+        "series": list(samples.lines()) if samples else [],
         "evidence": evidence(run_dir),
     })  # fmt: skip
 

@@ -9,7 +9,7 @@ three lines, the lowest, median and highest of each stretch.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,6 @@ from pydantic import Field
 from trainmark.data.documents import Frozen
 from trainmark.record.shapes import Amount, Count, Number
 from trainmark.spec import Message, message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Array = NDArray[np.float64]
 Columns = dict[str, dict[str, Array]]  # readings by name
@@ -51,38 +47,34 @@ def lines_of(devices: Columns, hosts: Columns) -> Iterator[Line]:
     """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):
         for quantity in _DRAWN:
-            series = {}
-            for of, columns in members.items():
-                told = ~np.isnan(columns[quantity])
-                if told.any():
-                    series[of] = columns["time_s"][told], columns[quantity][told]
+            told = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
+            series = {of: (members[of]["time_s"][known], members[of][quantity][known])
+                      for of, known in told.items() if known.any()}  # fmt: skip
             drawn = _together(series) if len(series) > MOST_LINES else _each(series)
             for of, points in drawn:
                 shown = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]
                 yield Line(quantity=quantity, of_host=of_host, of=of, points=shown)
 
 
-_Columns = dict[str, "tuple[NDArray[np.float64], NDArray[np.float64]]"]  # seconds and values
+_Columns = dict[str, tuple[Array, Array]]  # seconds and values
+_Drawn = Iterator[tuple[str, Iterable[tuple[float, float]]]]
 
 
-def _each(series: _Columns) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+def _each(series: _Columns) -> _Drawn:
     """Yield a line of each device, with the least and the greatest of neighbouring readings."""
     for of, (times_s, values) in series.items():
         yield of, [(times_s[at], value) for at, value in thin(values, max_points=POINTS)]
 
 
-def _together(series: _Columns) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+def _together(series: _Columns) -> _Drawn:
     """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
     times_s, values = (np.concatenate(columns) for columns in zip(*series.values(), strict=True))
-    start_s, end_s = float(times_s.min()), float(times_s.max())
-    width_s = (end_s - start_s) / POINTS or 1.0
-    bucket = np.minimum((times_s - start_s) // width_s, POINTS - 1).astype(int)
-    order = np.lexsort((values, bucket))
-    found, first = np.unique(bucket[order], return_index=True)
-    last = np.append(first[1:], len(order)) - 1
-    middle_s = start_s + (found + 0.5) * width_s
-    for of, places in zip(TOGETHER, (first, (first + last) // 2, last), strict=True):
-        yield of, list(zip(middle_s, values[order][places], strict=True))
+    most = max(len(own_s) for own_s, _ in series.values())  # about one of each device in a stretch
+    parts = np.array_split(np.argsort(times_s, kind="stable"), min(POINTS, most))
+    middles_s = [times_s[part].mean() for part in parts]
+    for of, share in zip(TOGETHER, (0, 50, 100), strict=True):
+        drawn = (np.percentile(values[part], share, method="lower") for part in parts)
+        yield of, zip(middles_s, drawn, strict=True)
 
 
 def bucket_steps(steps: int, *, max_points: int = MAX_POINTS) -> int:

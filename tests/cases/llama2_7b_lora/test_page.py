@@ -45,7 +45,7 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
     }
     return made.model_copy(
         update={
-            "plan": plan, "fix_hp": {}, "extra": {}, "figures": figures, "status": "passed",
+            "plan": plan, "figures": figures, "status": "passed",
             "environment": made.environment | {"job": job if told else None},
             "quality": made.quality.model_copy(update={"metric": "mmlu", "value": 0.43}),
         }

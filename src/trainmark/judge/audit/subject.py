@@ -159,7 +159,7 @@ def grouped(
 
 def of_record(record: Record, place: str) -> Subject:
     """Return the view of a record that was read from ``place``."""
-    return Subject(file=place, configuration=record.case_key, record=record)
+    return Subject(file=place, configuration=record.plan.case_key, record=record)
 
 
 def of_row(row: Row) -> Subject:

@@ -83,8 +83,8 @@ def _values(launches: Sequence[Record], name: str, unit: str | None = None) -> l
 
 def _title(record: Record) -> str:
     """Return a name of a record's work for people."""
-    changed = fix_hp_text(record.fix_hp | record.extra)
-    return f"{record.case_key} {record.plan.recipe_name} {changed}".rstrip(" /")
+    changed = fix_hp_text(record.plan.fix_hp | record.plan.extra)
+    return f"{record.plan.case_key} {record.plan.recipe_name} {changed}".rstrip(" /")
 
 
 def tolerance(cv: float | None, launches: int) -> float:

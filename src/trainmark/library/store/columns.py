@@ -43,7 +43,7 @@ def short_device(record: Record) -> str:
 # Where a record has it, or what computes it.
 _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "run_id": "run_id",
-    "case_key": "case_key",
+    "case_key": "plan.case_key",
     "case": "plan.case",
     "recipe": "plan.recipe_name",
     "started_utc": "started",
@@ -62,8 +62,8 @@ _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "precision": lambda record: record.plan.recipe["precision"],
     "rules": "plan.rules",
     "compared_with": "plan.compared_with",
-    "fix_hp": lambda record: fix_hp_text(record.fix_hp) if record.fix_hp else None,
-    "extra": lambda record: fix_hp_text(record.extra) if record.extra else None,
+    "fix_hp": lambda record: fix_hp_text(record.plan.fix_hp) if record.plan.fix_hp else None,
+    "extra": lambda record: fix_hp_text(record.plan.extra) if record.plan.extra else None,
     "labels": lambda record: " ".join(record.labels) or None,
     "data_origin": "plan.data.origin",
     "data_content_id": "plan.data.content_id",

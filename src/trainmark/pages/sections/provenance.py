@@ -66,7 +66,7 @@ def _figure(name: str, record: Record) -> str:
 
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "precision": precision_label,
-    "fix_hp": lambda record: fix_hp_text(record.fix_hp),
+    "fix_hp": lambda record: fix_hp_text(record.plan.fix_hp),
     "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),
     **{name: partial(_figure, name) for name in _SHOWN},
     QUALITY: lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
@@ -201,9 +201,9 @@ def run(record: Record) -> Section:
         "name.dataset": (about.dataset, " (", told, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
-        "name.fix_hp": join((fix_hp_text(record.fix_hp), changed), "colon"),
+        "name.fix_hp": join((fix_hp_text(record.plan.fix_hp), changed), "colon"),
         "fact.rules": t(f"rules.{plan.rules}"),
-        "name.extra": worded(fix_hp_text(record.extra) if record.extra else None),
+        "name.extra": worded(fix_hp_text(record.plan.extra) if record.plan.extra else None),
         "fact.recipe": plan.recipe_name,
         "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(plan.recipe))),
         "fact.parameters": counted,
@@ -287,7 +287,7 @@ def provenance(records: Sequence[Record]) -> Section:
         "foot.suite": f"{record.suite.name} {record.suite.version}",
         "foot.commit": known(record.environment.get("commit")),
         "foot.run": join(one.run_id for one in records),
-        "foot.key": record.case_key,
+        "foot.key": record.plan.case_key,
     })  # fmt: skip
     return folded(
         "provenance",

@@ -8,7 +8,6 @@ middle of the time that it took. Must not know vendors.
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,23 +21,17 @@ from trainmark.devices.cores import compact
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, Sampling, read_event, telemetry_file
 from trainmark.record.run.timeline import PHASES
-from trainmark.record.series import (
-    Energy,
-    Interval,
-    Quantity,
-    energy,
-    quantity,
-)
+from trainmark.record.series import Energy, Interval, Quantity, energy, lines_of, quantity
 from trainmark.record.shapes import Amount, Count  # noqa: TC001 - read at run time
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from trainmark.protocols.monitor import DeviceSample
     from trainmark.record.run.timeline import RunTimeline
-    from trainmark.record.series import Array, Columns
+    from trainmark.record.series import Array, Line
     from trainmark.record.shapes import PhaseName
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
@@ -60,9 +53,8 @@ class Use(Frozen):
 
 
 class DeviceTelemetry(Frozen):
-    """The device of a rank, or of several; ``index`` as its monitor counts on that node."""
+    """The device of a rank, or of several of one node; ``index`` as its monitor counts there."""
 
-    node: Count = 0
     ranks: list[Count]
     index: Count
     over: dict[IntervalName, Use]
@@ -86,8 +78,15 @@ class Telemetry(Frozen):
 
 @dataclass
 class Readings:
-    """The readings of one device, or of a host, in their order; NaN where one tells nothing."""
+    """The readings of one device, or of a host, in their order; NaN where one tells nothing.
 
+    Args:
+        index: number that the monitor gives a device; of a host that of its node.
+        ranks: those of a device.
+    """
+
+    index: int
+    ranks: list[int] = field(default_factory=list)
     rows: array[float] = field(default_factory=lambda: array("d"))  # of ``_COLUMNS``
     reasons: list[tuple[str, ...] | None] = field(default_factory=list)  # for lowered clocks
 
@@ -113,18 +112,16 @@ class Readings:
         inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))
         found = {x: quantity(times_s[inside], read[x][inside], interval) for x in _QUANTITIES}
         told = [self.reasons[at] for at in inside]
-        shares = None
-        if any(reasons is not None for reasons in told):
-            shares = {}
-            for name in sorted({name for reasons in told for name in reasons or ()}):
-                held = [nan if reasons is None else name in reasons for reasons in told]
-                share = quantity(times_s[inside], np.array(held, float), interval)
-                shares[name] = min(1.0, share.mean) if share else 0.0
-            shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
+        shares = {}
+        for name in sorted({name for reasons in told for name in reasons or ()}):
+            held = [nan if reasons is None else name in reasons for reasons in told]
+            share = quantity(times_s[inside], np.array(held, float), interval)
+            shares[name] = min(1.0, share.mean) if share else 0.0
+        shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
         return Use(
             readings=len(inside),
             quantities={name: one for name, one in found.items() if one is not None},
-            throttled=shares,
+            throttled=shares if any(reasons is not None for reasons in told) else None,
             energy=energy(times_s, read["energy_j"], interval),
         )
 
@@ -154,78 +151,64 @@ def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
 
 @dataclass
 class Samples:
-    """What one machine's sampler wrote.
+    """What the samplers of all machines wrote; ``began``: the first machine's."""
 
-    Args:
-        ranks: those of the machine.
-        devices: readings by the number that the monitor gives a device.
-    """
-
-    node: int
-    ranks: range
-    start: Sampling | None = None
-    devices: defaultdict[int, Readings] = field(default_factory=lambda: defaultdict(Readings))
-    host: Readings = field(default_factory=Readings)
+    began: Sampling | None = None
+    devices: list[Readings] = field(default_factory=list)  # in the order of the ranks
+    hosts: list[Readings] = field(default_factory=list)
     faults: list[events.Fault] = field(default_factory=list)
 
-    def take(self, file: Path, start_ns: int) -> None:
-        """Read a file, as far as it can be read; times count from ``start_ns`` on its clock."""
+    def take(self, file: Path, ranks: range, start_ns: int) -> None:
+        """Read a machine's file, if it is there; times count from ``start_ns`` on its clock."""
+        host, devices, began = Readings(len(self.hosts)), dict[int, Readings](), None
         for line in EventFile(file, read_event) if file.is_file() else ():
             match line:
                 case Sampling():
-                    self.start = line
+                    began = line
                 case events.Devices():
                     for one in line.devices:
-                        self.devices[one.index].add(_middle_s(line, start_ns), one)
+                        device = devices.setdefault(one.index, Readings(one.index))
+                        device.add(_middle_s(line, start_ns), one)
                 case events.Host():
-                    self.host.add(_middle_s(line, start_ns), line)
+                    host.add(_middle_s(line, start_ns), line)
                 case events.Fault():
                     self.faults.append(line)
+        used = dict[int, Readings]()
+        for rank, index in zip(ranks, began.devices if began else (), strict=False):
+            used[index] = devices.setdefault(index, Readings(index))
+            used[index].ranks.append(rank)
+        self.began = self.began if self.hosts else began
+        self.hosts.append(host)
+        self.devices += used.values()
 
-    @property
-    def ranks_of_devices(self) -> dict[int, list[int]]:
-        """Return the ranks of each device that has some."""
-        found: dict[int, list[int]] = {}
-        numbers = self.start.devices if self.start else []
-        for rank, number in zip(self.ranks, numbers, strict=False):
-            found.setdefault(number, []).append(rank)
-        return found
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines that charts draw, of devices by their ranks, of hosts by their number."""
+        devices = {compact(one.ranks): one.columns for one in self.devices}
+        yield from lines_of(devices, {str(one.index): one.columns for one in self.hosts})
 
 
 def _middle_s(line: events.Devices | events.Host, start_ns: int) -> float:
     return (line.t_ns - start_ns - line.took_ns / 2) / NS_PER_S
 
 
-def read_samples(run_dir: Path, timeline: RunTimeline) -> list[Samples]:
-    """Return what the sampler of each machine wrote, the first machine first."""
-    alone = range(len(timeline.ranks))
-    machines: list[tuple[int | None, range, int]] = [
-        (node.number, node.ranks, node.shift_ns) for node in timeline.nodes
-    ]
-    found = []
-    for number, ranks, shift_ns in machines or [(None, alone, 0)]:
-        found.append(Samples(number or 0, ranks))
-        found[-1].take(run_dir / telemetry_file(number), timeline.launch_ns - shift_ns)
+def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
+    """Return what the samplers wrote, as far as it can be read."""
+    found = Samples()
+    for node in timeline.nodes:
+        start_ns = timeline.launch_ns - node.shift_ns
+        found.take(run_dir / telemetry_file(node.number), node.ranks, start_ns)
+    if not timeline.nodes:
+        found.take(run_dir / telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns)
     return found
 
 
-def columns_of(machines: Sequence[Samples]) -> tuple[Columns, Columns]:
-    """Return the readings of devices by their ranks, and those of hosts by their number."""
-    devices = {
-        compact(ranks): one.devices[at].columns
-        for one in machines
-        for at, ranks in one.ranks_of_devices.items()
-    }
-    return devices, {str(one.node): one.host.columns for one in machines}
-
-
-def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
-    """Return the summary of all samples, as far as they could be read."""
-    spans, began = intervals(timeline), samples[0].start
+def summarize(samples: Samples, timeline: RunTimeline) -> Telemetry:
+    """Return the summary of all samples."""
+    spans, began = intervals(timeline), samples.began
     monitor, of_host = (began.monitor, began.host_sources) if began else (None, [])
     names = {"monitor": monitor or "monitor", "host": "host", **{x: x for x in of_host}}
     said: dict[tuple[str, str], list[str]] = {}
-    for fault in (fault for one in samples for fault in one.faults):
+    for fault in samples.faults:
         if fault.source in names:  # what was there
             source = names[fault.source]
             said.setdefault((f"source.{fault.kind}", source), []).append(fault.said)
@@ -235,11 +218,10 @@ def summarize(samples: Sequence[Samples], timeline: RunTimeline) -> Telemetry:
         host_sources=of_host,
         intervals_s=spans,
         devices=[
-            DeviceTelemetry(node=one.node, ranks=ranks, index=at, over=one.devices[at].over(spans))
-            for one in samples
-            for at, ranks in one.ranks_of_devices.items()
+            DeviceTelemetry(ranks=one.ranks, index=one.index, over=one.over(spans))
+            for one in samples.devices
         ],
-        hosts=[one.host.over(spans) for one in samples],
+        hosts=[host.over(spans) for host in samples.hosts],
         faults=[
             message(code, source=source, said=texts[0], times=len(texts))
             for (code, source), texts in said.items()
