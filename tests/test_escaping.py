@@ -65,7 +65,7 @@ def _hostile() -> Record:
         "traceback": f"Traceback\n  File x{ATTACK}\nE: {ATTACK}", "stacks": ["s" + ATTACK],
     }  # fmt: skip
     changed["labels"] = ["self-reported", ATTACK]
-    changed["extra"] = {"loss" + ATTACK: ATTACK}
+    changed["plan"]["extra"] = {"loss" + ATTACK: ATTACK}
     changed["spans"]["by_name_ns"]["span" + ATTACK] = 10**9
     return Record(**changed)
 
