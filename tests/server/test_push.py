@@ -109,7 +109,9 @@ def test_runs_and_bundles_are_sent_and_what_is_refused_is_named(
     out, err = capfd.readouterr()
     assert [f"/runs/{path.name}" in page for path, page in zip(runs, out.split(), strict=True)]
     assert err.count(str(altered)) == 1
-    assert httpx2.get(f"{server.address}health").json() == {"status": "ok", "runs": 2}
+    answer = httpx2.get(f"{server.address}health")
+    assert answer.json() == {"status": "ok", "runs": 2}
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
 def test_a_token_that_does_not_admit_ends_with_2_before_the_bundle_is_sent(

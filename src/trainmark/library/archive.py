@@ -65,23 +65,23 @@ def write(file: IO[bytes], folder: Path, key: Path | None) -> Manifest:
         key: file of the ssh key that signs.
     """
     files = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as content:
-            digest = file_digest(content, "sha256").hexdigest()
-        name = str(path.relative_to(folder))
-        files.append(PackedFile(name=name, bytes=path.stat().st_size, sha256=digest))
-    manifest = Manifest(suite=Suite(version=__version__), files=files)
-    text = manifest.model_dump_json(indent=1).encode()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = str(path.relative_to(folder))
+            with (
+                path.open("rb") as content,
+                archive.open(_entry(name), "w", force_zip64=True) as out,
+            ):
+                digest = file_digest(content, "sha256").hexdigest()
+                size = content.tell()
+                content.seek(0)
+                shutil.copyfileobj(content, out)
+            files.append(PackedFile(name=name, bytes=size, sha256=digest))
+        manifest = Manifest(suite=Suite(version=__version__), files=files)
+        text = manifest.model_dump_json(indent=1).encode()
         archive.writestr(_entry(MANIFEST_FILE), text)
         if key is not None:
             archive.writestr(_entry(SIGNATURE_FILE), _sign(text, key))
-        for packed in files:
-            with (
-                (folder / packed.name).open("rb") as content,
-                archive.open(_entry(packed.name), "w", force_zip64=True) as out,
-            ):
-                shutil.copyfileobj(content, out)
     return manifest
 
 

@@ -12,8 +12,6 @@ from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
-from starlette.middleware import Middleware
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -31,18 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-
-_SECURITY = {
-    # No inline script or style, nothing of others, no frame around us.
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "cache-control": "private, no-cache",
-}
 
 
 def create_app(store: str | None, **limits: int) -> Starlette:
@@ -68,26 +54,11 @@ def create_app(store: str | None, **limits: int) -> Starlette:
             Route("/api/runs", _upload, methods=["POST"]),
             Route("/{path:path}", _file),
         ],
-        middleware=[Middleware(_secured)],
         exception_handlers={TrainmarkError: _answer},
         lifespan=following,
     )
     app.state.serving = serving
     return app
-
-
-def _secured(app: ASGIApp) -> ASGIApp:
-    """Add the headers of security to all answers."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_SECURITY)
-            await send(message)
-
-        await app(scope, receive, sending)
-
-    return answer
 
 
 def _answer(request: Request, error: Any) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
+from pydantic_core import from_json
 
 from trainmark.errors import UsageError
 from trainmark.library.importers import logs, table
@@ -225,8 +225,8 @@ def _json(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield the records of one case, one a line as the public tool and ours write them."""
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            yield from _of_index(IndexRecord(**json.loads(line)), page, number, line)
-        except (ValueError, TypeError, UsageError, RecursionError) as error:
+            yield from _of_index(IndexRecord(**from_json(line)), page, number, line)
+        except (ValueError, TypeError, UsageError) as error:
             why = message("json_malformed", why=str(error).partition("\n")[0][:120])
             yield page.unread(number, "row", why, line)
             if line.strip() == "{":  # of a document over several lines: told once

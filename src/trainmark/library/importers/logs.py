@@ -6,12 +6,13 @@ print every thousandth.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
 
 from trainmark.errors import DataError
 from trainmark.library.importers.cells import WORDS
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _KEY = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # joined by colons
 _STARTS = re.compile("INIT_START|init_start|run_start")
 _FORMS = {"[PerfLog]": "perflog", ":::MLLOG": "mlperf"}  # by the mark before an event
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)  # NaN is no number
 
 
 @dataclass
@@ -65,13 +65,13 @@ class _Run:
     def feed(self, number: int, line: str) -> None:
         """Take the event of a line, unless it is of another rank."""
         try:
-            event = _DECODER.raw_decode(line.partition(self.mark)[2].lstrip())[0]
+            event = from_json(line.partition(self.mark)[2])
             metadata = event.get("metadata") or {}
             rank = metadata.get("rank", 0)
             self.rank = rank if self.rank is None else self.rank
             if rank == self.rank:
                 self._take(event | metadata, number, line)
-        except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
+        except (LookupError, ValueError, TypeError, AttributeError):
             self.malformed.append((number, line.strip()))
 
     def _take(self, event: dict[str, Any], number: int, line: str) -> None:
@@ -148,7 +148,7 @@ def read(path: Path, page: Page) -> Iterator[Row | Unread]:
 
 
 def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
-    told = {_text(key): _text(value) for key, value in run.told.items()}
+    told = {key: str(value) for key, value in run.told.items()}
     if run.malformed:
         why = message("events_malformed", count=len(run.malformed))
         yield page.unread(run.malformed[0][0], "row", why, run.malformed[0][1])
@@ -171,8 +171,3 @@ def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
     line = Line(run.line, [configuration, *told.values()], run.raw)
     page = replace(page, form=_FORMS[run.mark], notes=tuple(notes))
     yield from read_table(head, [line], page)
-
-
-def _text(value: object) -> str:
-    """Return a value as text; JSON can hold half surrogates, which no text has."""
-    return str(value).encode("utf-8", "replace").decode()

@@ -25,7 +25,7 @@ from trainmark.record.messages import render
 from trainmark.record.verify import MOST_BYTES, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 VARIABLE = "TRAINMARK_STORE"
@@ -118,42 +118,38 @@ class Index:
         there = {path[len(top) + 1 :]: found for path, found in walk(top)}
         others = [x for x in (self.folder / IMPORTED).rglob("*") if x.is_file()]
         there |= {str(x.relative_to(self.folder)): seen for x in others if (seen := stamp(str(x)))}
-        self.take([path for path, found in there.items() if known.get(path) != found])
-        self._put([], known.keys() - there.keys())
+        self.take([x for x in there.keys() | known.keys() if there.get(x) != known.get(x)])
 
     def take(self, paths: Sequence[str]) -> None:
-        """Read run directories, as paths below its folder, into the index."""
-        # While this one is open, SQLite does not write back after each transaction.
-        with self.opened():
-            for start in range(0, len(paths), _BATCH):
-                self._put([x for path in paths[start : start + _BATCH] for x in self._read(path)])
+        """Read run directories and files anew, as paths below its folder; drop what is gone."""
+        for start in range(0, len(paths), _BATCH):
+            batch = paths[start : start + _BATCH]
+            found = [one for path in batch for one in self._read(path)]
+            rows = [[made.get(key) for key in INDEXED] for made in found]
+            with self.opened(writes=True) as connection:
+                connection.executemany(f"DELETE FROM {TABLE} WHERE path = ?", [(x,) for x in batch])
+                connection.executemany(_INSERT, rows)
 
     def _read(self, path: str) -> list[dict[str, Any]]:
         """Return what the index holds of a run directory, or of a file that others published."""
         place = self.folder / path
         imported = place.is_file()
         file = place if imported else place / record.RECORD_FILE
-        size, mtime_ns = stamp(str(file)) or (None, None)  # before it is read: a change shows
+        if (found := stamp(str(file))) is None:
+            return []
         try:
             if imported:
                 from trainmark.library.importers import files  # an extra brings what it needs
 
-                found = files.read([file])
-                made = [of_row(row, path) for row in found.rows]
-                made = made or [of_unread(render(found.unread[0].reason, "en"))]
+                read = files.read([file])
+                made = [of_row(row, path) for row in read.rows]
+                made = made or [of_unread(render(read.unread[0].reason, "en"))]
             else:
                 made = [of_record(checked(record.read(file), place, most_bytes=MOST_BYTES))]
         except RecordError as error:
             made = [of_unread(error.what)]
+        size, mtime_ns = found  # of before it was read: a change shows
         return [one | {"path": path, "bytes": size, "mtime_ns": mtime_ns} for one in made]
-
-    def _put(self, found: Sequence[dict[str, Any]], gone: Iterable[str] = ()) -> None:
-        """Put rows in place of what the index held of the same files; drop ``gone``."""
-        paths = sorted({made["path"] for made in found} | set(gone))
-        rows = [[made.get(key) for key in INDEXED] for made in found]
-        with self.opened(writes=True) as connection:
-            connection.executemany(f"DELETE FROM {TABLE} WHERE path = ?", [(x,) for x in paths])
-            connection.executemany(_INSERT, rows)
 
     def version(self) -> tuple[int, int]:
         """Return how many results there are, and what changes with every change of them."""
