@@ -19,25 +19,16 @@ from trainmark.library.store.columns import COLUMNS
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from trainmark.record.record import Record
 
 LINES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-_METADATA = {
-    "file": "file",
-    "lineno": "lineno",
-    "epoch_num": "epoch",
-    "first_epoch_num": "epoch",
-    "samples_count": "trained",
-    "step": "step",
-}
 
 
 def to_perflog(record: Record, folder: Path) -> str:
     """Return the PerfLog lines of a run whose events are in ``folder``; raises as ``moments``."""
-    return _lines(LINES["perflog"], "[PerfLog]", _perflog, record, folder)
+    return _lines(LINES["perflog"], record, folder)
 
 
 def to_mlperf(record: Record, folder: Path) -> str:
@@ -54,46 +45,27 @@ def to_mlperf(record: Record, folder: Path) -> str:
     lines, case = LINES["mlperf"], record.plan.case
     if case in cases.names() and (ruleset := cases.load(case).mlperf):
         own = ruleset(record.plan.recipe)
-        entries = [{"key": key, "text": value} for key, value in own.items()]
+        entries = [{"key": key, "value": value} for key, value in own.items()]
         lines = {**lines, "launch": [*lines["launch"], *entries]}
-    return _lines(lines, ":::MLLOG", _mlperf, record, folder)
+    return _lines(lines, record, folder)
 
 
-def _lines(
-    lines: dict[str, Any],
-    marker: str,
-    document: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
-    record: Record,
-    folder: Path,
-) -> str:
-    return "".join(
-        f"{marker} {json.dumps(document(entry, values), allow_nan=False)}\n"
+def _lines(lines: dict[str, Any], record: Record, folder: Path) -> str:
+    made = (
+        _filled(lines["every"] | entry, values)
         for kind, values in moments(record, folder)
         for entry in lines.get(kind, ())
     )
+    return "".join(f"{lines['marker']} {json.dumps(one, allow_nan=False)}\n" for one in made)
 
 
-def _perflog(entry: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    metric = values["quality_metric"]
-    named = {
-        name.replace("<metric>", metric): values[source]
-        for name, source in entry.get("value", {}).items()
-    }
-    step = {"step": values[entry["step"]]} if "step" in entry else {}
-    metadata = {name: values[name] for name in ("file", "lineno", "time_ms")} | {"rank": 0}
-    return {"event": entry["event"], "value": named} | step | {"metadata": metadata}
-
-
-def _mlperf(entry: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    metadata = _METADATA | entry.get("metadata", {})
-    return {
-        "namespace": "",
-        "time_ms": values["time_ms"],
-        "event_type": _TYPES.get(entry["key"].rpartition("_")[2], "POINT_IN_TIME"),
-        "key": entry["key"],
-        "value": entry.get("text") or values.get(entry.get("value", "")),
-        "metadata": {name: values[source] for name, source in metadata.items()},
-    }
+def _filled(part: Any, values: dict[str, Any]) -> Any:
+    """Return a line with the values that it names; null for one that there is not."""
+    if isinstance(part, dict):
+        metric = values["quality_metric"]
+        return {key.replace("<metric>", metric): _filled(x, values) for key, x in part.items()}
+    named = isinstance(part, str) and part.startswith("$")
+    return values.get(part[1:]) if named else part
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
