@@ -19,15 +19,10 @@ def test_throughput(value, text):
     assert cells.number(value) == text
 
 
-def test_times_memory_and_percentages():
-    assert cells.seconds(334.68) == "334.7"
-    assert cells.seconds(None) == "/"
+def test_memory():
     assert cells.memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
     assert cells.memory(33.4 * GIB, None) == "33.4"
     assert cells.memory(None, 40 * GIB) == "/"
-    assert cells.percent(36.08) == "36.1%"
-    assert cells.spent(1_500_000_000) == "1.500"
-    assert cells.spent(123_450_000_000) == "123.5"
 
 
 @pytest.mark.parametrize(

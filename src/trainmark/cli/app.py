@@ -17,7 +17,7 @@ from trainmark.errors import EXIT_FAILED, EnvironmentFault, MeasurementError, Tr
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
-    "duckdb": "prepare", "h5py": "prepare", "httpx2": "server", "junitparser": "library",
+    "duckdb": "prepare", "h5py": "prepare", "httpx2": "server",
     "markdown_it": "library", "pyarrow": "library", "starlette": "server",
     "uvicorn": "server", "vl_convert": "pages",
 }  # fmt: skip

@@ -44,11 +44,6 @@ def fence(text: str) -> str:
     return "`" * max(3, longest + 1)
 
 
-def seconds(value: float | None) -> str:
-    """Return a time of a performance table, one decimal."""
-    return NOTHING if value is None else f"{value:.1f}"
-
-
 def number(value: float | None) -> str:
     """Return a rate: one decimal, below 10 four significant digits."""
     if value is None:
@@ -70,16 +65,6 @@ def duration(seconds: float) -> str:
         return f"{rounded(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def loss(value: float | None) -> str:
-    """Return a loss, three decimals."""
-    return NOTHING if value is None else f"{value:.3f}"
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """Return a percentage with its sign, as the fine-tuning page prints MFU."""
-    return NOTHING if value is None else f"{value:.{digits}f}%"
 
 
 def quality(value: float | None, *, target: float | None = None) -> str:
@@ -133,9 +118,3 @@ def scaled(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
 def count(value: int) -> str:
     """Return a count in comma-separated groups of three."""
     return f"{value:,}"
-
-
-def spent(value_ns: int) -> str:
-    """Return a span in seconds: three decimals below 100 s, one above."""
-    value = value_ns / 1e9
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"

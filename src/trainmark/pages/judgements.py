@@ -12,6 +12,7 @@ from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
 from trainmark.judge.comparison import REGRESSIONS, UNTOLD
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Table, table
+from trainmark.pages.rendering import rendered
 from trainmark.pages.texts import TONES, Phrase, Tone, heads, join, say, t, trust_line, worded
 from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
@@ -105,17 +106,10 @@ def documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[st
 
 def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a report in JUnit XML with one test case a judgement."""
-    from junitparser import Error, Failure, Skipped, TestCase, TestSuite
-
-    kinds = {EXIT_FAILED: Failure, EXIT_USAGE: Error, EXIT_NOISY: Skipped}
-    suite = TestSuite("trainmark gate")
-    for one, row in zip(judgements, gate_table(judgements, lang).rows, strict=True):
-        verdict, figure, work, said = map(str, row)
-        case = TestCase(figure, work, 0.0)
-        if one.exit_code in kinds:
-            case.result = [kinds[one.exit_code](said, verdict)]
-        suite.add_testcase(case)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + str(suite.tostring(), "utf-8")
+    kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
+    rows = gate_table(judgements, lang).rows
+    found = [kinds.get(one.exit_code, "") for one in judgements]
+    return rendered("junit.xml.j2", lang, rows=rows, found=found, counted=found.count)
 
 
 def compliance_lines(found: Compliance, lang: str) -> Iterator[str]:

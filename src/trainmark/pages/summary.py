@@ -29,6 +29,7 @@ from trainmark.pages.texts import (
     sentence,
     speed_name,
     t,
+    unit_of,
     verdict,
 )
 from trainmark.record import figures as figures_of
@@ -167,11 +168,6 @@ def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
     return (*found[:_DOUBTS], *more)
 
 
-def _unit(record: Record, name: str) -> Phrase:
-    unit = record.figures[name].unit
-    return t("first.per_device", unit=unit) if name == "token/p/s" else unit
-
-
 def first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
     record = shown_of(records)
@@ -187,7 +183,7 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     speed, time = over(launches, name), over(launches, "e2e_time")
     said: list[Phrase] = []
     if speed is not None:
-        said.append((cells.rounded(speed.mean), " ", _unit(record, name)))
+        said.append((cells.rounded(speed.mean), " ", unit_of(name)))
     took = "" if time is None else cells.duration(time.mean)
     if quality.value is not None:
         shown = cells.quality(quality.value, target=quality.target)
@@ -222,7 +218,7 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
         note: Phrase = counted("launches", of.launches) if name == speed else ""
         if note and of.launches > 1:
             note = join((ends(of, cells.rounded), note))
-        value, unit = cells.rounded(of.mean), _unit(record, name)
+        value, unit = cells.rounded(of.mean), unit_of(name)
         if name == "e2e_time":
             value, unit = cells.duration(of.mean), ""
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
@@ -259,16 +255,13 @@ def first_lines(
     lines.append(join(doubts(records), "semicolon"))
     if passed:
         shown = ((name, COLUMNS[name](record)) for name in _row(record))
-        known = (f"{name} {cell}" for name, cell in shown if cell != cells.NOTHING)
+        known = (f"{name} {cell}" for name, cell in shown if cell not in (None, cells.NOTHING))
         lines.append(join(known, "dot"))
     if len(records) > 1:
-        lines.append(t("repeats.counted", passed=len(passed), all=len(records)))
-    name = speed_name(record)
-    mean = over(passed, name)
-    if mean and mean.launches > 1:
-        value = (t("head.mean"), " ", cells.number(mean.mean), " ", _unit(record, name))
-        said = join((value, ends(mean, cells.number), counted("launches", mean.launches)))
-        lines.append(join((name, said), "colon"))
+        counted = t("repeats.counted", passed=len(passed), all=len(records))
+        mean = over(passed, name := speed_name(record))
+        said = [(name, " ", ends(mean, cells.number))] if mean else []
+        lines.append(join([counted, *said], "semicolon"))
     failed = next((one for one in records if one.cause is not None), None)
     if failed is not None:
         lines += [join(pair, "colon") for pair in cause_facts(failed).items]

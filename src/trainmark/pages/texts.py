@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.plan.plan import SIMULATED
+from trainmark.record.figures import FIGURES
 from trainmark.record.messages import MESSAGES, in_short, render
 from trainmark.spec import Message, Text, message
 
@@ -36,14 +37,6 @@ class T:
 
     key: str
     values: dict[str, Phrase]
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Phrases with a separator of ``[sep]`` between them."""
-
-    parts: tuple[Phrase, ...]
-    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +68,9 @@ def term(kind: str, name: str) -> Phrase:
     return t(f"{kind}.{name}") if f"{kind}.{name}" in TEXTS else name
 
 
-def join(parts: Iterable[Phrase], by: str = "comma") -> Joined:
+def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
     """Return phrases with a separator between them: ``comma``, ``colon``, ``semicolon``."""
-    return Joined(tuple(parts), by)
+    return tuple(x for part in parts for x in (t(f"sep.{by}"), part))[1:]
 
 
 def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
@@ -96,9 +89,6 @@ def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
                 for name, value in phrase.values.items()
             }
             return found.format(**values) if values else found
-        case Joined():
-            separator = TEXTS[f"sep.{phrase.by}"].in_language(lang)
-            return separator.join(say(part, lang) for part in phrase.parts)
         case tuple():
             return "".join(say(part, lang) for part in phrase)
         case Text():
@@ -141,6 +131,12 @@ def has_cards(record: Record) -> bool:
 def speed_name(record: Record) -> str:
     """Return the figure that is a case's speed: where tokens count, those of a device."""
     return "token/p/s" if record.plan.about.work_unit == "tokens" else "p_train"
+
+
+def unit_of(figure: str) -> Phrase:
+    """Return the unit of a figure, of a device where it is one's."""
+    unit = FIGURES[figure].unit
+    return t("first.per_device", unit=unit) if figure == "token/p/s" else unit
 
 
 def num_parameters(record: Record) -> int | None:

@@ -13,7 +13,6 @@ from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
 from trainmark.devices import peaks
-from trainmark.pages.cells import percent
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
     assert peak is not None
 
     def mfu(per_token: float) -> str:
-        return percent(100 * 4017 * per_token / peak.per_second)
+        return f"{4017 * per_token / peak.per_second:.1%}"
 
     assert mfu(4 * 7e9 + 6 * trained) == "36.1%"
     assert mfu(4 * parameters(config) + 6 * trained) == "34.7%"

@@ -74,7 +74,7 @@ def figures(record: Record) -> Section:
     wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     for name, ns in ((name, ns) for name, ns in record.spans.by_name_ns.items() if ns):
         share = t("spans.share", share=f"{ns / wall:.1%}", rank=record.spans.rank)
-        rows.append([term("span", name), cells.spent(ns), "s", share])
+        rows.append([term("span", name), cells.number(ns / 1e9), "s", share])
     passes = record.counts.samples / record.plan.data.train_samples
     rows.append([t("count.passes"), f"{passes:.2f}", "", ""])
     return folded("figures", table(heads("name", "value", "unit", "remark"), rows))

@@ -53,18 +53,19 @@ def precision_label(record: Record) -> str:
     return record.plan.about.precision_labels.get(precision, precision)
 
 
-_SHOWN = {
-    "e2e_time": cells.seconds, "train_time": cells.seconds, "loss": cells.loss,
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "e2e_time": "{:.1f}".format, "train_time": "{:.1f}".format, "loss": "{:.3f}".format,
     **dict.fromkeys(("p_whole", "p_train", "p_core", "token/p/s"), cells.number),
-    "MFU": cells.percent,
+    "MFU": "{:.1f}%".format,
 }  # fmt: skip
 
 
-def _figure(name: str, record: Record) -> str:
-    return _SHOWN[name](record.figure(name))
+def _figure(name: str, record: Record) -> str | None:
+    value = record.figure(name)
+    return None if value is None else _SHOWN[name](value)
 
 
-COLUMNS: dict[str, Callable[[Record], str]] = {
+COLUMNS: dict[str, Callable[[Record], Phrase]] = {
     "precision": precision_label,
     "fix_hp": lambda record: fix_hp_text(record.plan.fix_hp),
     "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),

@@ -16,8 +16,7 @@ from trainmark.pages.charts import spec
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page
-from trainmark.pages.texts import TONES, Link, Phrase, counted, ends, heads, join, t
-from trainmark.record.figures import FIGURES
+from trainmark.pages.texts import TONES, Link, Phrase, counted, ends, heads, join, t, unit_of
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ def _speed_key(one: Launch) -> str:
 
 
 def _unit(one: Launch) -> Phrase:
-    key = _speed_key(one)
-    unit = FIGURES[key].unit
-    return t("first.per_device", unit=unit) if key == "token/p/s" else unit
+    return unit_of(_speed_key(one))
 
 
 def _speed(run: Run) -> float | None:
@@ -98,7 +95,7 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     texts: dict[str, Phrase] = {
         "started_utc": _when(one) if one["started_utc"] else None,
         "speed": (cells.rounded(speed), " ", _unit(one)) if speed else None,
-        "MFU": cells.percent(mfu),
+        "MFU": None if mfu is None else f"{mfu:.1f}%",
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
     }  # fmt: skip
     sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality}
