@@ -51,7 +51,7 @@ VERBS = {
     },
     "Exchange results": {
         "bundle": "Put runs with their evidence into one file, or send them.",
-        "verify": "Check bytes and signature; compute every figure from events.",
+        "verify": "Check bytes; compute every figure from events.",
         "import": "Read the figures of result pages, logs and tables of others.",
         "analyze": "Read the figures of a training log of another program.",
     },

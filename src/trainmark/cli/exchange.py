@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 EXAMPLES = {
     "bundle": """\
   trainmark bundle runs/RUN -o run.trainmark.zip
-  trainmark bundle runs/PLAN -o all.trainmark.zip --sign ~/.ssh/id_ed25519
+  trainmark bundle runs/PLAN -o all.trainmark.zip
   trainmark verify run.trainmark.zip
   trainmark bundle runs/RUN other.trainmark.zip --push https://results.example.org
 """,
     "verify": """\
   trainmark verify run.trainmark.zip
   trainmark verify runs/RUN runs/OTHER
-  trainmark verify run.trainmark.zip --allowed-signers signers
 """,
     "export": """\
   trainmark export runs/* --to csv -o results.csv
@@ -65,14 +64,11 @@ def bundle(
         typer.Argument(help="Runs, folders of runs; for --push also bundles; default: newest."),
     ] = None,
     output: Output = None,
-    sign: Annotated[
-        Path | None, typer.Option(metavar="KEY", help="ssh key that signs the manifest.")
-    ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="URL", help="Send each run to this server.")
     ] = None,
 ) -> None:
-    """Put runs with their evidence into one file, redacted, signed; or send them.
+    """Put runs with their evidence into one file, redacted; or send them.
 
     With --push it prints the runs' pages. What the server has already is not stored again. Ends
     with 1 if a run cannot be packed or the server refuses it.
@@ -84,17 +80,16 @@ def bundle(
         raise UsageError("give -o FILE, or --push URL")
     words = runs or [newest_run()]
     if push is not None:
-        _push(words, push, sign)
+        _push(words, push)
         return
     assert output is not None
     found = [launches for run in words for launches in find_runs(run)]
-    made = pack(found, output, key=sign)
+    made = pack(found, output)
     say(str(output))
-    size, signed = output.stat().st_size / 1e6, "signed" if sign else "not signed"
-    say_remark(f"{len(made.files)} files, {size:,.1f} MB, {signed}")
+    say_remark(f"{len(made.files)} files, {output.stat().st_size / 1e6:,.1f} MB")
 
 
-def _push(words: Sequence[Path], url: str, key: Path | None) -> None:
+def _push(words: Sequence[Path], url: str) -> None:
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
     from trainmark.library.archive import ENDING, BundleError
     from trainmark.library.bundle import pack
@@ -109,7 +104,7 @@ def _push(words: Sequence[Path], url: str, key: Path | None) -> None:
                 try:
                     file = word if bundle else Path(place) / f"run{ENDING}"
                     if not bundle:
-                        pack([launches], file, key=key)
+                        pack([launches], file)
                     for run in send(server, file).runs:
                         say(run.page)
                 except (BundleError, RefusedBundleError) as error:
@@ -121,13 +116,10 @@ def _push(words: Sequence[Path], url: str, key: Path | None) -> None:
 
 def verify(
     paths: Annotated[list[Path], typer.Argument(help="Bundles, run directories, records.")],
-    allowed_signers: Annotated[
-        Path | None, typer.Option(help="File of allowed signers, as ssh-keygen reads it.")
-    ] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Check bytes and signature; compute every figure from events.
+    """Check bytes; compute every figure from events.
 
     Ends with 0: verified, 1: contradicted, 2: not a result of ours, or not all of it is there.
     """
@@ -139,7 +131,7 @@ def verify(
     for path in paths:
         try:
             for launch in chain(*find_runs(path)):
-                found.append(verified(launch, allowed=allowed_signers))
+                found.append(verified(launch))
                 codes.add(found[-1].exit_code)
         except TrainmarkError as error:
             say_faults([error])

@@ -1,4 +1,4 @@
-"""The archive of a bundle: a zip file with a manifest of digests, signed by ``ssh-keygen -Y``.
+"""The archive of a bundle: a zip file with a manifest of digests.
 
 Must not know what the files mean.
 """
@@ -6,7 +6,6 @@ Must not know what the files mean.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 import zipfile
 import zlib
@@ -22,13 +21,12 @@ from trainmark import __version__
 from trainmark.data.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
-from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENDING = ".trainmark.zip"
-MANIFEST_FILE, SIGNATURE_FILE = "manifest.json", "manifest.json.sig"
+MANIFEST_FILE = "manifest.json"
 _MOST_ENTRIES, _MOST_BYTES = 20_000, 64 << 30
 _NAME = r"^[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that zip has: the same input gives the same bytes
@@ -58,12 +56,8 @@ class Manifest(Frozen):
     files: list[PackedFile] = Field(min_length=1, max_length=_MOST_ENTRIES)
 
 
-def write(file: IO[bytes], folder: Path, key: Path | None) -> Manifest:
-    """Write all files below a folder as a bundle; the same files give the same bytes.
-
-    Args:
-        key: file of the ssh key that signs.
-    """
+def write(file: IO[bytes], folder: Path) -> Manifest:
+    """Write all files below a folder as a bundle; the same files give the same bytes."""
     files = []
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -78,10 +72,7 @@ def write(file: IO[bytes], folder: Path, key: Path | None) -> Manifest:
                 shutil.copyfileobj(content, out)
             files.append(PackedFile(name=name, bytes=size, sha256=digest))
         manifest = Manifest(suite=Suite(version=__version__), files=files)
-        text = manifest.model_dump_json(indent=1).encode()
-        archive.writestr(_entry(MANIFEST_FILE), text)
-        if key is not None:
-            archive.writestr(_entry(SIGNATURE_FILE), _sign(text, key))
+        archive.writestr(_entry(MANIFEST_FILE), manifest.model_dump_json(indent=1))
     return manifest
 
 
@@ -94,16 +85,10 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A bundle whose files agree with its manifest, unpacked into ``folder``.
-
-    Args:
-        content: of the manifest, which is what is signed.
-    """
+    """A bundle whose files agree with its manifest, unpacked into ``folder``."""
 
     folder: Path
     manifest: Manifest
-    content: bytes
-    signature: bytes | None
 
     @property
     def launches(self) -> list[str]:
@@ -160,13 +145,12 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked
     names = archive.namelist()
     if (total := sum(info.file_size for info in archive.infolist())) > most_bytes:
         raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {most_bytes:,}")
-    texts = {name: archive.read(name) for name in {MANIFEST_FILE, SIGNATURE_FILE} & {*names}}
     try:
-        manifest = Manifest.model_validate_json(texts.get(MANIFEST_FILE, b""), strict=True)
-    except ValidationError as error:
+        manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
+    except (KeyError, ValidationError) as error:
         first = " ".join(str(error).splitlines()[:3])
         raise BundleError(f"no manifest of this version: {first}", where=MANIFEST_FILE) from None
-    if sorted(names) != sorted([*(file.name for file in manifest.files), *texts]):
+    if sorted(names) != sorted([*(file.name for file in manifest.files), MANIFEST_FILE]):
         raise AlteredError("its files are not those of its manifest")
     for file in manifest.files:
         target = folder / file.name
@@ -177,51 +161,4 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked
             out.seek(0)
             if (size, file_digest(out, "sha256").hexdigest()) != (file.bytes, file.sha256):
                 raise AlteredError("altered: not its size and digest", where=file.name)
-    return Unpacked(folder, manifest, texts[MANIFEST_FILE], texts.get(SIGNATURE_FILE))
-
-
-def _sign(content: bytes, key: Path) -> bytes:
-    """Return the signature of ``content`` by the private key in a file, or by the agent's.
-
-    Raises:
-        EnvironmentFault: ``ssh-keygen`` is missing, or cannot sign with this key.
-    """
-    right, said = _keygen("sign", "-f", key, content=content)
-    if not right:
-        raise EnvironmentFault(f"cannot sign: {said}", where=str(key))
-    return said.encode()
-
-
-def signer_of(content: bytes, signature: bytes, allowed: Path) -> tuple[bool, Message]:
-    """Tell whether a signature is right, and whose it is.
-
-    Args:
-        allowed: file of allowed signers, as ``ssh-keygen`` reads it.
-
-    Raises:
-        EnvironmentFault: ``ssh-keygen`` or the file is missing.
-    """
-    if not allowed.is_file():
-        raise EnvironmentFault("no such file", where=str(allowed), remedy="see docs/bundle.md")
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(signature)
-        file.flush()
-        of = ("-s", file.name, "-f", allowed)
-        known, signers = _keygen("find-principals", *of, content=b"")
-        signer = signers.partition("\n")[0] if known else "nobody"
-        right, said = _keygen("verify", *of, "-I", signer, content=content)
-    if right:
-        return True, message("bundle_signer", signer=signer)
-    return False, message("bundle_signature_wrong", said=said.strip()[-300:])
-
-
-def _keygen(verb: str, *words: str | Path, content: bytes) -> tuple[bool, str]:
-    """Return whether ``ssh-keygen`` did it, and what it printed."""
-    command = ["ssh-keygen", "-Y", verb, "-n", "trainmark", *map(str, words)]
-    try:
-        ended = subprocess.run(command, input=content, capture_output=True, check=False)
-    except FileNotFoundError:
-        raise EnvironmentFault("ssh-keygen is not here", remedy="install OpenSSH") from None
-    right = ended.returncode == 0
-    said = ended.stdout if right else ended.stderr or ended.stdout
-    return right, said.decode(errors="replace")
+    return Unpacked(folder, manifest)

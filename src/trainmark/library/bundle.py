@@ -1,7 +1,7 @@
 """Bundles: runs in one file that others can verify without a network.
 
 Owns what goes into a bundle, redacted copies and the records that they give; and the checks of
-bundles and runs: bytes, signature, records recomputed, audit.
+bundles and runs: bytes, records recomputed, audit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainmark.errors import (
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.library import archive, redaction
-from trainmark.library.archive import AlteredError, BundleError, signer_of, unpacked
+from trainmark.library.archive import AlteredError, BundleError, unpacked
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
@@ -41,17 +41,16 @@ State = Literal["held", "noted", "unverifiable", "broken"]
 _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}
 
 
-def pack(runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = None) -> Manifest:
+def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
     """Write or replace a bundle, whole or not at all; the same input gives the same bytes.
 
     Args:
         runs: each as the run directories of its launches, as ``find_runs`` finds them.
-        key: file of the ssh key that signs.
 
     Raises:
         BundleError: a run without its evidence or contradicted by it, or of a case that is not
             installed.
-        EnvironmentFault: it cannot be written or signed.
+        EnvironmentFault: it cannot be written.
     """
     if not output.name.endswith(archive.ENDING):
         remedy = f"end it in {archive.ENDING}"
@@ -62,7 +61,7 @@ def pack(runs: Sequence[Sequence[Path]], output: Path, *, key: Path | None = Non
                 for launch, path in enumerate(launches, 1):
                     below = f"r{launch}" if len(launches) > 1 else ""
                     _add(path if path.is_dir() else path.parent, Path(place), number, below)
-            return archive.write(file, Path(place), key)
+            return archive.write(file, Path(place))
     except OSError as error:
         where = str(error.filename or output)
         raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
@@ -97,7 +96,7 @@ class Check:
     """One check and what it found.
 
     Args:
-        name: ``archive``, ``signature``, ``record``, ``audit`` or ``trust``.
+        name: ``archive``, ``record``, ``audit`` or ``trust``.
         place: folder of the launch in a bundle; empty: the whole.
         state: ``held``; ``noted``: nothing was asked for; ``unverifiable``: nothing contradicts,
             but something that the check needs is missing; ``broken``: contradicted.
@@ -127,47 +126,31 @@ class Verification:
         return asdict(self) | {"exit_code": self.exit_code}
 
 
-def verify(path: Path | str, *, allowed: Path | None = None) -> Verification:
+def verify(path: Path | str) -> Verification:
     """Verify a bundle, a run directory or the ``record.json`` in one.
-
-    Args:
-        allowed: file of allowed signers; with it, a bundle must be signed by one of them.
 
     Raises:
         RecordError: it is none of them, or a bundle beyond what one may hold.
-        EnvironmentFault: it cannot be unpacked here, or ``ssh-keygen`` is missing.
+        EnvironmentFault: it cannot be unpacked here.
     """
     path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
         folder = path if path.is_dir() else path.parent
-        asked = [] if allowed is None else [_signature(None, allowed)]
-        return Verification(str(path), (*asked, *_of_records(folder, [""])))
+        return Verification(str(path), tuple(_of_records(folder, [""])))
     try:
         with unpacked(path) as bundle:
-            return Verification(str(path), tuple(checks(bundle, allowed)))
+            return Verification(str(path), tuple(checks(bundle)))
     except AlteredError as error:
         said = message("bundle_altered", where=error.where, what=error.what)
         return Verification(str(path), (Check("archive", "broken", (said,)),))
 
 
-def checks(bundle: Unpacked, allowed: Path | None = None) -> Iterator[Check]:
-    """Yield the checks of a bundle that is unpacked; arguments and errors as of ``verify``."""
+def checks(bundle: Unpacked) -> Iterator[Check]:
+    """Yield the checks of a bundle that is unpacked."""
     files = bundle.manifest.files
     size = sum(file.bytes for file in files)
     yield Check("archive", "held", (message("bundle_whole", files=len(files), bytes=size),))
-    yield _signature(bundle, allowed)
     yield from _of_records(bundle.folder, bundle.launches)
-
-
-def _signature(bundle: Unpacked | None, allowed: Path | None) -> Check:
-    signature = bundle and bundle.signature
-    if allowed is None:
-        found = message("bundle_signed" if signature else "bundle_unsigned")
-        return Check("signature", "noted", (found,))
-    right, said = False, message("bundle_unsigned")
-    if bundle and signature:
-        right, said = signer_of(bundle.content, signature, allowed)
-    return Check("signature", "held" if right else "broken", (said,))
 
 
 def _of_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
