@@ -1,23 +1,25 @@
 """Compute every figure from the events and counts of a run; ``figures.toml`` defines them.
 
-A figure that cannot be known is None with a reason, never 0. Each
-throughput is all samples over the slowest rank's time of that kind, so that
-``p_core >= p_train >= p_whole`` and none is overstated by a rank that waited for others.
+A figure that cannot be known is None with a reason, never 0. Each throughput is all samples over
+the slowest rank's time of that kind, so that ``p_core >= p_train >= p_whole`` and none is
+overstated by a rank that waited for others. An energy is the difference of counters; what power
+readings add up to is an estimate, in figures of another name.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.devices import peaks
 from trainmark.protocols import Counts
-from trainmark.record.run import usage
+from trainmark.record.series import MOST_UNSEEN
 from trainmark.record.stats import spread
-from trainmark.spec import Figure, message, read_page
+from trainmark.spec import Figure, Message, message, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.recipe import Precision
-    from trainmark.record.record import RankEntry, Record
-    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.record import Record
+    from trainmark.record.run.telemetry import IntervalName, Use
     from trainmark.record.shapes import DeviceFacts
-    from trainmark.spec import FigureSpec, Message, PageSpec
+    from trainmark.spec import FigureSpec, PageSpec
 
 NS_PER_S = 1e9
 _FINAL_SHARE = 0.1  # of the steps: the loss that training ended with
@@ -91,16 +93,21 @@ def compute(record: Record) -> dict[str, Figure]:
     tail = max(1, round(len(loss) * _FINAL_SHARE))
     figures["loss"] = _mean_loss(loss, samples)
     figures["final_loss"] = _mean_loss(loss[-tail:], samples[-tail:])
-    figures["mem"] = _memory(ranks, record.telemetry)
+    figures["mem"] = _memory(record)
     totals = [one.get("memory_total_bytes") for one in devices if one]
     figures["mem_total"] = _greatest(totals, "device_unreported")
     peaks = [rank.allocator_peak_bytes for rank in ranks]
     figures["allocator_peak"] = _greatest(peaks, "no_counting_allocator")
-    # The processor's packages count as the device of ranks that run on it.
-    on_host = plan.device.vendor == "cpu"
-    return figures | usage.compute(
-        record.telemetry, ranks=len(ranks), samples=counts.samples, on_host=on_host
-    )
+    uses = _uses(record, "train")
+    figures |= {
+        "utilization": _reading(uses, "utilization_percent"),
+        "power": _reading(uses, "power_w"),
+        "temperature": _reading(uses, "temperature_c", peak=True),
+    }
+    a_sample = _energies(record, "train", counts.samples)
+    figures |= {f"{name}_per_sample": energy for name, energy in a_sample.items()}
+    of_target = _energies(record, "to_target")
+    return figures | {f"{name}_to_target": energy for name, energy in of_target.items()}
 
 
 def _figure(value: float | None, reason: str, note: Message | None = None) -> Figure:
@@ -178,12 +185,75 @@ def _peak(
     return Figure(tflops * 1e12, note=note)
 
 
-def _memory(ranks: Sequence[RankEntry], telemetry: Telemetry | None) -> Figure:
-    used = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
-    if used and all(rank.memory_scope == "process" for rank in ranks):
+def _memory(record: Record) -> Figure:
+    used = [float(rank.used_bytes) for rank in record.ranks if rank.used_bytes is not None]
+    if used and all(rank.memory_scope == "process" for rank in record.ranks):
         return Figure(sum(used), note=message("resident_memory_sum"))
     by_ranks = max(used, default=None)
-    by_monitor = usage.peak_memory_bytes(telemetry, len(ranks))
+    by_monitor = _reading(_uses(record, "run"), "memory_used_bytes", peak=True).value
     if by_monitor is not None and by_monitor > (by_ranks or 0.0):
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
     return _figure(by_ranks, "memory_unreported", message("device_memory_at_edges"))
+
+
+def _uses(record: Record, interval: IntervalName) -> list[Use] | Message:
+    """Return the readings of every rank's device, or why there are none."""
+    telemetry = record.telemetry
+    if telemetry is None:
+        return message("not_sampled")
+    if interval not in telemetry.intervals_s:
+        return message("nothing_trained" if interval == "train" else "target_not_reached")
+    failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
+    if telemetry.interval_s is not None and telemetry.monitor is None and not failed:
+        return message("devices_unmonitored")  # the sampler began and found nothing
+    uses = [device.over[interval] for device in telemetry.devices]
+    known = sum(len(device.ranks) for device in telemetry.devices)
+    if known < len(record.ranks) or not all(use.readings for use in uses):
+        return message("no_reading_in_interval")
+    return uses
+
+
+def _reading(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
+    """Return the mean over the devices and the time, or the highest reading of any device."""
+    if isinstance(uses, Message):
+        return Figure(None, uses)
+    found = [use.quantities[name] for use in uses if name in use.quantities]
+    if len(found) < len(uses):
+        return Figure(None, message("quantity_untold", quantity=name))
+    note = message("over_devices", devices=len(found), readings=min(x.readings for x in found))
+    value = max(x.highest for x in found) if peak else fmean(x.mean for x in found)
+    return Figure(value, note=note)
+
+
+def _energies(record: Record, interval: IntervalName, parts: int = 1) -> dict[str, Figure]:
+    """Return the joules a part that were counted or, if unknown, also estimated from power.
+
+    There is no estimate where power was not told or is known too seldom. Of ranks on processors,
+    counters are those of the packages, and the estimate is that of whole nodes.
+    """
+    telemetry, uses = record.telemetry, _uses(record, interval)
+    on_host = record.plan.device.vendor == "cpu"
+    if on_host and telemetry and interval in telemetry.intervals_s:
+        uses = [host[interval] for host in telemetry.hosts]
+    if not parts:
+        uses = message("nothing_trained")
+    if isinstance(uses, Message):
+        return {"energy": Figure(None, uses)}
+    assert telemetry is not None
+    whose: dict[str, Any] = {} if on_host else {"devices": len(uses), "monitor": telemetry.monitor}
+    found = [use.energy for use in uses]
+    unknown = next((energy.reason for energy in found if energy.reason is not None), None)
+    if unknown is None:
+        between_s = max(energy.between_s or 0.0 for energy in found)
+        note = message("energy_of_packages" if on_host else "energy_of_devices",
+                       between_s=between_s, **whose)  # fmt: skip
+        return {"energy": Figure(sum(energy.joules or 0.0 for energy in found) / parts, note=note)}
+    figures = {"energy": Figure(None, unknown)}
+    powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
+    gap_s = max((power.longest_gap_s for power in powers), default=0.0)
+    start_s, end_s = telemetry.intervals_s[interval]
+    if len(powers) == len(uses) and gap_s <= MOST_UNSEEN * (end_s - start_s):
+        code = "estimated_of_node" if on_host else "estimated_of_devices"
+        joules = sum(power.mean for power in powers) * (end_s - start_s) / parts
+        figures["estimated_energy"] = Figure(joules, note=message(code, gap_s=gap_s, **whose))
+    return figures
