@@ -208,7 +208,6 @@ class Environment(Machine, total=False):
     """
 
     others_cpu_share: Number | None
-    nodes: list[dict[str, str]]  # of several: facts in which each differs from the first
     devices: list[DeviceFacts | None]
     precision_flags: dict[str, str | int | float | bool | None] | None
     collective: str | None
