@@ -15,7 +15,7 @@ import tomllib
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from trainmark.plan.plan import Plan
+
+    _Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _SHORTEST_NAME = 3  # shorter ones occur in any text; in a path they are replaced with the path
 _PLAIN = (int, float, type(None))  # values that need no redaction, for speed in long lists
@@ -76,34 +78,19 @@ def _host(found: re.Match[str]) -> str:
 _FUNCTIONS = {"url": _url, "path": _path, "host": _host}
 
 
-class _Rule(NamedTuple):
-    """A replacement, tried only if the lower-cased text contains one of ``needles``."""
-
-    needles: tuple[str, ...]
-    pattern: re.Pattern[str]
-    new: str | Callable[[re.Match[str]], str]
-
-
 _SECRETS, _OTHERS = (
     [
-        _Rule(tuple(x["needles"]), _pattern(x["pattern"]), x.get("new") or _FUNCTIONS[x["by"]])
+        (_pattern(rule["pattern"]), rule.get("new") or _FUNCTIONS[rule["by"]])
         for kind in kinds
-        for x in _LISTED[kind]
+        for rule in _LISTED[kind]
     ]
     for kinds in (["secrets"], ["paths", "hosts", "addresses"])
 )
 
 
-def _literal(text: str, new: str, before: str, after: str) -> _Rule:
-    return _Rule((text.lower(),), re.compile(before + re.escape(text) + after), new)
-
-
 def _apply(rules: Iterable[_Rule], text: str) -> str:
-    lowered = text.lower()
-    for needles, pattern, new in rules:
-        if any(needle in lowered for needle in needles):
-            text = pattern.sub(new, text)
-            lowered = text.lower()
+    for pattern, new in rules:
+        text = pattern.sub(new, text)
     return text
 
 
@@ -130,9 +117,9 @@ class Redactor:
             for whole in (folder, folder.resolve())
             if folder.is_absolute() and whole.name
         }
-        around = (_PARTS["path_start"], _PARTS["path_end"])
+        before, after = _PARTS["path_start"], _PARTS["path_end"]
         innermost = sorted(places, key=len, reverse=True)
-        own = [_literal(folder, places[folder], *around) for folder in innermost]
+        own = [(re.compile(before + re.escape(x) + after), places[x]) for x in innermost]
         self._places = [*_SECRETS, *own, *_OTHERS]  # what stands for paths, hosts and secrets
         self._once = lru_cache(maxsize=4096)(self._string)  # samples repeat a few strings for days
         host, names = socket.gethostname(), {}
@@ -140,7 +127,7 @@ class Redactor:
             names[getpass.getuser()] = "<user>"
         names |= dict.fromkeys((host, host.partition(".")[0]), "<host>")
         self._names = [
-            _literal(name, new, r"(?<![\w.-])", r"(?![\w-]|\.\w)")
+            (re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), new)
             for name, new in names.items()
             if len(name) >= _SHORTEST_NAME and name not in _LISTED["nobody"]
         ]
