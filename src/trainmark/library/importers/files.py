@@ -8,7 +8,6 @@ Must not know cells.
 from __future__ import annotations
 
 import csv
-import io
 import os
 import re
 from contextlib import suppress
@@ -198,14 +197,9 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield a row a line, under headers that we know: our own, or those of pages."""
     page, lines = replace(page, form="csv"), re.split(r"\r\n?|\n", text)
     delimiter = max(",;\t", key=lines[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows, start = [], 0
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        for printed in reader:
-            if any(printed):
-                raw = "\n".join(lines[start : reader.line_num])
-                rows.append(Line(start + 1, printed, raw))
-            start = reader.line_num
+        rows = [Line(reader.line_num, x, lines[reader.line_num - 1]) for x in reader if any(x)]
     except csv.Error as error:
         yield page.unread(reader.line_num, "row", message("csv_malformed", why=str(error)))
         return
