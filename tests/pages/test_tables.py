@@ -88,12 +88,12 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
             "nproc": 8,
             "device": made.plan.device.model_copy(update={"product_names": ["A100"]}),
             "recipe": made.plan.recipe | {"precision": "fp32"},
+            "fix_hp": {"micro_batch_size": 96},
         }
     )
     made = record(
         plan=plan,
         environment=made.environment | {"devices": []},
-        fix_hp={"micro_batch_size": 96},
         figures=made.figures | {
             name: made.figures[name].model_copy(update={"value": value})
             for name, value in (

@@ -1,5 +1,7 @@
 """A page on a terminal, and the few lines at the end of a run: within their width, harmless."""
 
+import re
+
 import pytest
 from rich.cells import cell_len
 
@@ -22,6 +24,8 @@ def hostile():
         kind="error", message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
         rank=3,
     )  # fmt: skip
+    changed = {f"field_{n}": "x" * 30 for n in range(5)}
+    plan = record().plan.model_copy(update={"fix_hp": changed})
     return record(
         environment=record().environment | {"devices": [{"name": name}]}, status="failed",
         cause=cause, findings=[message("note " * 40)],
@@ -69,6 +73,12 @@ def test_a_table_folds_at_blanks_where_they_are_enough():
     ]])  # fmt: skip
     text = listing_table(listed, "zh", width=45)
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
+
+
+def test_a_row_that_does_not_fit_stands_as_a_column():
+    text = page(record())
+    assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)
+    assert re.search(r"acc +0.9117/0.91\n", text)
 
 
 def test_what_is_said_of_charts_stands_where_charts_are():

@@ -87,7 +87,7 @@ def step_time(record: Record) -> Chart | None:
     warmup = min(record.steps.warmup, len(values))
     shaded = {"kind": t("chart.warmup"), "step": 1, "to": min(warmup + 0.5, len(values))}
     shades = [shaded] if warmup else []
-    return _curve("step_time", title, values, unit="ms", scale=scale, warmup=warmup, shaded=shades)
+    return _curve("step_time", title, values, scale=scale, warmup=warmup, shaded=shades)
 
 
 def loss(record: Record) -> Chart | None:
@@ -109,9 +109,8 @@ def quality(record: Record) -> Chart | None:
 
 
 def _curve(
-    name: str, title: Phrase, values: NDArray[np.float64], steps: Sequence[int] = (), *,
-    unit: str = "", **told: Any,
-) -> Chart | None:  # fmt: skip
+    name: str, title: Phrase, values: NDArray[np.float64], steps: Sequence[int] = (), **told: Any
+) -> Chart | None:
     """Return the chart of values by step, thinned, with a table; None for fewer than two.
 
     Args:
@@ -128,9 +127,7 @@ def _curve(
         {"step": steps[at], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
         for at, value in thin(values)
     ]
-    return Chart(
-        name, title, said, spec(name, **told), {"steps": rows}, _stretches(values, steps, unit)
-    )
+    return Chart(name, title, said, spec(name, **told), {"steps": rows}, _stretches(values, steps))
 
 
 def over_time(record: Record) -> Iterator[Chart]:
@@ -148,38 +145,34 @@ def _quantity(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
     short, unit, factor, scale = _QUANTITIES[quantity]
     kind, together = "host" if lines[0].of_host else "device", lines[0].of in TOGETHER
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
-    told = [(value, s, one.of) for one in lines for s, value in one.points]
-    lowest, (highest, at_s, of) = min(told)[0], max(told, key=lambda point: point[0])
-    ends = [cells.rounded(x / factor) for x in (lowest, highest)]
-    said: list[Phrase] = [t(
-        f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), of=of, unit=unit,
-        lowest=ends[0], highest=ends[1], at=f"{at_s:.0f}",
-    )]  # fmt: skip
-    said += [(" ", t("time.together"))] if together else []
-    second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
+    points = [point for one in lines for point in one.points]
+    values = [value for _, value in points]
+    lowest, highest = (cells.rounded(x / factor) for x in (min(values), max(values)))
+    said = t(
+        f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), unit=unit,
+        lowest=lowest, highest=highest,
+    )  # fmt: skip
+    second, axis = (60, "minutes") if max(points)[0] > _LONG_S else (1, "axis")
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
     drawn = spec(
         "over_time", unit=unit, scale=scale, band=together, alone=not (together or names),
         names=names, member=t(f"time.{kind}-of"), axis=t(f"time.{axis}"),
     )  # fmt: skip
-    data: dict[str, list[Spec]] = {
-        "measured": [dict(zip(("from", "to"), (s / second for s in measured or ()), strict=True))]
-        if measured else [],
-        "lines": [{"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
-                  for one in lines for s, value in one.points],
-    }  # fmt: skip
+    marked = [{"from": measured[0] / second, "to": measured[1] / second}] if measured else []
+    rows = [
+        {"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
+        for one in lines for s, value in one.points
+    ]  # fmt: skip
     title = t(f"time.{kind}-title", quantity=t(f"time.{short}"))
-    return Chart(f"time-{kind}-{short}", title, (*said,), drawn, data)
+    return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
 
 
-def _stretches(values: NDArray[np.float64], steps: Sequence[int], unit: str) -> Table:
+def _stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
     """Return least, median and greatest of some stretches of steps, which cover every value."""
     found = []
     for part in np.array_split(np.arange(len(values)), min(TABLE_ROWS, len(values))):
         first, last = (cells.count(steps[at]) for at in (part[0], part[-1]))
         known = values[part][np.isfinite(values[part])]
-        reduced = [float(f(known)) if len(known) else None for f in (np.min, np.median, np.max)]
+        reduced = np.percentile(known, (0, 50, 100)).tolist() if len(known) else [None] * 3
         found.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))
-    names = heads("least", "median", "greatest")
-    named = (t("chart.in_unit", name=head, unit=unit) if unit else head for head in names)
-    return table((t("chart.step"), *named), found)
+    return table(heads("chart.step", "least", "median", "greatest"), found)

@@ -119,7 +119,10 @@ def show_page(page: Document, lang: str = "en", *, width: int = 0) -> str:
 
 
 def rich_table(block: Table, width: int, lang: str) -> RichTable:
-    """Return a table whose cells fold rather than lose characters, at blanks where they can."""
+    """Return a table whose cells fold rather than lose characters, at blanks where they can.
+
+    One of a row or two, whose words do not fit, stands on its side.
+    """
     names = [cells.clean(say(head, lang)) for head in block.headers]
     shown = [
         [cells.clean(say(cell, lang)) for cell in column]
@@ -129,6 +132,9 @@ def rich_table(block: Table, width: int, lang: str) -> RichTable:
         [max(map(cell_len, [*parts, ""])) for parts in (text.split("\n"), text.split())]
         for text in ("\n".join(pair) for pair in zip(names, map("\n".join, shown), strict=True))
     ]
+    if sum(word for _, word in sizes) + len(sizes) - 1 > width and len(block.rows) < 3 < len(names):
+        turned = tuple(zip(block.headers, *block.rows, strict=True))
+        return rich_table(Table(turned[0], turned[1:]), width, lang)
     roomy = sum(line for line, _ in sizes) + 3 * (len(sizes) - 1) <= width
     # The widest give way down to their longest word; where that is not enough, words are split.
     tries = ([max(word, min(line, most)) for line, word in sizes]

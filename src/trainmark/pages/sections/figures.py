@@ -20,7 +20,6 @@ from trainmark.pages.texts import (
     definition,
     heads,
     join,
-    known,
     sentence,
     t,
     term,
@@ -137,13 +136,8 @@ def ranks(record: Record) -> Section | None:
     blocks.append(table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True))
     if found and over in found.intervals_s:
         start_s, end_s = found.intervals_s[over]
-        every = known(None if found.interval_s is None else f"{found.interval_s:g}")
-        said = t(
-            "telemetry.caption",
-            over=t(f"telemetry.{over}"), seconds=f"{end_s - start_s:.1f}", interval=every,
-        )  # fmt: skip
-        sources = ", ".join(name for name in (found.monitor, *found.host_sources) if name)
-        blocks.append(Paragraph(join((said, sources), "semicolon"), "muted"))
+        said = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
+        blocks.append(Paragraph(said, "muted"))
     return folded("ranks", *blocks)
 
 

@@ -264,14 +264,10 @@ def environment(record: Record) -> Section:
     names = [str(one.get("name")) for one in env.get("devices") or [] if one]
     cards = join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
     container = [env.get(f"container{x}") for x in ("", "_version", "_image", "_digest")]
-    cpu = (
-        known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"),
-        t("env.numa", n=env.get("numa_nodes") or "?"),
-    )  # fmt: skip
     told = ("machine", "network", "driver", "collective")
     facts = {f"env.{name}": env.get(name) for name in told} | {
         "env.card": cards if names and has_cards(record) else short_device(record),
-        "env.cpu": join(cpu),
+        "env.cpu": join((known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"))),
         "env.host_memory": known(total and f"{total / cells.GIB:.1f} GiB"),
         "env.os": join(map(known, (env.get("os"), env.get("kernel")))),
         "env.container": join(filter(None, container)) if any(container) else None,

@@ -97,15 +97,14 @@ def _write(file: Path, text: str | bytes, *, served: bool = False) -> None:
 
 def _of_run(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | bytes]:
     """Return a launch's pages and record; of a record that cannot be read, what is wrong."""
-    files: dict[str, str | bytes] = {}
+    both = [Links(run_file(run_id), lang) for lang in LANGUAGES]
     try:
         record = opened(Path(path))
-        shown: Callable[[Links], str] = partial(run_page, record, launches)
-        files[run_file(run_id).removesuffix("html") + "json"] = content(record)
     except RecordError:
-        shown = partial(error_page, RecordError("the record cannot be read", where=run_id))
-    both = [Links(run_file(run_id), lang) for lang in LANGUAGES]
-    return files | {links.file: shown(links) for links in both}
+        fault = RecordError("the record cannot be read", where=run_id)
+        return {links.file: error_page(fault, links) for links in both}
+    data = {run_file(run_id).removesuffix("html") + "json": content(record)}
+    return data | {links.file: run_page(record, launches, links) for links in both}
 
 
 def _lists(
