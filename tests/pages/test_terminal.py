@@ -29,7 +29,7 @@ def hostile():
     return record(
         environment=record().environment | {"devices": [{"name": name}]}, status="failed",
         cause=cause, findings=[message("note " * 40)],
-        fix_hp={f"field_{n}": "x" * 30 for n in range(5)},
+        plan=plan,
     )  # fmt: skip
 
 
