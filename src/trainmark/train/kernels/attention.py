@@ -130,16 +130,18 @@ class _Attention(torch.autograd.Function):
             by_row = scores.view(-1, h, *scores.shape[1:])  # (rows, H, queries, keys)
             if block.hidden is not None:
                 by_row[..., -block.hidden.size(-1) :].masked_fill_(block.hidden, -torch.inf)
-            torch.softmax(scores, -1, out=scores)
-            mask, scale = keep_mask(scores.shape, p)
-            kept = mask.mul_(scores)
+            signed = kept = torch.softmax(scores, -1, out=scores)
+            if p > 0.0:
+                mask, scale = keep_mask(scores.shape, p)
+                kept = mask.mul_(scores)
+                signed = scores.sub_(kept, alpha=2)  # negative where not dropped
             out[heads, asking] = torch.bmm(kept, v[heads, keys])
-            saved.append(scores.sub_(kept, alpha=2))  # negative where not dropped
+            saved.append(signed)
         # Not contiguous(), which returns its input for one head: see linear_cross_entropy.py.
         mixed = out.mul_(scale).view(b, h, t, d).transpose(1, 2)
         mixed = mixed.clone(memory_format=torch.contiguous_format)  # (B, T, H, D)
         ctx.save_for_backward(q, k, v, mixed, *saved)
-        ctx.scale, ctx.scaling, ctx.blocks = scale, scaling, blocks
+        ctx.scale, ctx.scaling, ctx.blocks, ctx.drops = scale, scaling, blocks, p > 0.0
         return mixed
 
     @staticmethod
@@ -153,10 +155,10 @@ class _Attention(torch.autograd.Function):
         for signed, block in zip(saved, ctx.blocks, strict=True):
             heads, asking, keys = _cut(block, h)
             g = grad[heads, asking]
-            kept = signed.clamp(max=0.0).neg_()
+            kept = signed.clamp(max=0.0).neg_() if ctx.drops else signed
             d_value[heads, keys] += torch.bmm(kept.transpose(1, 2), g)
             d_scores = torch.bmm(g, v[heads, keys].transpose(1, 2)).mul_(kept)
-            probabilities = torch.abs(signed, out=kept)
+            probabilities = torch.abs(signed, out=kept) if ctx.drops else signed
             d_scores.addcmul_(probabilities, row[heads, asking], value=-1)
             d_query[heads, asking] = torch.bmm(d_scores, k[heads, keys])
             d_key[heads, keys] += torch.bmm(d_scores.transpose(1, 2), q[heads, asking])
@@ -240,11 +242,6 @@ def attention_forward(  # noqa: PLR0917 - the registry passes by position
         scaling: factor on the scores; none: 1 / sqrt(D).
     """
     del module
-    if dropout == 0.0:  # the library's fused kernel is faster
-        whole = nn.functional.scaled_dot_product_attention(
-            query, key, value, attention_mask, scale=scaling
-        )
-        return whole.transpose(1, 2), None
     factor = query.size(-1) ** -0.5 if scaling is None else scaling
     hidden = None if attention_mask is None else ~attention_mask
     block = _Block(slice(0, query.size(0)), 0, query.size(2), query.size(2), hidden)
