@@ -62,7 +62,7 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     trained = job.trained_parameters()
     watch = GradientWatch(trained, looks=5)
     parameters = ParameterCheck(
-        digest=TensorDigest(trained, seed=recipe.seed),
+        digest=TensorDigest(trained),
         gradients=watch, updates=job.updates, clock=time.perf_counter_ns,
     )  # fmt: skip
     parameters.start()

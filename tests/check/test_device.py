@@ -100,7 +100,7 @@ VENDORS = [
 ]  # fmt: skip
 DEVICES = [
     ({"name": "other"}, "the device's name is not the vendor's"),
-    ({"set_precision": lambda *_: {"tf32": True}}, "set_precision(fp32) leaves TF32 on"),
+    ({"set_precision": lambda *_: {"tf32": True}}, "fp32 leaves TF32 on"),
     ({"describe": lambda _: {"name": object()}},
      "describe() is {'name': <object"),
     ({"memory": lambda _: MemoryUse(None, None, None, "rank")}, "memory() is MemoryUse("),

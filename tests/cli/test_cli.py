@@ -69,7 +69,6 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         ),
         (["report"], ["no run there yet"]),
         (["report", "nowhere"], ["no record there"]),
-        (["run", __file__], ["neither a case nor a plan file", ".yaml"]),
     ],
 )
 def test_bad_words_end_in_one_clear_error(cli, words, said):

@@ -57,7 +57,7 @@ def test_a_report_for_a_pipeline(gate: Call) -> None:
     run("good", 100.0)
     run("slow", 90.0)
     code, _, err = gate("gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml")
-    assert (code, err) == (1, "")
+    assert (code, err) == (1, "gate.xml\n")
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
 
 

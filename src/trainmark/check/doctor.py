@@ -10,7 +10,6 @@ import json
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -64,13 +63,12 @@ class Examination:
     schema_version: int = 1
 
 
-_sentences = cache(read_messages)
+_SENTENCES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
 
 def worded(said: Message | str, lang: str) -> str:
     """Return a sentence of the doctor."""
-    known = _sentences(Path(__file__).with_name(MESSAGES_FILE))
-    return said if isinstance(said, str) else render(said, lang, known)
+    return said if isinstance(said, str) else render(said, lang, _SENTENCES)
 
 
 def subject_of(request: RunRequest, *, quick: bool) -> Subject:

@@ -34,12 +34,14 @@ from trainmark.recipe import Precision, Recipe
 from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _Word: TypeAlias = Annotated[str, Len(1)]
 _Whole: TypeAlias = Annotated[int, Ge(0)]
-# What a vendor is asked, in this order, where it has the member: arguments, type of the answer.
-_QUESTIONS: dict[str, tuple[tuple[int, ...], Any]] = {
+_Json: TypeAlias = dict[str, JsonValue]
+# What each is asked, in this order, where it has the member: arguments, type of the answer.
+_Questions: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
+_OF_VENDOR: _Questions = {
     "count": ((), _Whole),
     "product_names": ((), list[_Word]),
     "driver_version": ((), str | None),
@@ -47,6 +49,14 @@ _QUESTIONS: dict[str, tuple[tuple[int, ...], Any]] = {
     "unusable": ((), Refusal | None),
     "occupants": ((1,), list[Occupant]),
 }
+_OF_DEVICE: _Questions = {
+    "set_precision": (("fp32",), _Json),
+    "describe": ((), _Json),
+    "memory": ((), MemoryUse),
+    "matmul_rate": (("fp32",), MatmulRate),
+    "copy_bytes_per_second": ((), float),
+}
+_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
 def _misfits(value: Any, kind: Any) -> str:
@@ -81,24 +91,17 @@ class _Faults(list[str]):
             return None
         return value
 
-
-def _plan(vendor: Vendor) -> list[str]:
-    """Ask ``vendor`` what planning asks; return what is wrong with the answers."""
-    faults = _Faults()
-    answers: dict[str, Any] = {}
-    for name, (given, kind) in _QUESTIONS.items():
-        if hasattr(vendor, name):
-            words = f"{name}({', '.join(map(str, given))})"
-            answers[name] = faults.answer(words, partial(getattr(vendor, name), *given), kind)
-    for precision in get_args(Precision):
-        ask = partial(vendor.refuse, Recipe(precision=precision), 1)
-        faults.answer(f"refuse({precision})", ask, Refusal | None)
-    count, names = answers["count"] or 0, answers["product_names"]
-    if names is not None and not vendor.counts_cores:
-        fault = f"count() is {count}, but product_names() has {len(names)}"
-        faults.unless(len(names) == count, fault)
-    _check_monitor(vendor, 1 if vendor.counts_cores else count, faults)
-    return faults
+    def answers(self, asked: object, questions: _Questions) -> dict[str, Any]:
+        """Return the answers by the members' names; None where one does not fit."""
+        return {
+            name: self.answer(
+                f"{name}({', '.join(map(str, given))})",
+                partial(getattr(asked, name), *given),
+                kind,
+            )
+            for name, (given, kind) in questions.items()
+            if hasattr(asked, name)
+        }
 
 
 def vendor_faults(vendor: Vendor) -> list[str]:
@@ -109,7 +112,15 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     hides = vendor.visible_devices
     fault = f"visible_devices is {hides!r}, which is none of recorded_variables"
     faults.unless(hides is None or hides in vendor.recorded_variables, fault)
-    faults += _plan(vendor)
+    answers = faults.answers(vendor, _OF_VENDOR)
+    for precision in get_args(Precision):
+        ask = partial(vendor.refuse, Recipe(precision=precision), 1)
+        faults.answer(f"refuse({precision})", ask, Refusal | None)
+    count, names = answers["count"] or 0, answers["product_names"]
+    if names is not None and not vendor.counts_cores:
+        fault = f"count() is {count}, but product_names() has {len(names)}"
+        faults.unless(len(names) == count, fault)
+    _check_monitor(vendor, 1 if vendor.counts_cores else count, faults)
     return faults
 
 
@@ -149,20 +160,9 @@ def device_faults(vendor: Vendor) -> list[str]:
     for name in ("name", "torch_type"):
         same = getattr(device, name) == getattr(vendor, name)
         faults.unless(same, f"the device's {name} is not the vendor's")
-    set_fp32 = partial(device.set_precision, "fp32")
-    flags = _keys("set_precision(fp32)", set_fp32, PRECISION_KEYS, faults)
-    faults.unless(not flags.get("tf32"), "set_precision(fp32) leaves TF32 on")
-    _keys("describe()", device.describe, DESCRIBE_KEYS, faults)
-    faults.answer("memory()", device.memory, MemoryUse)
-    faults.answer("matmul_rate(fp32)", partial(device.matmul_rate, "fp32"), MatmulRate)
-    faults.answer("copy_bytes_per_second()", device.copy_bytes_per_second, float)
+    answers = faults.answers(device, _OF_DEVICE)
+    for name, keys in _KEYS.items():
+        found = answers[name] or {}
+        faults += [f"{name} lacks the key {key}" for key in keys if key not in found]
+    faults.unless(not (answers["set_precision"] or {}).get("tf32"), "fp32 leaves TF32 on")
     return faults
-
-
-def _keys(
-    name: str, ask: Callable[[], Any], keys: Sequence[str], faults: _Faults
-) -> dict[str, Any]:
-    """Return an answer that must be JSON with these keys; empty if it is no dict."""
-    value: dict[str, Any] = faults.answer(name, ask, dict[str, JsonValue]) or {}
-    faults += [f"{name} lacks the key {key}" for key in keys if key not in value]
-    return value

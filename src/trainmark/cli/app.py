@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from trainmark.cli.options import SETTINGS, TyperGroup, command_of, with_examples
+from trainmark.cli.options import SETTINGS, command_of, with_examples
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, MeasurementError, TrainmarkError
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
-    "duckdb": "prepare", "h5py": "prepare", "httpx2": "server",
+    "httpx2": "server",
     "markdown_it": "library", "pyarrow": "library", "starlette": "server",
     "uvicorn": "server", "vl_convert": "pages",
 }  # fmt: skip

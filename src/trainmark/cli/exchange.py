@@ -165,10 +165,9 @@ def export(
             raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
         with writing(output):
             write_parquet(found.records, output)
+        say(str(output), err=True)
     else:
         write_text(output, to_text(form, found.records, found.places))
-    if output:
-        say(str(output), err=True)
     say_refuted(found)
 
 

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,9 +91,3 @@ def command_of(name: str, examples: str, verb: Verb) -> Any:
     made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     made.command(name, cls=with_examples(examples), context_settings=SETTINGS)(verb)
     return typer.main.get_command(made)
-
-
-__all__ = [
-    "SETTINGS", "Assignments", "Json", "Lang", "Output", "Quiet", "Store", "TyperGroup",
-    "command_of", "takes", "with_examples",
-]  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,21 +26,6 @@ def say(text: object, *, err: bool = False, newline: bool = True) -> None:
 def say_json(document: Any, *, indent: int | None = None) -> None:
     """Print a document as JSON; letters of any alphabet stay as they are."""
     say(json.dumps(document, indent=indent, ensure_ascii=False))
-
-
-@contextmanager
-def others_to_stderr() -> Iterator[None]:
-    """Send to standard error what others print, vendors' packages for instance."""
-    out, err = sys.stdout.fileno(), sys.stderr.fileno()
-    sys.stdout.flush()
-    before = os.dup(out)
-    os.dup2(err, out)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(before, out)
-        os.close(before)
 
 
 def say_remark(text: object) -> None:
@@ -84,7 +67,7 @@ def writing(output: Path) -> Iterator[None]:
 
 
 def write_text(output: Path | None, text: str) -> None:
-    """Write a file that the user named with ``-o``, whole or not at all; None: print the text.
+    """Write a file that the user named, whole or not at all, and name it; None: print the text.
 
     A pipe, a device or a link stays what it is.
 
@@ -98,12 +81,10 @@ def write_text(output: Path | None, text: str) -> None:
         return
     with writing(output), written_whole(output) as file:
         file.write(text.encode())
+    say(str(output), err=True)
 
 
 def from_here(path: Path) -> Path:
     """Return ``path`` as it is called from the folder we are in, if it lies below it."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:
-        return path  # the folder we are in was deleted
+    here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

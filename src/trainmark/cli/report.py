@@ -86,8 +86,6 @@ def report(
             say(f"record: {place}")
     else:
         write_text(output, to_html(pages, lang) if wanted == "html" else to_markdown(pages, lang))
-    if output:
-        say(str(output), err=True)
     say_refuted(found)
 
 

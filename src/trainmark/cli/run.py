@@ -59,9 +59,6 @@ def run(
 
     if (attach is not None) == bool(case):
         raise UsageError("run takes a case or --attach RUN", where="CASE")
-    if Path(case).suffix and Path(case).is_file() and not is_plan_file(case):
-        rule = "a plan file ends in .yaml or .yml"
-        raise UsageError("neither a case nor a plan file", where=case, rule=rule)
     if attach is not None:
         records = api.attached(attach, cancel=cancel, quiet=quiet)
         _print_records(records, lang, as_json=as_json)

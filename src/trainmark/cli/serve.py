@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from trainmark.cli.options import SETTINGS, Store, TyperGroup, with_examples
+from trainmark.cli.options import SETTINGS, Store, with_examples
 from trainmark.cli.output import say, say_remark, writing
 from trainmark.errors import EnvironmentFault
 

@@ -99,11 +99,9 @@ def write_pairs(
                     rule="a corpus has at least one text that is not empty",
                     remedy="name the texts' key with text_key=, or give another file with --from",
                 )
-            empty = f"; {counts['empty_texts']:,} empty texts left out"
             say(
                 f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
                 f"{counts['largest_token_id']} of {opened.vocab_size}"
-                + (empty if counts["empty_texts"] else "")
             )
 
 

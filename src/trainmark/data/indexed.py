@@ -150,8 +150,6 @@ def write_pair(
         sizes: tokens of each document, 0 or more (documents,).
         dtype: element type to write, one of ``INTEGER_CODES``.
     """
-    limits = np.iinfo(dtype)
-    assert not len(tokens) or limits.min <= tokens.min() <= tokens.max() <= limits.max
     assert int(sizes.sum()) == len(tokens)
     bin_file(prefix).write_bytes(np.ascontiguousarray(tokens, dtype).data)
     write_index(idx_file(prefix), sizes, dtype)
@@ -206,26 +204,7 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
         DataError: an id outside the vocabulary, or a vocabulary larger than the tokenizer's,
             padding allowed, where ``prepare`` noted it beside the data.
     """
-    content, folder = _scan(reader, place), reader.prefix.parent
-    noted = read_manifest(folder).get("vocab_size")  # none: made by another program
-    if content.smallest < 0 or content.largest >= vocab_size:
-        raise DataError(
-            f"token ids from {content.smallest} to {content.largest}",
-            where=str(bin_file(reader.prefix)),
-            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            remedy=f"set vocab_size to {noted or 'that'} of the tokenizer "
-            "the data was made with, or prepare the data again",
-        )
-    if noted is not None:
-        refuse_short(
-            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
-            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
-        )  # fmt: skip
-    return content
-
-
-def _scan(reader: IndexedReader, place: Path) -> Extremes:
-    """Return what the bytes of a pair, index and tokens, are; kept in ``place``."""
+    folder = reader.prefix.parent
     index, tokens = idx_file(reader.prefix), bin_file(reader.prefix)
 
     def read() -> dict[str, Extremes]:
@@ -237,4 +216,19 @@ def _scan(reader: IndexedReader, place: Path) -> Extremes:
 
     with readable(tokens):
         files = {file.name: file for file in (index, tokens)}
-        return cached_scan(place / "content.json", files, read)["tokens"]
+        content = cached_scan(place / "content.json", files, read)["tokens"]
+    noted = read_manifest(folder).get("vocab_size")  # none: made by another program
+    if content.smallest < 0 or content.largest >= vocab_size:
+        raise DataError(
+            f"token ids from {content.smallest} to {content.largest}",
+            where=str(tokens),
+            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
+            remedy=f"set vocab_size to {noted or 'that'} of the tokenizer "
+            "the data was made with, or prepare the data again",
+        )
+    if noted is not None:
+        refuse_short(
+            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
+            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
+        )  # fmt: skip
+    return content

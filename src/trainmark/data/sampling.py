@@ -9,7 +9,7 @@ vocabularies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,29 +41,25 @@ class EpochIndex:
     ``documents`` and ends with the token where sample ``i + 1`` begins.
 
     Args:
+        split: the samples of all epochs.
         documents: numbers within the split, in the epoch's order, whole numbers (documents,).
         positions: int64 (samples + 1,).
         offsets: int64 (samples + 1,).
         shuffle: sample numbers in the order of training, whole numbers (samples,).
-        starts: token at which each document of the split begins, int64 (documents + 1,).
-        corpus: all tokens of the pair.
-        seq_length: tokens that a sample predicts.
     """
 
+    split: Samples
     documents: NDArray[Any]
     positions: NDArray[np.int64]
     offsets: NDArray[np.int64]
     shuffle: NDArray[Any]
-    starts: NDArray[np.int64]
-    corpus: NDArray[Any]
-    seq_length: int
 
     def __len__(self) -> int:
         return len(self.shuffle)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
         """Return token ids (B, seq_length + 1): each is read and predicted but for the ends."""
-        tokens = len(rows) * self.seq_length
+        tokens = len(rows) * self.split.seq_length
         return self.tokens(rows), Counts(len(rows), len(rows), tokens, tokens)
 
     def tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -75,15 +71,16 @@ class EpochIndex:
         Returns:
             int64 (B, seq_length + 1).
         """
-        found = np.empty((len(numbers), self.seq_length + 1), np.int64)
+        starts, corpus = self.split.starts, self.split.corpus
+        found = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(found, numbers, strict=True):
             first, last = self.positions[number : number + 2]
             touched = self.documents[first : last + 1]  # empty ones between included
-            begins, ends = self.starts[touched], self.starts[touched + 1]
+            begins, ends = starts[touched], starts[touched + 1]
             ends[-1] = begins[-1] + self.offsets[number + 1] + 1
             begins[0] += self.offsets[number]
             pieces = zip(begins, ends, strict=True)
-            np.concatenate([self.corpus[begin:end] for begin, end in pieces], out=row)
+            np.concatenate([corpus[begin:end] for begin, end in pieces], out=row)
         return found
 
 
@@ -110,7 +107,7 @@ class Samples:
         self.seq_length = seq_length
         self.seed = seed
         self.starts = reader.token_starts(documents)
-        self._corpus = reader.tokens
+        self.corpus = reader.tokens
 
     def __len__(self) -> int:
         count = sample_count(self.num_tokens, self.seq_length)
@@ -123,7 +120,8 @@ class Samples:
 
     def in_order(self) -> EpochIndex:
         """Return the samples of the documents as they stand, nothing shuffled."""
-        return self._index(self._cut(np.arange(len(self.documents)), np.arange(len(self))))
+        whole = self._cut(np.arange(len(self.documents)), np.arange(len(self)))
+        return EpochIndex(self, *whole)
 
     def epoch(self, number: int) -> EpochIndex:
         """Return the shuffled samples of one epoch, counted from 0."""
@@ -138,8 +136,9 @@ class Samples:
             return self._shuffled(epochs, np.random.RandomState(seed))
 
         built = mapped_arrays(self.cache / str(seed), build) if self.cache else build()
-        index = self._index(built)
-        return replace(index, shuffle=index.shuffle[part * samples : (part + 1) * samples])
+        order, positions, offsets, shuffle = built
+        mine = shuffle[part * samples : (part + 1) * samples]
+        return EpochIndex(self, order, positions, offsets, mine)
 
     def _shuffled(self, epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
         """Return the order of some epochs shuffled together.
@@ -160,11 +159,6 @@ class Samples:
 
     def _cut(self, order: NDArray[Any], shuffle: NDArray[Any]) -> list[NDArray[Any]]:
         return [order, *cut(np.diff(self.starts)[order], self.seq_length), shuffle]
-
-    def _index(self, vectors: list[NDArray[Any]]) -> EpochIndex:
-        order, positions, offsets, shuffle = vectors
-        fixed = (self.starts, self._corpus, self.seq_length)
-        return EpochIndex(order, positions, offsets, shuffle, *fixed)
 
 
 @dataclass(frozen=True, slots=True)

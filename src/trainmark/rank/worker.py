@@ -202,7 +202,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
         trained = job.trained_parameters()
         watch = GradientWatch(trained, looks=_GRADIENT_LOOKS)
         parameters = ParameterCheck(
-            digest=TensorDigest(trained, seed=recipe.seed),
+            digest=TensorDigest(trained),
             gradients=watch,
             updates=job.updates,
             clock=clock,

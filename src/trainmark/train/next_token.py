@@ -58,9 +58,7 @@ class NextTokenJob:
         replicas = parallelize(
             model, ranks, compiled=compiled, shards=blocks if recipe.fsdp else None
         )
-        self.sharding = Sharding.of(
-            context, num_rows=len(data.train), rank=ranks.data_rank, world_size=ranks.data_size
-        )
+        self.sharding = Sharding.of(context, num_rows=len(data.train), ranks=ranks)
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
             context, replicas, optimizer(model), self._loss_sum, ranks=ranks,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _TENSORS = 32  # tensors in a sample, evenly distributed over all
-_ELEMENTS = 64  # elements of each of them
+_ELEMENTS = 64  # of each of them, evenly spaced; up to twice as many
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -33,23 +33,21 @@ class TensorDigest:
 
     Args:
         tensors: read again at each call; those with no element on this rank are left out.
-        seed: selects the elements in the sample.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = {n: x for n, x in tensors.items() if _local(x).numel()}
-        generator = torch.Generator().manual_seed(seed)
         held = list(self._tensors.values())
         count = min(_TENSORS, len(held))
-        chosen = [held[number * len(held) // count] for number in range(count)]
-        self._sampled = [(x, _places(_local(x).numel(), generator)) for x in chosen]
+        self._sampled = [held[number * len(held) // count] for number in range(count)]
 
     @torch.no_grad()
     def sample(self) -> bytes:
         """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for tensor, places in self._sampled:
-            found = _flat(_local(tensor))[places]
+        for tensor in self._sampled:
+            flat = _flat(_local(tensor))
+            found = flat[:: max(1, len(flat) // _ELEMENTS)]
             by_type.setdefault(found.dtype, []).append(found)
         return b"".join(
             torch.cat(found).view(torch.uint8).cpu().numpy().tobytes() for found in by_type.values()
@@ -62,13 +60,6 @@ class TensorDigest:
         if not totals:
             return {}
         return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
-
-
-def _places(numel: int, generator: torch.Generator) -> slice:
-    """Return the places of evenly spaced elements, from a random first one."""
-    stride = max(1, numel // _ELEMENTS)
-    first = int(torch.randint(min(stride, numel), (), generator=generator))
-    return slice(first, first + stride * _ELEMENTS, stride)
 
 
 def _local(tensor: Tensor) -> Tensor:

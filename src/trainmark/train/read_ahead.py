@@ -38,34 +38,31 @@ def batches_of(
     Args:
         rows: takes digests of the first rows of batches of the first epoch.
     """
-    source = job.batches(epoch)
-    noted = source if rows is None or epoch else _noted(source, rows)
-    return read_ahead(noted, device, depth=depth)
+    look = None if rows is None or epoch else partial(_note, rows)
+    return read_ahead(job.batches(epoch), device, depth=depth, look=look)
 
 
-def _noted(source: Iterator[Batch], rows: list[int]) -> Iterator[Batch]:
-    """Yield the batches and note a digest of the first row of those that count samples."""
-    closable: Any = source
-    with closing(closable) if hasattr(source, "close") else nullcontext():
-        for batch in source:
-            if batch.counts.samples and len(rows) < MOST_ROWS:
-                content: list[bytes] = []
+def _note(rows: list[int], batch: Batch) -> None:
+    """Note a digest of the first row of a batch that counts samples."""
+    if not batch.counts.samples or len(rows) >= MOST_ROWS:
+        return
+    rows.append(0)
 
-                def note(tensor: Tensor, content: list[bytes] = content) -> Tensor:
-                    first = tensor[:1] if tensor.dim() else tensor.reshape(1)
-                    plain = first.clone(
-                        memory_format=contiguous_format
-                    )  # of one row any stride counts
-                    content.append(plain.flatten().view(uint8).numpy().tobytes())
-                    return tensor
+    def add(tensor: Tensor) -> Tensor:
+        first = tensor[:1] if tensor.dim() else tensor.reshape(1)
+        plain = first.clone(memory_format=contiguous_format)  # of one row any stride counts
+        rows[-1] = crc32(plain.flatten().view(uint8).numpy().tobytes(), rows[-1])
+        return tensor
 
-                map_tensors(batch.tensors, note)
-                rows.append(crc32(b"".join(content)))
-            yield batch
+    map_tensors(batch.tensors, add)
 
 
 def read_ahead(
-    source: Iterator[Value], device: Device, *, depth: int
+    source: Iterator[Value],
+    device: Device,
+    *,
+    depth: int,
+    look: Callable[[Value], None] | None = None,
 ) -> Generator[Value, None, None]:
     """Yield the values of ``source`` in their order, with their tensors on the device.
 
@@ -78,14 +75,23 @@ def read_ahead(
         source: used by the thread alone; it must not overwrite tensors that it has yielded.
         depth: most values that are ready or being read while the caller uses one; 0: no thread,
             each value is read when it is asked for.
+        look: called with each value, on the host, before any other is read.
     """
     closable: Any = source  # a generator is; what itertools makes is not
     with closing(closable) if hasattr(source, "close") else nullcontext():
         if not depth:
             for value in source:
+                if look:
+                    look(value)
                 yield map_tensors(value, device.place)
             return
-        fetch = partial(_fetch, source, device)
+
+        def fetch() -> Any:
+            value = next(source, _END)
+            if look and value is not _END:
+                look(value)
+            return map_tensors(value, partial(_pinned, device))
+
         with ThreadPoolExecutor(1, THREAD_NAME) as thread:
             try:
                 waiting = deque(thread.submit(fetch) for _ in range(depth))
@@ -94,11 +100,6 @@ def read_ahead(
                     yield map_tensors(value, device.place)
             finally:
                 thread.shutdown(cancel_futures=True)
-
-
-def _fetch(source: Iterator[Any], device: Device) -> Any:
-    """Return the next value with pinned tensors, or ``_END``."""
-    return map_tensors(next(source, _END), partial(_pinned, device))
 
 
 def _pinned(device: Device, tensor: Tensor) -> Tensor:

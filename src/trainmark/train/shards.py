@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from trainmark.data.splits import Split
     from trainmark.protocols import JobContext
+    from trainmark.train.parallel import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +56,18 @@ class Sharding:
     seed: int
 
     @classmethod
-    def of(
-        cls,
-        context: JobContext,
-        *,
-        num_rows: int,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> Sharding:
+    def of(cls, context: JobContext, *, num_rows: int, ranks: Ranks | None = None) -> Sharding:
         """Return the split for the recipe of ``context`` and its rank.
 
-        Where several ranks train a replica together, ``rank`` and ``world_size`` count
-        replicas.
+        Where several ranks train a replica together, those of ``ranks`` count replicas.
         """
         recipe = context.recipe
         return cls(
             num_rows=num_rows,
             micro_batch_size=recipe.micro_batch_size,
             grad_accum_steps=recipe.grad_accum_steps,
-            world_size=context.world_size if world_size is None else world_size,
-            rank=context.rank if rank is None else rank,
+            world_size=ranks.data_size if ranks else context.world_size,
+            rank=ranks.data_rank if ranks else context.rank,
             seed=recipe.seed,
         )
 
