@@ -70,15 +70,17 @@ class _Run:
             rank = metadata.get("rank", 0)
             self.rank = rank if self.rank is None else self.rank
             if rank == self.rank:
-                self._take(event | metadata, number, line)
+                self._take(metadata | event, number, line)
         except (LookupError, ValueError, TypeError, AttributeError):
             self.malformed.append((number, line.strip()))
 
     def _take(self, event: dict[str, Any], number: int, line: str) -> None:
         name, value = event.get("event") or event["key"], event.get("value")
         totals = value if isinstance(value, dict) else {}
-        samples = float(totals.get("num_trained_samples", event.get("samples_count", math.nan)))
-        self.loss = totals.get("loss", self.loss)
+        samples = totals.get("num_trained_samples", event.get("samples_count"))
+        samples = math.nan if samples is None else float(samples)
+        if name in {"STEP_END", "tracked_stats"}:
+            self.loss = totals.get("loss", self.loss)
         if "case" in totals:
             self.told.setdefault("case", totals["case"])
         if name in {"STEP_BEGIN", "block_start"}:  # of steps the first, or first after EVALUATE
@@ -94,7 +96,7 @@ class _Run:
             self.since, self.trained = end if name == "STEP_END" else None, samples
         elif name == "EVALUATE":
             self.since = None
-        elif "throughput" in totals:
+        elif name == "tracked_stats" and "throughput" in totals:
             self.speeds.append(float(totals["throughput"]))
         elif name == "train_loss":
             self.loss = value
