@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from trainmark.judge.comparison import ComparedFigure, Comparison
     from trainmark.judge.comparison.gate import Judgement
-    from trainmark.judge.comparison.sides import Side
     from trainmark.judge.compliance import Compliance
 
     Kind = Mapping[str, Any]
@@ -53,7 +52,10 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
         line = trust_line(side.trust, side.verification, name)
         shown.append(Paragraph(line, TONES[side.trust.grade]))
     shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
-    shown += [block for name, side in sides for block in _side(name, side)]
+    shown += [
+        Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
+        for name, side in sides for one in side.left_out
+    ]  # fmt: skip
     for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
         if facts:
             rows = (
@@ -63,12 +65,6 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
             shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))
             shown.append(table((t("compare.fact"), "A", b), rows))
     return shown
-
-
-def _side(name: Phrase, side: Side) -> Iterator[Block]:
-    """Yield what a reader must know of one side."""
-    for one in side.left_out:
-        yield Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
 
 
 def _row(one: ComparedFigure) -> tuple[Phrase, ...]:

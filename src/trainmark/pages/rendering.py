@@ -57,21 +57,15 @@ def templates() -> Environment:
     def markdown(context: Context, phrase: Phrase) -> str:
         return cells.markdown(say(phrase, context["lang"]))
 
-    @pass_context
-    def svg(context: Context, chart: Chart) -> Markup:
-        return Markup(drawn(chart, context["lang"]))  # by Vega, which escapes every string
-
-    @pass_context
-    def specification(context: Context, chart: Chart) -> dict[str, Any]:
-        return drawn_by_script(chart, context["lang"])
-
-    environment.filters |= {
-        "say": said, "say_in": say, "md": markdown, "fence": cells.fence, "svg": svg,
-        "spec": specification,
-    }  # fmt: skip
+    environment.filters |= {"say": said, "say_in": say, "md": markdown, "fence": cells.fence}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.tests["numeric"] = lambda cell: cells.NUMBER.fullmatch(cell) is not None
-    environment.globals |= {"t": t, "tags": _TAGS}
+    environment.globals |= {
+        "t": t,
+        "tags": _TAGS,
+        "drawn": drawn,
+        "drawn_by_script": drawn_by_script,
+    }
     return environment
 
 
@@ -125,26 +119,25 @@ def shipped(name: str) -> str:
     return files("trainmark.pages").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-@cache
-def _chart_config() -> dict[str, Any]:
-    # Its font comes with vl-convert, so that text has the same width on every machine.
-    found: dict[str, Any] = json.loads(shipped("charts.json"))
-    return found
+# The font comes with vl-convert, so that text has the same width on every machine.
+_CONFIG: dict[str, Any] = json.loads(shipped("charts.json"))
+
+
+def _whole(chart: Chart, lang: str) -> dict[str, Any]:
+    return {**_printable({**chart.spec, "datasets": chart.data}, lang), "config": _CONFIG}
 
 
 def drawn_by_script(chart: Chart, lang: str) -> dict[str, Any]:
     """Return what a page's script draws: Vega-Lite with data, as wide as its place."""
-    spec = {**chart.spec, "width": "container", "datasets": chart.data}
-    return {**_printable(spec, lang), "config": _chart_config()}
+    return _whole(chart, lang) | {"width": "container"}
 
 
-def drawn(chart: Chart, lang: str) -> str:
+def drawn(chart: Chart, lang: str) -> Markup:
     """Return the static picture for a page; its colours are variables of the page."""
     import vl_convert
 
-    spec = _printable({**chart.spec, "datasets": chart.data}, lang) | {"config": _chart_config()}
-    made: str = vl_convert.vegalite_to_svg(json.dumps(spec, ensure_ascii=False, allow_nan=False))
-    return made
+    whole = json.dumps(_whole(chart, lang), ensure_ascii=False, allow_nan=False)
+    return Markup(vl_convert.vegalite_to_svg(whole))  # Vega escapes every string
 
 
 @cache

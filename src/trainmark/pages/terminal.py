@@ -7,6 +7,7 @@ never taken as rich's markup and carries no control characters.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Literal
@@ -66,23 +67,19 @@ def show(
         width=width or columns(), markup=False, highlight=False, emoji=False,
         color_system="standard" if colour else None, force_terminal=colour, legacy_windows=False,
     )  # fmt: skip
-    stood_apart, place = False, 0
     with console.capture() as printed:
         for block in (part for one in blocks for part in _plain(one)):
-            stands_apart = isinstance(block, Table)
-            if place and (stands_apart or stood_apart):
-                console.print()
-            stood_apart, place = stands_apart, place + 1
             match block:
                 case Paragraph():
                     words = cells.clean(say(block.text, lang))
                     console.print(Text(words, style=_STYLES[block.tone]))
                 case Table():
-                    console.print(rich_table(block, console.width, lang))
+                    console.print("", rich_table(block, console.width, lang), "", sep="\n")
                 case Code():
                     line = Text(cells.clean(say(block.text, lang)))
                     console.print(line, no_wrap=True, crop=False, overflow="ignore")
-    return "\n".join(line.rstrip() for line in printed.get().rstrip().split("\n"))
+    lines = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", lines)
 
 
 def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
