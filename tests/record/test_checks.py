@@ -10,7 +10,8 @@ from fakes import GOLDEN, event, launch_event, measured, parameters_event, windo
 from trainmark.plan.plan import Plan
 from trainmark.record.figures import FIGURES, compute
 from trainmark.record.record import FigureEntry
-from trainmark.record.run import checks, findings
+from trainmark.record.run import findings
+from trainmark.record.run.cause import broken
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import message
 
@@ -61,8 +62,8 @@ def figures(found: RunTimeline) -> dict[str, FigureEntry]:
 
 
 def cause(plan: Plan, found: RunTimeline) -> tuple[str, dict[str, Any]] | None:
-    broken = checks.broken(plan, found, figures(found))
-    return None if broken is None else (broken.message.code, broken.message.args)
+    why = broken(plan, found, figures(found))
+    return None if why is None else (why.message.code, why.message.args)
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:

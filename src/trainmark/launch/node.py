@@ -248,7 +248,7 @@ def main(words: list[str]) -> int:
             print(escaped(f"node {number}: {fault}"), file=sys.stderr, flush=True)
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
             said = message("node_refused", node=number, text=text, remedy=fault.remedy)
-            events.emit("refused", unix_ns=time.time_ns(), message=said.as_dict())
+            events.emit("refused", message=said.as_dict())
         events.emit("finished")
         events.close()
     return 0 if succeeded else 1

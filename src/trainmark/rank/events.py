@@ -201,7 +201,6 @@ class Launch(Event, tag="launch"):
 class Refused(Event, tag="refused"):
     """Why a node did not start its ranks."""
 
-    unix_ns: int
     message: Message
 
 

@@ -13,6 +13,9 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator, with_c
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
+from typing_extensions import TypedDict
+
+# pydantic refuses the standard library's before Python 3.12.
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
@@ -25,9 +28,9 @@ from trainmark.record.shapes import (
     Amount,
     Count,
     DeviceFacts,
+    DeviceUser,
     Int64,
     JobFacts,
-    Machine,
     Number,
     Phase,
     PhaseName,
@@ -118,8 +121,8 @@ class RankEntry(Frozen, RankSums):
 class Spans(Frozen):
     """The wall time of the rank that ended last, divided into spans that add up to it."""
 
-    rank: Count | None
-    wall_ns: Int64 | None
+    rank: Count
+    wall_ns: Int64 | None = Field(description="null: it never began")
     by_name_ns: dict[str, Int64]
     train_parts_ns: dict[str, Int64]
 
@@ -201,12 +204,31 @@ class Trust(Frozen):
 
 
 @with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-class Environment(Machine, total=False):
+class Environment(TypedDict, total=False):
     """Hardware and software of the run: the machine, and what ranks reported of their devices.
 
-    Only devices and jobs may add keys that are not listed here.
+    Unknown facts are null or absent. Only devices and jobs may add keys that are not listed here.
     """
 
+    commit: str | None
+    packages: dict[str, str | None]
+    python: str
+    os: str
+    kernel: str
+    architecture: str
+    machine: str | None
+    cpu: str
+    cpu_cores: Count | None
+    numa_nodes: Count | None
+    memory_total_bytes: Count | None
+    driver: str | None
+    container: str | None
+    container_version: str | None
+    container_image: str | None
+    container_digest: str | None
+    network: str | None
+    variables: dict[str, str]
+    device_users: list[DeviceUser]
     others_cpu_share: Number | None
     devices: list[DeviceFacts | None]
     precision_flags: dict[str, str | int | float | bool | None] | None

@@ -31,7 +31,7 @@ from trainmark.record.record import (
     Steps,
     Suite,
 )
-from trainmark.record.run import cause, checks, findings
+from trainmark.record.run import cause, findings
 from trainmark.record.run import telemetry as telemetry_of
 from trainmark.record.run.timeline import NO_FACTS, NO_RESULT, RunTimeline, read_run
 from trainmark.record.trust import of_launch
@@ -84,10 +84,7 @@ def _counts_of(ranks: Sequence[RankEntry], job: JobFacts | None) -> RunCounts:
 
 def _spans_of(ranks: Sequence[RankEntry]) -> Spans:
     """Return the spans of the rank that ended last."""
-    ended = [rank for rank in ranks if rank.wall_ns is not None]
-    if not ended:
-        return Spans(rank=None, wall_ns=None, by_name_ns={}, train_parts_ns={})
-    last = max(ended, key=lambda rank: rank.wall_ns or 0)
+    last = max(ranks, key=lambda rank: rank.wall_ns or 0)
     windows_ns, steps_ns, waits_ns = map(last.sum_of, ("windows_ns", "step_ns", "wait_ns"))
     parts_ns = {
         "data_wait": waits_ns, "compute": steps_ns - waits_ns, "other": windows_ns - steps_ns,
@@ -228,8 +225,8 @@ def reduce(run_dir: Path) -> Record:
     page = cases.load(plan.case).page if own.figures else plan.about.page
     figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)
     why = cause.find(timeline, plan.target)
-    if cause.status_of(why) in ("passed", "target_missed"):
-        why = checks.broken(plan, timeline, figures) or why
+    if why is None or why.kind == "target_missed":
+        why = cause.broken(plan, timeline, figures) or why
     known = known.model_copy(update={"figures": figures, "status": cause.status_of(why)})
     told = [*findings.find(known, timeline), *own.notes]
     known = known.model_copy(update={"findings": told})

@@ -55,31 +55,6 @@ class DeviceUser(TypedDict):
     computes: bool
 
 
-@with_config(_FACTS)
-class Machine(TypedDict, total=False):
-    """Facts about the machine, found by the launcher; unknown ones are null or absent."""
-
-    commit: str | None
-    packages: dict[str, str | None]
-    python: str
-    os: str
-    kernel: str
-    architecture: str
-    machine: str | None
-    cpu: str
-    cpu_cores: Count | None
-    numa_nodes: Count | None
-    memory_total_bytes: Count | None
-    driver: str | None
-    container: str | None
-    container_version: str | None
-    container_image: str | None
-    container_digest: str | None
-    network: str | None
-    variables: dict[str, str]
-    device_users: list[DeviceUser]
-
-
 PhaseName = Literal["compile", "warmup", "train"]
 
 

@@ -1,21 +1,31 @@
-"""Decide how a run ended and why, from events alone."""
+"""Decide how a run ended and why, from events alone.
+
+A run that reached its end fails if what ranks did contradicts the data, the recipe or each other.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import signal
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trainmark.devices.cores import compact, parse_cores
 from trainmark.rank.events import HangGroup
 from trainmark.rank.failure import DISK_FULL_EXIT
+from trainmark.rank.parameters import NAMED
 from trainmark.record.record import Cause
 from trainmark.spec import message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainmark.plan.plan import Plan
     from trainmark.rank.events import FailedRank, Stop
-    from trainmark.record.record import Status
+    from trainmark.record.record import FigureEntry, Status
     from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
@@ -28,6 +38,8 @@ _STATUS: dict[str, Status] = {
 # specific one is the cause, not the earliest one.
 _SAME_MOMENT_NS = 3_000_000_000
 _LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
+# An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
+_UPDATES_TO_REACH_ALL = 2
 
 
 def status_of(cause: Cause | None) -> Status:
@@ -99,18 +111,20 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     waits = "collective" if any(x["state"] == "collective" for x in groups) else "waits"
     waiting = [group for group in groups if group["state"] == waits]
     missing = [group["ranks"] for group in groups if group["state"] != waits]
-    args: dict[str, Any] = {"limit_s": stop.timeout_s, "steps": run.steps}
-    text = message("timed_out", **args)
+    code, args = "timed_out", dict[str, Any](limit_s=stop.timeout_s, steps=run.steps)
     if waiting and missing:
         ends_ns = [end_ns - x.launch_ns for x in run.ranks for _, end_ns in x.edges_ns.values()]
-        text = message(
+        code, args = (
             "timed_out_missing",
-            **args,
-            quiet_s=(stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
-            waiting=",".join(group["ranks"] for group in waiting),
-            missing=",".join(missing),
-            call=", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
+            args
+            | {
+                "quiet_s": (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
+                "waiting": ",".join(group["ranks"] for group in waiting),
+                "missing": ",".join(missing),
+                "call": ", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
+            },
         )
+    text = message(code, **args)
     return Cause(kind="timeout", message=text, stacks=stop.stacks, hang=groups)
 
 
@@ -159,9 +173,7 @@ def _events_lost(run: RunTimeline) -> Cause | None:
     silent = [x.number for x in run.nodes if not x.events.keys() >= {"launch", "ranks_ended"}]
     losses = ((found, one.rank) for one in run.ranks if (found := _lost_of(one)))
     lost, rank = next(losses, (None, None))
-    if lines := run.launcher_malformed_lines:
-        lost, rank = message("launcher_events_malformed", lines=lines), None
-    elif silent:
+    if silent:
         lost, rank = message("node_events_lost", nodes=compact(silent)), None
     return None if lost is None else Cause(kind="events_incomplete", message=lost, rank=rank)
 
@@ -183,10 +195,108 @@ def _target_missed(run: RunTimeline, target: Target | None) -> Cause | None:
     values = [event.value for event in rank.evaluations]
     text = message(
         "target_missed" if values else "target_missed_without_evaluation",
-        metric=target.metric,
-        target=target.value,
-        epochs=rank.epochs,
-        steps=rank.steps,
+        metric=target.metric, target=target.value, epochs=rank.epochs, steps=rank.steps,
         value=values[-1] if values else None,
-    )
+    )  # fmt: skip
     return Cause(kind="target_missed", message=text)
+
+
+def broken(plan: Plan, run: RunTimeline, figures: dict[str, FigureEntry]) -> Cause | None:
+    """Return the first rule that a finished run breaks."""
+    rules = (
+        ("impossible_figure", _steps(plan, run)),
+        ("impossible_figure", _whole(plan, run)),
+        ("not_trained", _training(run)),
+        ("ranks_differ", _replicas(plan, run)),
+        ("changed_precision", _precision(run)),
+    )
+    for kind, fault in ((kind, fault) for kind, faults in rules for fault in faults):
+        return Cause(kind=kind, message=fault)
+    if (mfu := figures["MFU"].value or 0.0) > 100:
+        return Cause(kind="impossible_figure", message=message("mfu_above_one", share=mfu / 100))
+    return None
+
+
+def _steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Compare the steps of all ranks with each other and with the global batch."""
+    series, steps = run.series, [rank.steps for rank in run.ranks]
+    if min(steps) != max(steps):
+        yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
+    for step in np.flatnonzero(series.samples != series.announced)[:1].tolist():
+        samples, announced = int(series.samples[step]), int(series.announced[step])
+        if announced < 0:
+            yield message("step_samples_differ_over_ranks", step=step + 1)
+        yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
+    recipe = plan.recipe
+    most = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
+    for step in np.flatnonzero(series.samples > most)[:1].tolist():
+        yield message("samples_above_global_batch", step=step + 1, most=most,
+                      samples=int(series.samples[step]))  # fmt: skip
+
+
+def _whole(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Compare epochs with the data, and tokens with the length of a sequence."""
+    whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
+    own = run.ranks[0].facts.samples_per_epoch
+    expected = plan.data.train_samples if own is None else own
+    for epoch in sorted({epoch for rank in run.ranks for epoch in rank.samples_of_epochs}):
+        samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)
+        if samples > expected or (epoch < whole and samples != expected):
+            yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
+    length, counts = plan.recipe.get("seq_length"), run.counts
+    tokens, sequences = counts.tokens_padded, counts.sequences
+    if length and tokens > sequences * length:
+        yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
+
+
+def _replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Yield parameters that ranks hold whole and that differ: their gradients were not reduced."""
+    reports = {rank.rank: rank.parameters.sums for rank in run.ranks if rank.parameters}
+    if len(reports) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
+        return  # plain shards of one name differ
+    first: dict[str, int] = {}
+    unlike: dict[str, int] = {}
+    for rank, sums in reports.items():
+        for name, value in sums.items():
+            if first.setdefault(name, value) != value:
+                unlike.setdefault(name, rank)
+    if unlike:
+        names = ", ".join(list(unlike)[:NAMED])
+        yield message("parameters_differ", names=names, number=len(unlike), parameters=len(first),
+                      rank=min(unlike.values()))  # fmt: skip
+
+
+def _precision(run: RunTimeline) -> Iterator[Message]:
+    """Yield the flags of precision that a job changed after they were set."""
+    for rank in run.ranks:
+        if rank.result.precision_changed:
+            yield message("changed_precision", rank=rank.rank,
+                          changes=", ".join(rank.result.precision_changed))  # fmt: skip
+
+
+def _training(run: RunTimeline) -> Iterator[Message]:
+    """Yield parameters that were not trained: by their gradients, or because no bit changed."""
+    reports = [rank.parameters for rank in run.ranks if rank.parameters is not None]
+    # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
+    changed = _of_any(report.changed for report in reports)
+    if not changed:
+        yield message("no_trained_parameters")
+    if not any(rank.phases["train"].steps for rank in run.ranks):
+        return  # too short for a figure
+    updates = max((report.updates for report in reports), default=0)
+    if updates == 0:
+        yield message("never_updated")
+    if updates < _UPDATES_TO_REACH_ALL:
+        return
+    gradients = _of_any(report.gradients for report in reports)
+    if zero := [name for name, some in gradients.items() if not some]:
+        names = ", ".join(zero[:NAMED])
+        yield message("gradients_zero", names=names, number=len(zero), parameters=len(gradients))
+    if never := [name for name, some in changed.items() if not some]:
+        yield message("parameters_never_changed", names=", ".join(never[:NAMED]),
+                      number=len(never), parameters=len(changed), updates=updates)  # fmt: skip
+
+
+def _of_any(reports: Iterable[dict[str, bool]]) -> dict[str, bool]:
+    """Return what is true of a parameter on any rank, by name."""
+    return dict(sorted((item for report in reports for item in report.items()), key=itemgetter(1)))

@@ -18,7 +18,6 @@ from trainmark.rank.events import (
     Job,
     Launch,
     RanksEnded,
-    Refused,
     Stop,
     Synced,
     node_file,
@@ -54,7 +53,6 @@ class NodeTimeline:
     events: dict[str, Any]
     ranks: range
     shift_ns: int = 0
-    malformed_lines: int = 0
 
     @property
     def finished(self) -> bool:
@@ -84,9 +82,8 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
     for number in range(nodes):
         own = range(number * nproc, (number + 1) * nproc)
         path = run_dir / node_file(number)
-        file = EventFile(path, read_event)
-        events = by_name(file) if path.exists() else {}
-        found.append(NodeTimeline(number, events, own, malformed_lines=file.malformed_lines))
+        events = by_name(EventFile(path, read_event)) if path.exists() else {}
+        found.append(NodeTimeline(number, events, own))
     return found
 
 
@@ -108,12 +105,10 @@ def align(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> Non
             node.shift_ns = first.t_ns - here.t_ns + passed_ns
 
 
-def _moment(
-    node: NodeTimeline, synced: Sequence[Synced | None]
-) -> Synced | Launch | Refused | None:
+def _moment(node: NodeTimeline, synced: Sequence[Synced | None]) -> Synced | Launch | None:
     """Return an event that has a time on the node's clock and one on its wall clock."""
     of_ranks = next((event for rank in node.ranks if (event := synced[rank])), None)
-    return of_ranks or node.events.get("launch") or node.events.get("refused")
+    return of_ranks or node.events.get("launch")
 
 
 def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path) -> Account:

@@ -56,7 +56,7 @@ class RankTimeline(RankSums):
     )
     edges_ns: dict[PhaseName, tuple[int, int]] = field(default_factory=dict)  # of phases
     step_ns: int | None = None  # median of the phase ``train``
-    check_ns: int = 0  # of the span ``check`` within training
+    check_ns: int = 0  # of parameters between windows, which belongs to none
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
     epochs: int = 0
     evaluations: list[Evaluate] = field(default_factory=list)
@@ -112,6 +112,7 @@ class RankTimeline(RankSums):
         if self.start_ns is not None:
             spans["launch"] = self.start_ns - self.launch_ns
         spans |= self.named_ns
+        spans["check"] += self.check_ns
         spans["unfinished"] = self.unfinished_ns
         for name, phase in self.phases.items():
             spans[name] += phase.windows_ns
@@ -126,7 +127,6 @@ class RunTimeline:
     ranks: list[RankTimeline]
     series: Series
     launcher: Account
-    launcher_malformed_lines: int = 0
     nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
 
     @property
@@ -185,7 +185,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
                 setattr(timeline, name_of(event), event)
     if timeline.trained is not None:
         timeline.epochs = timeline.trained.epochs
-        _add_check(timeline, timeline.trained.check_ns)
+        timeline.check_ns += timeline.trained.check_ns
     if timeline.result is not NO_RESULT:
         timeline.used_bytes = timeline.result.used_bytes
     timeline.malformed_lines = file.malformed_lines
@@ -202,14 +202,7 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
     timeline.epochs = window.epoch + 1
     timeline.samples_of_epochs[window.epoch] += samples
     timeline.used_bytes = window.used_bytes
-    if window.check_ns:
-        _add_check(timeline, window.check_ns)
-
-
-def _add_check(timeline: RankTimeline, spent_ns: int) -> None:
-    """Add the time of the parameter checks between windows, which belongs to no window."""
-    timeline.check_ns += spent_ns
-    timeline.named_ns["check"] += spent_ns
+    timeline.check_ns += window.check_ns
 
 
 def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
@@ -222,11 +215,11 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         OSError: no launcher's events, or an unreadable file.
         RecordError: the launcher's events have no launch.
     """
-    launcher_file = EventFile(run_dir / LAUNCHER_FILE, read_event)
-    launcher = by_name(launcher_file)
+    path = run_dir / LAUNCHER_FILE
+    launcher = by_name(EventFile(path, read_event))
     if "launch" not in launcher:
-        where = str(launcher_file.path)
-        raise RecordError("not a run directory", where=where, rule="its first event is `launch`")
+        rule = "its first event is `launch`"
+        raise RecordError("not a run directory", where=str(path), rule=rule)
     ranks: list[RankTimeline] = []
     series = Series()
     for rank in range(world_size):
@@ -246,5 +239,4 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         one.launch_ns = whole.launch.t_ns - shifts_ns.get(one.rank, 0)
         if not one.finished and one.error is None and one.wall_ns is not None:
             one.unfinished_ns = max([0, *(end_ns - one.wall_ns for end_ns in ends_ns)])
-    malformed = launcher_file.malformed_lines + sum(node.malformed_lines for node in of_nodes)
-    return RunTimeline(ranks, series, whole, malformed, of_nodes)
+    return RunTimeline(ranks, series, whole, of_nodes)
