@@ -138,7 +138,6 @@ class PageSpec:
 
     figures: tuple[FigureSpec, ...] = ()
     tables: tuple[TableSpec, ...] = ()
-    terms: dict[str, Text] = field(default_factory=dict)
 
 
 MESSAGES_FILE, PAGE_FILE = "messages.toml", "page.toml"
@@ -314,7 +313,7 @@ class Case:
         messages: sentences of the codes that this case's job emits, for example
             ``my_case.no_answers``, with arguments in ``str.format`` syntax. Those in a
             ``messages.toml`` beside ``case.py`` are added.
-        page: the case's own figures, tables and terms, from the ``page.toml`` beside ``case.py``.
+        page: the case's own figures and tables, from the ``page.toml`` beside ``case.py``.
     """
 
     name: str

@@ -66,7 +66,7 @@ class PlannedCase(Frozen):
 
     Args:
         messages: the sentences of the case's own codes.
-        page: its own figures, tables and terms.
+        page: its own figures and tables.
         references: published figures of the same case, as they were when the run was planned.
     """
 

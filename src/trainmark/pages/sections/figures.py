@@ -77,7 +77,7 @@ def figures(record: Record) -> Section:
 
 
 def evaluations(record: Record) -> Section | None:
-    """Return the last evaluations, and the breakdown of the last; None when there was none."""
+    """Return the last evaluations; None when there was none."""
     history = record.quality.history
     if not history:
         return None
@@ -85,7 +85,7 @@ def evaluations(record: Record) -> Section | None:
         [
             point.epoch + 1, cells.count(point.step),
             cells.quality(point.value, target=record.quality.target), cells.count(point.samples),
-            join((_called(record, x), " ", _figure(value)) for x, value in point.detail.items())
+            join((term("term", x), " ", _figure(value)) for x, value in point.detail.items())
             if point.detail else None,
         ]
         for point in history[-_EVALUATIONS:]
@@ -94,17 +94,7 @@ def evaluations(record: Record) -> Section | None:
     blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:
         blocks.append(Paragraph(t("quality.earlier", n=len(history) - _EVALUATIONS), "muted"))
-    for kind, parts in history[-1].parts.items():
-        called = _called(record, kind)
-        of_parts = ((name, _figure(value)) for name, value in parts.items())
-        blocks.append(Paragraph(t("quality.parts", kind=called), "muted"))
-        blocks.append(table((called, t("head.value")), of_parts))
     return folded("quality", *blocks)
-
-
-def _called(record: Record, name: str) -> Phrase:
-    """Return the label of a figure of an evaluation: the case's own, else the common one."""
-    return record.plan.about.page.terms.get(name) or term("term", name)
 
 
 def _figure(value: float | None) -> str | None:
