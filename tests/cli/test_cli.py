@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from fake_nvml import H100, FakeCard, put_cards
-from fakes import GOLDEN, FakeVendor
+from fakes import GOLDEN
 from trainmark import devices
 from trainmark.check.case_check import CHECKS, Check, Checked
 from trainmark.cli.app import command
@@ -175,20 +175,6 @@ def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkey
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
     assert code == 0
     assert ("processors train" in err) is warned
-
-
-def test_list_devices_has_the_peaks_of_known_products_with_their_evidence(cli, monkeypatch):
-    known = {
-        "fake": FakeVendor(product="NVIDIA H100 NVL"),
-        "cpu": FakeVendor("cpu", devices=4, product="Fake CPU"),
-    }
-    monkeypatch.setattr(devices, "load_all", lambda: (known, []))
-    _, out, _ = cli("list", "devices", "--json")
-    assert [found["products"] for found in json.loads(out)["devices"]] == [
-        "NVIDIA H100 NVL: fp32 60 (B), tf32 417.5 (B), bf16 835.5 (B), fp16 835.5 (B), "
-        "fp8 1670.5 (B)",
-        "Fake CPU",
-    ]
 
 
 def test_schema_is_a_schema(cli):

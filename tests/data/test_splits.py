@@ -51,7 +51,7 @@ def test_the_first_form_that_is_there_is_read(tmp_path):
         (lambda f: (f / "dev.tsv").write_bytes(b""), "DIR/dev.tsv", "empty (0 bytes)"),
         (lambda f: write(f, "train-00000-of-00002.parquet"), "DIR", "numbered parts"),
         (lambda f: (f / "dev.tsv").unlink(), "DIR, validation.tsv or dev.tsv",
-         "no validation split beside train.tsv"),
+         "no validation split"),
         (lambda f: [file.unlink() for file in f.iterdir()], "DIR", "no data files"),
         (lambda f: f.rename(f.with_name("other")), "DIR", "no such folder"),
     ],

@@ -80,23 +80,12 @@ def _devices() -> Rows:
     rows = []
     for vendor in known.values():
         products, named = sorted(set(vendor.product_names())), devices.named_only(vendor)
-        # None is published for a processor or a simulation, and reading the table takes 12 ms.
-        told = products if vendor.counts_cores or named else map(_with_peaks, products)
         rows.append({
             "name": vendor.name, "torch": vendor.torch_type, "present": vendor.count(),
             "taken": "only if named" if named else "if the first present",
-            "collectives": vendor.collective_backend, "products": "; ".join(told) or "-",
+            "collectives": vendor.collective_backend, "products": "; ".join(products) or "-",
         })  # fmt: skip
     return rows
-
-
-def _with_peaks(product: str) -> str:
-    """Return a product with its published dense peaks in TFLOP/s, and the evidence of each."""
-    from trainmark.devices.peaks import dense_peaks
-
-    found = dense_peaks(product)
-    rates = (f"{one.precision} {one.per_second / 1e12:g} ({one.evidence})" for one in found)
-    return f"{product}: {', '.join(rates)}" if found else product
 
 
 def _launchers() -> Rows:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmark.errors import DataError, EnvironmentFault
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Say = Callable[[str], None]
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
 
 
@@ -44,12 +45,12 @@ class Unfinished:
     manifest: dict[str, Any]
     say: Say
 
-    def file(self, relative: str, make: Callable[[Path], object]) -> None:
-        """Have ``make``, called with the path to write, write one file."""
+    def file(self, relative: str, make: Callable[[Path], T]) -> T:
+        """Have ``make``, called with the path to write, write one file; return its result."""
         self.say(f"writing {relative}")
         target = self.folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        make(target)
+        return make(target)
 
 
 @contextmanager
@@ -172,11 +173,7 @@ def lay_out(
         for note in notes:
             say(note)
         for split, found in layout.files.items():
-
-            def make(target: Path, split: str = split, found: list[Path] = found) -> None:
-                counts[split] = write(found, target)
-
-            unfinished.file(names[split], make)
+            counts[split] = unfinished.file(names[split], partial(write, found))
         for name, file in copies.items():
             unfinished.file(name, partial(shutil.copyfile, file))
         for split, counted in counts.items():

@@ -10,6 +10,7 @@ vocabularies.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class EpochIndex:
         Returns:
             int64 (B, seq_length + 1).
         """
-        starts, corpus = self.split.starts, self.split.corpus
+        starts, corpus = self.split.starts, self.split.reader.tokens
         found = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(found, numbers, strict=True):
             first, last = self.positions[number : number + 2]
@@ -84,6 +85,7 @@ class EpochIndex:
         return found
 
 
+@dataclass(frozen=True, eq=False)
 class Samples:
     """The samples of one split.
 
@@ -97,17 +99,18 @@ class Samples:
         most: samples that there are at most, the first in the documents' order; for evaluation.
     """
 
-    def __init__(
-        self, reader: IndexedReader, documents: range, seq_length: int, seed: int, *,
-        together: int = 1, cache: Path | None = None, most: int | None = None,
-    ) -> None:  # fmt: skip
-        assert seq_length > 0
-        self.together, self.cache, self.most = together, cache, most
-        self.documents = documents
-        self.seq_length = seq_length
-        self.seed = seed
-        self.starts = reader.token_starts(documents)
-        self.corpus = reader.tokens
+    reader: IndexedReader
+    documents: range
+    seq_length: int
+    seed: int
+    together: int = 1
+    cache: Path | None = None
+    most: int | None = None
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Token at which each document begins and the last one ends, (documents + 1,)."""
+        return self.reader.token_starts(self.documents)
 
     def __len__(self) -> int:
         count = sample_count(self.num_tokens, self.seq_length)

@@ -120,32 +120,20 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
         raise fault("no such folder", where=str(folder))
     for form in forms:
         for place in (folder / name for name in form.folders):
-            if layout := layout_in(place, form, fault):
-                return layout
+            files = {
+                split: next(filter(None, (_files(place, name) for name in names)), [])
+                for split, names in form.names.items()
+            }
+            if not any(files.values()):
+                continue
+            for split, found in files.items():
+                if not found:
+                    where = f"{place}, {' or '.join(form.names[split])}"
+                    raise fault(f"no {split} split", where=where)
+                for file in found:
+                    refuse_unreadable(file, fault)
+            return Layout(form.kind, files)
     raise fault("no data files", where=str(folder))
-
-
-def layout_in(place: Path, form: Form, fault: Fault) -> Layout | None:
-    """Return the splits that lie right in ``place``, none where it has no file of the form.
-
-    Raises:
-        DataError: one split is missing, or a file is empty or cannot be read.
-    """
-    files = {
-        split: next(filter(None, (_files(place, name) for name in names)), [])
-        for split, names in form.names.items()
-    }
-    found = [file for split in files.values() for file in split]
-    for split, names in form.names.items():
-        if found and not files[split]:
-            what, where = (
-                f"no {split} split beside {found[0].name}",
-                f"{place}, {' or '.join(names)}",
-            )
-            raise fault(what, where=where)
-    for file in found:
-        refuse_unreadable(file, fault)
-    return Layout(form.kind, files) if found else None
 
 
 def _files(place: Path, name: str) -> list[Path]:

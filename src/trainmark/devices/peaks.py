@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-from trainmark.recipe import Precision
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from trainmark.recipe import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,6 @@ def peak(product_name: str, precision: Precision | None) -> Peak | None:
             known = provenance(data, row, figure)
             return Peak(precision=precision, per_second=row[figure] * 1e12, **known)
     return None
-
-
-def dense_peaks(product_name: str) -> list[Peak]:
-    """Return the peaks of exactly ``product_name`` in all precisions of recipes."""
-    found = [peak(product_name, precision) for precision in get_args(Precision)]
-    return [one for one in found if one is not None]
 
 
 def name_of_part(product_name: str, units: int) -> str:

@@ -131,7 +131,7 @@ def set_config(folder, **changes):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda f: (f / "validation.parquet").unlink(), "no validation split beside train.parquet"),
+        (lambda f: (f / "validation.parquet").unlink(), "no validation split"),
         (lambda f: pq.write_table(pa.table({"text": ["a"], "label": [0]}), f / "train.parquet"),
          "not readable as parquet with sentence and label"),
         (lambda f: write_split(f, "train", ["a", "b", "c"], [0, 1, 2]),

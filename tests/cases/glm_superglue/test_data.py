@@ -174,7 +174,7 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda d: (d / "val.jsonl").unlink(), "DIR, val.jsonl: no validation split beside train"),
+        (lambda d: (d / "val.jsonl").unlink(), "DIR, val.jsonl: no validation split"),
         (lambda d: (d / "model/vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
         (lambda d: (d / "model/vocab.txt").write_text(""), "the file is empty"),
         (lambda d: (d / "model/vocab.txt").write_text("[PAD]\n"), "no token [UNK], [CLS]"),

@@ -82,7 +82,7 @@ def broken(raw):
     ("damage", "message"),
     [
         (lambda raw: shutil.rmtree(raw / "model"), "no tokenizer.json and no vocab.txt"),
-        (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split beside train"),
+        (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split"),
         (broken, r"train\.jsonl, line 1: passage: Field required"),
     ],
 )

@@ -188,7 +188,7 @@ def attention(
 
     Args:
         query, key, value: (B, H, T, D); so is the result.
-        is_causal, prefix: which keys each query attends to; at most one of the two.
+        is_causal, prefix: which keys each query attends to; one of the two.
         dropout: probability of dropping an attention weight; 0 outside training.
     """
     if dropout == 0.0:
@@ -196,12 +196,7 @@ def attention(
             query, key, value, is_causal=is_causal, prefix=prefix, dropout=dropout
         )
     scaling, rows, length = query.size(-1) ** -0.5, slice(0, query.size(0)), query.size(2)
-    if prefix is not None:
-        blocks = prefix.blocks
-    elif is_causal:
-        blocks = list(_causal(rows, 0, length))
-    else:
-        blocks = [_Block(rows, 0, length, length)]
+    blocks = prefix.blocks if prefix else list(_causal(rows, 0, length))
     mixed: Tensor = _Attention.apply(query, key, value, dropout, scaling, blocks)  # type: ignore[no-untyped-call]
     return mixed.transpose(1, 2)
 

@@ -108,11 +108,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         first_class: int,
         ignored: int | None,
     ) -> Tensor:
-        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        trains, wants_weight = any(ctx.needs_input_grad[:2]), ctx.needs_input_grad[1]
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0
         inputs, matrix = hidden.to(dtype), weight.to(dtype)
         loss = torch.zeros((), device=hidden.device)
-        d_hidden = torch.empty_like(hidden) if wants_hidden else None
+        d_hidden = torch.empty_like(hidden) if trains else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
         for first in range(0, len(targets), rows):
             block = slice(first, first + rows)
@@ -122,11 +122,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
             # a result that is one of them would get no gradient, as autograd uses the last.
             loss = loss + _to_gradient(scores, targets[block] - first_class, group, counts)
-            if d_hidden is None and d_weight is None:
+            if d_hidden is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
-            if d_hidden is not None:
-                d_hidden[block] = gradient @ matrix
+            d_hidden[block] = gradient @ matrix
             if d_weight is not None:
                 if gradient.dtype == d_weight.dtype:
                     torch.addmm(d_weight, gradient.t(), inputs[block], out=d_weight)
