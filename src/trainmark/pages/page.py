@@ -87,8 +87,7 @@ def documents(
 ) -> list[Document]:
     """Return a page for each piece of work in order of first appearance, of several a table first.
 
-    A run that is named twice is there once. Tables have a row a run, one for each case and its
-    columns.
+    A run that is named twice is there once. Tables have a row a run, one for each case.
 
     Raises:
         RecordError: no record.
@@ -108,10 +107,9 @@ def documents(
 
 def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> Document:
     """Return the performance tables of several works, one for each case, and how they scale."""
-    found: dict[tuple[object, ...], list[Record]] = {}
+    found: dict[str, list[Record]] = {}
     for record in records:
-        key = (record.plan.case, record.quality.metric, *record.plan.about.references.columns)
-        found.setdefault(key, []).append(record)
+        found.setdefault(record.plan.case, []).append(record)
     sections = (
         Section(of[0].plan.about.title, f"table{place}", (provenance.performance_table(of),))
         for place, of in enumerate(found.values(), start=1)

@@ -20,6 +20,7 @@ from trainmark.pages.texts import (
     TONES,
     Phrase,
     counted,
+    devices,
     ends,
     has_cards,
     heads,
@@ -73,7 +74,6 @@ class RepeatSummary:
     records: tuple[Record, ...]
     passed: tuple[Record, ...]
     figures: dict[str, Launches]
-    quality: Launches | None
     trust: Trust
 
 
@@ -98,10 +98,9 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     specs = figures_of.specs(records[0].plan.about.page)
     figures = {name: over(passed, name) for name, spec in specs.items() if not spec.detail}
     qualities = [x.quality.value for x in passed if x.quality.value is not None]
-    return RepeatSummary(
-        tuple(records), passed, {name: x for name, x in figures.items() if x},
-        over_launches(qualities) if qualities else None, of_repeats(records),
-    )  # fmt: skip
+    figures[records[0].quality.metric] = over_launches(qualities) if qualities else None
+    told = {name: x for name, x in figures.items() if x}
+    return RepeatSummary(tuple(records), passed, told, of_repeats(records))
 
 
 def repeats(found: RepeatSummary) -> list[Block]:
@@ -110,8 +109,7 @@ def repeats(found: RepeatSummary) -> list[Block]:
     Of fewer than five launches the interval is the range, and is headed so.
     """
     rows, known = [], found.records[0].figures
-    quality = {found.records[0].quality.metric: found.quality} if found.quality else {}
-    for name, item in (found.figures | quality).items():
+    for name, item in found.figures.items():
         unit = known[name].unit if name in known else ""
         (mean, low, high), unit = cells.scaled([item.mean, item.low, item.high], unit)
         cv = None if item.cv is None else f"{item.cv:.2%}"
@@ -138,18 +136,15 @@ def title(record: Record) -> Phrase:
 
     A small model in place of the case's is told: its speed says nothing of that one.
     """
-    plan, name = record.plan, short_device(record)
+    plan, name = record.plan, devices(record)
     small = plan.recipe_name == "tiny" and (num_parameters(record) or 0) < _TINY
-    parts: list[Phrase] = [t("first.tiny", title=plan.about.title) if small else plan.about.title]
-    if has_cards(record):
-        first = (record.environment.get("devices") or [None])[0] or {}
-        memory = first.get("memory_total_bytes")
-        told = f"{name} {memory / cells.GIB:.0f} GiB" if memory and "GB" not in name else name
-        parts.append(f"{plan.world_size} x {told}" if plan.world_size > 1 else told)
-    else:
-        parts += [name, counted("ranks", plan.world_size)]
+    work: Phrase = t("first.tiny", title=plan.about.title) if small else plan.about.title
+    first = (record.environment.get("devices") or [None])[0] or {}
+    memory = first.get("memory_total_bytes") if has_cards(record) else None
+    if memory and "GB" not in short_device(record):
+        name = (name, f" {memory / cells.GIB:.0f} GiB")
     nodes = [counted("nodes", plan.nnodes)] if plan.nnodes > 1 else []
-    return join([*parts, precision_label(record), *nodes], "dot")
+    return join([work, name, precision_label(record), *nodes], "dot")
 
 
 def badge(records: Sequence[Record]) -> tuple[Phrase, Tone]:
@@ -181,15 +176,14 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     launches = [one for one in records if one.passed]
     name = speed_name(record)
     speed, time = over(launches, name), over(launches, "e2e_time")
-    said: list[Phrase] = []
-    if speed is not None:
-        said.append((cells.rounded(speed.mean), " ", unit_of(name)))
-    took = "" if time is None else cells.duration(time.mean)
+    said: list[Phrase] = [(cells.rounded(speed.mean), " ", unit_of(name))] if speed else []
+    took = cells.duration(time.mean) if time else ""
     if quality.value is not None:
-        shown = cells.quality(quality.value, target=quality.target)
-        target = "" if quality.target is None else f"{quality.target:g}"
-        values = {"metric": quality.metric, "value": shown, "target": target, "time": took}
-        said.append(t(f"first.{'reached' if quality.reached else 'no_target'}", **values))
+        said.append(t(
+            f"first.{'reached' if quality.reached else 'no_target'}", metric=quality.metric,
+            value=cells.quality(quality.value, target=quality.target), time=took,
+            target="" if quality.target is None else f"{quality.target:g}",
+        ))  # fmt: skip
     elif took:
         said.append(t("first.took", time=took))
     return join(said, "semicolon")
@@ -224,8 +218,8 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
     rate, work = over(launches, speed), record.plan.about.work_unit
     if price is not None and rate is not None:
-        devices = record.plan.world_size if work == "tokens" else 1  # whose rates add up
-        per_second = rate.mean * devices
+        count = record.plan.world_size if work == "tokens" else 1  # of devices whose rates add up
+        per_second = rate.mean * count
         how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
         cost = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
         found.append(Tile(t(f"cost.{work}"), cost, price.currency, "", "", how))
@@ -254,7 +248,9 @@ def first_lines(
     lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence(records)]
     lines.append(join(doubts(records), "semicolon"))
     if passed:
-        shown = ((name, COLUMNS[name](record)) for name in _row(record))
+        tokens = [speed_name(record)] if speed_name(record) != "p_train" else []
+        names = ["e2e_time", *tokens, "p_whole", "p_train", "p_core", "MFU", "mem"]
+        shown = ((name, COLUMNS[name](record)) for name in names)
         known = (f"{name} {cell}" for name, cell in shown if cell not in (None, cells.NOTHING))
         lines.append(join(known, "dot"))
     if len(records) > 1:
@@ -268,9 +264,3 @@ def first_lines(
     else:
         lines += [ruler_line(records, against), gravest(record)]
     return [line for one in lines if (line := cells.clean(say(one, lang)))]
-
-
-def _row(record: Record) -> list[str]:
-    """Return the figures of a launch's line; tokens a device where they are the case's speed."""
-    tokens = ["token/p/s"] if speed_name(record) == "token/p/s" else []
-    return ["e2e_time", *tokens, "p_whole", "p_train", "p_core", "MFU", "mem"]

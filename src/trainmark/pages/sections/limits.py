@@ -26,7 +26,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.protocols import SET_LIMITS
 from trainmark.record.record import Record
-from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE
+from trainmark.record.run.findings import SLOW_SHARE, THROTTLED_SHARE
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
@@ -86,14 +86,11 @@ def bar(record: Record) -> Bars | None:
 def gravest(record: Record) -> Phrase:
     """Return the sentence of the rule that costs most; that it computes where none holds."""
     found, spent = limits(record), shares(record)
-    if found:
-        return found[0].said
-    if not spent:
-        return ""
-    share, rate = spent["compute"] / sum(spent.values()), record.figure("MAMFU")
-    if rate is None:
-        return t("limit.none", share=f"{share:.0%}")
-    return t("limit.none_rate", share=f"{share:.0%}", rate=f"{rate:.2g}%")
+    if found or not spent:
+        return found[0].said if found else ""
+    share, rate = f"{spent['compute'] / sum(spent.values()):.0%}", record.figure("MAMFU")
+    kind = "none" if rate is None else "none_rate"
+    return t(f"limit.{kind}", share=share, rate=f"{rate or 0:.2g}%")
 
 
 def rules_table(record: Record) -> Table | None:
@@ -125,10 +122,6 @@ def _rules(record: Record) -> Iterator[Limit]:
     if longer:
         lost, said = longer / (1 + longer), t("advice.rank", rank=rank, share=f"{longer:.0%}")
         yield Limit("rank", lost, said, f"{longer:.3f} / {1 + longer:.3f} = {lost:.1%}")
-    busy: float = record.environment.get("others_cpu_share") or 0.0
-    if busy > BUSY_SHARE:  # of the cores that a run computed on or read with
-        said = t("advice.other_work", share=f"{busy:.0%}")
-        yield Limit("other_work", None, said, f"{busy:.1%} of the cores")
     rate, used, most = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
     if rate is None or not used or not most or not has_cards(record):
         return
@@ -189,8 +182,8 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
     own = [one for one in records if one.passed and not refuted(one.trust)]
     ids = {one.run_id for one in records}
     others = [x for x in against if isinstance(x, Record) and x.passed and x.run_id not in ids]
-    found: list[Sequence[Result]] = [*groups(others)]
-    found += [[x] for x in against if isinstance(x, Row) and x.failure is None]
+    rows = ([x] for x in against if isinstance(x, Row) and x.failure is None)
+    found: list[Sequence[Result]] = [*groups(others), *rows]
     if not own:
         return None
     if not found:
