@@ -35,7 +35,7 @@ def checked(run_dir: Path) -> Record:
     """Return the record after checking what every ending promises."""
     document = json.loads((run_dir / "record.json").read_text())
     if jsonschema is not None:
-        jsonschema.validate(document, schema())
+        jsonschema.validate(document, json.loads(schema()))
     for path in run_dir.glob("events.*.jsonl"):
         events = EventFile(path)
         assert list(events), path

@@ -16,7 +16,9 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     done = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
     record = read(tmp_path / "run")
-    jsonschema.validate(json.loads((tmp_path / "run/record.json").read_text()), schema())
+    jsonschema.validate(
+        json.loads((tmp_path / "run/record.json").read_text()), json.loads(schema())
+    )
     assert record.status == "passed"
     assert record.cause is None
     assert record.plan.fix_hp == {"micro_batch_size": 8}

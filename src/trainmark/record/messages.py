@@ -1,4 +1,4 @@
-"""Render every reason, note, finding and cause of a record as a sentence.
+"""Render every reason, note of a figure, finding and cause of a record as a sentence.
 
 A record has codes with arguments (``spec.Message``); ``messages.toml`` beside this file has the
 sentence of each code in English and Chinese. To add a message: emit
@@ -55,7 +55,7 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
 
 
 def in_short(reason: Message) -> Message:
-    """Return the short wording of a finding or note, where there is one."""
+    """Return the short wording of a finding, where there is one."""
     code = f"short.{reason.code}"
     return message(code, **reason.args) if code in MESSAGES else reason
 
