@@ -82,14 +82,10 @@ def read_yaml(file: Path) -> Any:
     try:
         return yaml.load(file.read_text(encoding="utf-8-sig"), Loader)
     except OSError as error:
-        what, where = f"cannot be read: {error.strerror}", str(file)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = f"not YAML: {error.problem or error.context}"
-        where = f"{file}, line {mark.line + 1}" if mark else str(file)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        what, where = f"not YAML: {error}", str(file)
-    raise UsageError(what, where=where, remedy="name a file in YAML")
+        what = f"cannot be read: {error.strerror}"
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the first names its line
+        what = f"not YAML: {' '.join(str(error).split())}"
+    raise UsageError(what, where=str(file), remedy="name a file in YAML")
 
 
 def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> Model:

@@ -60,10 +60,8 @@ def library(name: str, *, where: Path | str) -> Any:
     """
     try:
         return import_module(name)
-    except ImportError:
-        remedy = "pip install 'trainmark[prepare]'"
-        package = name.partition(".")[0]
-        what = f"{package} is not installed"
+    except ModuleNotFoundError as error:
+        remedy, what = "pip install 'trainmark[prepare]'", f"{error.name} is not installed"
         raise EnvironmentFault(what, where=str(where), remedy=remedy) from None
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from trainmark.recipe import Recipe
 
+CPU_ATTENTION = "cpu_dropout"  # its name among transformers' attentions
+
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
@@ -36,8 +38,14 @@ class Kernels:
 
     def put_into(self, model: PreTrainedModel) -> None:
         """Make a model of transformers compute attention with this operation."""
-        if self.attention is not LIBRARY.attention:
-            attention.use_cpu_attention(model)
+        if self.attention is LIBRARY.attention:
+            return
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+
+        AttentionInterface.register(CPU_ATTENTION, attention.attention_forward)
+        AttentionMaskInterface.register(CPU_ATTENTION, sdpa_mask)
+        model.set_attn_implementation(CPU_ATTENTION)
 
 
 LIBRARY = Kernels()

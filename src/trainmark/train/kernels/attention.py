@@ -4,7 +4,7 @@ Torch's fused CPU kernel does not support dropout and falls back to separate ope
 This one computes the same result with fewer passes over the scores: its backward pass needs
 neither the mask nor the probabilities before dropout again, and most masked scores are never
 computed. It draws its own masks: torch draws one Bernoulli number after another on one thread.
-Equal to the library's in eval mode; registered with transformers as ``cpu_dropout``.
+Equal to the library's in eval mode.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from transformers import PreTrainedModel
-
-NAME = "cpu_dropout"
 _QUERIES = 128  # of a block: small ones skip more masked scores, large ones suit the matmuls
 _SCORES = 1 << 16  # of a head in a block of rows that differ in their prefix: fit a cache
 _LEVELS = 1 << 16  # of a random number that decides one element
@@ -241,13 +238,3 @@ def attention_forward(  # noqa: PLR0917 - the registry passes by position
     hidden = None if attention_mask is None else ~attention_mask
     block = _Block(slice(0, query.size(0)), 0, query.size(2), query.size(2), hidden)
     return _Attention.apply(query, key, value, dropout, factor, [block]), None  # type: ignore[no-untyped-call]
-
-
-def use_cpu_attention(model: PreTrainedModel) -> None:
-    """Register this attention with the library and make ``model`` use it."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
