@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ _WIDTH = 460  # px of a static picture: it fits a phone, and two stand side by s
 _LOG_RATIO = 20
 TABLE_ROWS = 12
 _LONG_S = 600.0  # beyond, axes are in minutes
-# In the order of the page: name of the chart, unit, how much of the record's unit that is, scale.
+# Name of the chart, unit, how much of the record's unit that is, scale.
 _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
     "memory_used_bytes": ("memory", "GiB", cells.GIB, {"zero": True}),
     "utilization_percent": ("busy", "%", 1, {"domain": [0, 100]}),
@@ -132,17 +134,15 @@ def _curve(
 
 def over_time(record: Record) -> Iterator[Chart]:
     """Yield a chart for each quantity that devices, then hosts, have at least twice."""
-    for of_host in (False, True):
-        for quantity in _QUANTITIES:
-            about = quantity, of_host
-            lines = [x for x in record.series if (x.quantity, x.of_host) == about]
-            if max((len(one.points) for one in lines), default=0) > 1:
-                yield _quantity(record, quantity, lines)
+    for _, of in groupby(record.series, attrgetter("of_host", "quantity")):
+        lines = list(of)
+        if max(len(one.points) for one in lines) > 1:
+            yield _quantity(record, lines)
 
 
-def _quantity(record: Record, quantity: str, lines: Sequence[Line]) -> Chart:
+def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     """Return the chart of a quantity, the steps that figures are over shaded."""
-    short, unit, factor, scale = _QUANTITIES[quantity]
+    short, unit, factor, scale = _QUANTITIES[lines[0].quantity]
     kind, together = "host" if lines[0].of_host else "device", lines[0].of in TOGETHER
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
     points = [point for one in lines for point in one.points]

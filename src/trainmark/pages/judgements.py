@@ -19,7 +19,7 @@ from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainmark.judge.comparison import ComparedFigure, Comparison
     from trainmark.judge.comparison.gate import Judgement
@@ -131,6 +131,10 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         )
         bus = " (bus)" if kind["bus_factor"] else ""
         rows.append([f"{_named(kind)}{bus}", _size(point["size"]), *rates, unit, *shares])
+    told: dict[str, list[str]] = {}  # each line once, with its ranks
+    for rank in document["ranks"]:
+        for line in (line for kind in rank["measurements"] for line in _remarks(kind)):
+            told.setdefault(line, []).append(str(rank["rank"]))
     names = dict.fromkeys(rank["device"]["name"] for rank in document["ranks"])
     ranks = f", {document['nproc']} ranks, the slowest of each" if document["nproc"] > 1 else ""
     share = document["others_cpu_share"] or 0.0
@@ -138,23 +142,15 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
     return [
         Paragraph(f"{', '.join(names)}{ranks}"),
         *([table(_CEILINGS, rows)] if rows else []),
-        *map(Paragraph, _of_ranks(document, _remarks)),
+        *(Paragraph(f"rank {', '.join(ranks)}: {line}") for line, ranks in told.items()),
         *([Paragraph(busy)] if share > BUSY_SHARE else []),
     ]
 
 
-def wrong_results(document: Mapping[str, Any]) -> list[str]:
-    """Return a line for each kind of which a rank computed something wrongly, with sizes."""
-    return _of_ranks(document, lambda kind: _not_measured(kind, "wrong"))
-
-
-def _of_ranks(document: Mapping[str, Any], lines: Callable[[Kind], list[str]]) -> list[str]:
-    """Return each line about a kind once, with its ranks."""
-    found: dict[str, list[str]] = {}
-    for rank in document["ranks"]:
-        for line in (line for kind in rank["measurements"] for line in lines(kind)):
-            found.setdefault(line, []).append(str(rank["rank"]))
-    return [f"rank {', '.join(ranks)}: {line}" for line, ranks in found.items()]
+def wrong_results(document: Mapping[str, Any]) -> bool:
+    """Tell whether a rank computed something wrongly."""
+    kinds = (kind for rank in document["ranks"] for kind in rank["measurements"])
+    return any(point["status"] == "wrong" for kind in kinds for point in kind["points"])
 
 
 def _best_rate(kind: Kind) -> float:
@@ -177,14 +173,10 @@ def _named(kind: Kind) -> str:
 def _remarks(kind: Kind) -> list[str]:
     """Return why something was not measured, is wrong, or cannot be."""
     lines = [f"{_named(kind)}: {kind['reason']}"] if kind["reason"] else []
-    lines += [*_not_measured(kind, "skipped"), *_not_measured(kind, "wrong")]
+    for status in ("skipped", "wrong"):
+        points = (point for point in kind["points"] if point["status"] == status)
+        if said := ", ".join(f"{_size(x['size'])} ({x['reason']})" for x in points):
+            lines.append(f"{_named(kind)} {status}: {said}")
     if (kind["share_of_peak"] or 0) > 1:
         lines.append(f"{_named(kind)}: above the published peak: the times or that peak are wrong")
     return lines
-
-
-def _not_measured(kind: Kind, status: str) -> list[str]:
-    """Return a line with the sizes of a status and their reasons, if there are any."""
-    points = (point for point in kind["points"] if point["status"] == status)
-    said = [f"{_size(point['size'])} ({point['reason']})" for point in points]
-    return [f"{_named(kind)} {status}: {', '.join(said)}"] if said else []

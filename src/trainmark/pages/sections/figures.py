@@ -55,9 +55,7 @@ def figures(record: Record) -> Section:
     specs, quality = figures_of.specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
         (value,), unit = cells.scaled([entry.value], entry.unit)
-        remark: list[Phrase] = []
-        if name in specs:  # plans of earlier versions do not declare the figures of a case
-            remark = [join((specs[name].label, definition(specs[name], record)), "colon")]
+        remark: list[Phrase] = [join((specs[name].label, definition(specs[name], record)), "colon")]
         if entry.value is None:
             remark.append(t("figure.null", reason=sentence(record, entry.reason, "?")))
         elif entry.note is not None:
@@ -81,24 +79,18 @@ def evaluations(record: Record) -> Section | None:
     history = record.quality.history
     if not history:
         return None
-    rows = [
-        [
+    rows = (
+        (
             point.epoch + 1, cells.count(point.step),
             cells.quality(point.value, target=record.quality.target), cells.count(point.samples),
-            join((term("term", x), " ", _figure(value)) for x, value in point.detail.items())
-            if point.detail else None,
-        ]
+        )
         for point in history[-_EVALUATIONS:]
-    ]  # fmt: skip
-    names = [*heads("epoch", "step"), record.quality.metric, *heads("samples", "detail")]
+    )  # fmt: skip
+    names = [*heads("epoch", "step"), record.quality.metric, *heads("samples")]
     blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:
         blocks.append(Paragraph(t("quality.earlier", n=len(history) - _EVALUATIONS), "muted"))
     return folded("quality", *blocks)
-
-
-def _figure(value: float | None) -> str | None:
-    return None if value is None else format(value, ".4g")
 
 
 def ranks(record: Record) -> Section | None:
@@ -166,11 +158,8 @@ def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
             found.setdefault((kind, size, str(sorted(same.items()))), []).append(one)
     several = ((kind, of) for (kind, *_), of in found.items() if len(of) > 1)
     for place, (kind, of) in enumerate(several, start=1):
-        yield _section(kind, sorted(of, key=_world), f"scaling{place}")
-
-
-def _world(one: RepeatSummary) -> tuple[int, int]:
-    return one.passed[0].plan.world_size, one.passed[0].plan.nnodes
+        worlds = sorted(of, key=lambda one: one.passed[0].plan.world_size)
+        yield _section(kind, worlds, f"scaling{place}")
 
 
 def _section(kind: str, worlds: Sequence[RepeatSummary], anchor: str) -> Section:

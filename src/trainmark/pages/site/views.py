@@ -150,7 +150,7 @@ def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -
         case = escaped(side[0].plan.case)
         rows.append([
             letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
-            device_configuration(side[0]), t(f"status.{side[0].status}"), len(side),
+            device_configuration(side[0]), len(side),
             grade_line(of_repeats(side), verification_of(side)),
         ])  # fmt: skip
     sections, verdicts = list[Section](), list[Block]()
@@ -162,7 +162,7 @@ def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -
             verdict, *blocks = comparison(compare(first, side), letter)
             verdicts.append(verdict)
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    names = ("run_id", "case", "device", "status", "runs_of", "trust")
+    names = ("run_id", "case", "device", "runs_of", "trust")
     lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
     return page(links, t("site.side_by_side"), sections, lead=lead)
 

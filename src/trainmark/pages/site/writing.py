@@ -115,11 +115,10 @@ def _lists(
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
         files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text
-    found = listing(database)
-    at = found.columns.index("path")  # on this machine
-    for row in (found.columns, *found.rows):
-        del row[at]
-    files["runs.json"] = json.dumps(listing_json(found, []))
+    told = listing_json(listing(database), [])
+    for one in told["runs"]:
+        del one["path"]  # on this machine
+    files["runs.json"] = json.dumps(told)
     pages: dict[str, Callable[[Links], str]] = {
         "index.html": partial(list_page, runs),
         "machines.html": partial(machines_page, runs),
