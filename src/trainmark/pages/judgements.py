@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     Kind = Mapping[str, Any]
 
 _IN_UNIT = ("value", "expected")  # arguments of a message
-_RATES = ("median", "max")
-_CEILINGS = ("work", "size", *_RATES, "unit", "swing", "of peak")
+_CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of peak")
 
 
 def comparison(found: Comparison, b: str = "B") -> list[Block]:
@@ -125,7 +124,7 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         if kind["best"] is None:
             continue
         point = kind["points"][kind["best"]]
-        rates, unit = cells.scaled([point["rate"][name] for name in _RATES], kind["unit"])
+        rates, unit = cells.scaled([point["rate"][x] for x in ("median", "max")], kind["unit"])
         shares = (
             None if x is None else f"{x:.1%}" for x in (point["swing"], kind["share_of_peak"])
         )

@@ -155,20 +155,16 @@ def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -
     )  # fmt: skip
 
 
-def device_configuration(record: Record) -> Phrase:
-    """Return the configuration of a record."""
-    plan = record.plan
-    return configuration(
-        short_device(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
-    )
-
-
 def record_configuration(record: Record) -> Phrase:
     """Return the configuration of a record; says so if it is simulated or did not pass."""
     marks: list[Phrase] = [] if record.passed else [t(f"status.{record.status}")]
     if SIMULATED in record.labels:
         marks.append(message("trust_simulated_device"))
-    return (device_configuration(record), *((" [", mark, "]") for mark in marks))
+    plan = record.plan
+    named = configuration(
+        short_device(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
+    )
+    return (named, *((" [", mark, "]") for mark in marks))
 
 
 def definition(spec: FigureSpec, record: Record) -> Phrase:

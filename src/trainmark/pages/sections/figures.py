@@ -69,8 +69,6 @@ def figures(record: Record) -> Section:
     for name, ns in ((name, ns) for name, ns in record.spans.by_name_ns.items() if ns):
         share = t("spans.share", share=f"{ns / wall:.1%}", rank=record.spans.rank)
         rows.append([term("span", name), cells.number(ns / 1e9), "s", share])
-    passes = record.counts.samples / record.plan.data.train_samples
-    rows.append([t("count.passes"), f"{passes:.2f}", "", ""])
     return folded("figures", table(heads("name", "value", "unit", "remark"), rows))
 
 
@@ -98,7 +96,7 @@ def ranks(record: Record) -> Section | None:
 
     Readings are of the training, or else of the run.
     """
-    found, blocks = record.telemetry, list[Block]()
+    found = record.telemetry
     over: IntervalName = "train" if found and "train" in found.intervals_s else "run"
     uses = {rank: x.over.get(over) for x in (found.devices if found else ()) for rank in x.ranks}
     if not uses and sum(one.step_ns is not None for one in record.ranks) < 2:
@@ -112,12 +110,12 @@ def ranks(record: Record) -> Section | None:
         ]
         for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0))
     )  # fmt: skip
-    blocks.append(table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True))
-    if found and over in found.intervals_s:
-        start_s, end_s = found.intervals_s[over]
-        said = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
-        blocks.append(Paragraph(said, "muted"))
-    return folded("ranks", *blocks)
+    shown = table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
+    if not found or over not in found.intervals_s:
+        return folded("ranks", shown)
+    start_s, end_s = found.intervals_s[over]
+    said = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
+    return folded("ranks", shown, Paragraph(said, "muted"))
 
 
 def _readings(use: Use | None) -> list[Phrase]:

@@ -286,8 +286,4 @@ def provenance(records: Sequence[Record]) -> Section:
         "foot.run": join(one.run_id for one in records),
         "foot.key": record.plan.case_key,
     })  # fmt: skip
-    return folded(
-        "provenance",
-        Code(cells.clean(shlex.join(record.argv)), copied=True),
-        made_by,
-    )
+    return folded("provenance", Code(cells.clean(shlex.join(record.argv)), copied=True), made_by)

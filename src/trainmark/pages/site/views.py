@@ -25,7 +25,7 @@ from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.judgements import comparison
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html, rendered
-from trainmark.pages.texts import LANGUAGES, Link, Phrase, device_configuration, grade_line, t
+from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, t
 from trainmark.record.record import read
 from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.verify import MOST_BYTES, checked
@@ -150,7 +150,7 @@ def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -
         case = escaped(side[0].plan.case)
         rows.append([
             letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
-            device_configuration(side[0]), len(side),
+            devices(side[0]), len(side),
             grade_line(of_repeats(side), verification_of(side)),
         ])  # fmt: skip
     sections, verdicts = list[Section](), list[Block]()
