@@ -54,7 +54,14 @@ def look(plan_dir: Path) -> dict[str, Any]:
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )
     job = module.build(context, module.load_data(context))
-    return _batches(job) | _flops(job, device) | {"waits": _waits(job, device)}
+    found = _batches(job)
+    step: list[Batch] = []  # read before any is taken, because reading may wait
+    with closing(batches_of(job, device, 0, depth=0)) as batches:
+        for batch in batches:
+            step.append(batch)
+            if batch.closes_step:
+                break
+    return found | _flops(job, device, step[0]) | {"waits": _waits(job, device, step)}
 
 
 def _batches(job: Job) -> dict[str, Any]:
@@ -89,29 +96,21 @@ def _random_states() -> dict[str, bytes]:
     }
 
 
-def _flops(job: Job, device: Device) -> dict[str, Any]:
-    """Return the FLOPs of a step by the job's formula and as counted."""
-    with closing(batches_of(job, device, 0, depth=0)) as batches:
-        batch = replace(next(batches), closes_step=True)
+def _flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
+    """Return the FLOPs of a step of one batch by the job's formula and as counted."""
     with StepWatch(dict) as watch:
-        job.step(iter([batch]))
+        job.step(iter([replace(batch, closes_step=True)]))
     device.synchronize()
     return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}
 
 
-def _waits(job: Job, device: Device) -> dict[str, str] | None:
+def _waits(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | None:
     """Return which operation of a step makes the host wait, and where; empty if none does.
 
     None where the device cannot tell.
     """
     if not hasattr(device, "forbid_synchronization"):
         return None
-    step: list[Batch] = []  # read before, because reading may wait
-    with closing(batches_of(job, device, 0, depth=0)) as batches:
-        for batch in batches:
-            step.append(batch)
-            if batch.closes_step:
-                break
     try:
         with device.forbid_synchronization():
             job.step(iter(step))

@@ -154,18 +154,18 @@ def _to_gradient(
     ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
     """
     weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
-    if group is None:  # an invalid target must fail below, not count as class 0
+    if group is not None:
+        here = (targets >= 0) & (targets < scores.size(1))
+    else:  # an invalid target must fail below, not count as class 0
         here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
-        index = targets.where(here, 0)[:, None]
+    index = targets.where(here, 0)[:, None]
+    if group is not None:
+        losses = _share_softmax(scores, index, here, group)
+    else:
         torch.log_softmax(scores, -1, out=scores)
         losses = -scores.gather(1, index).squeeze(1)
         scores.exp_()
-        if counts is not None:
-            scores.mul_(weight[:, None])
-    else:
-        here = (targets >= 0) & (targets < scores.size(1))
-        index = targets.where(here, 0)[:, None]
-        losses = _share_softmax(scores, index, here, group)
+    if counts is not None:
         scores.mul_(weight[:, None])
     scores.scatter_add_(1, index, -(weight * here)[:, None])
     return torch.sum(losses * weight)
