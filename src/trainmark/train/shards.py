@@ -154,12 +154,7 @@ def training_batches(
 
 
 def evaluation_batches(
-    split: Split,
-    *,
-    size: int,
-    rank: int,
-    world_size: int,
-    tensors: Callable[[Any], Any] = tensors_of,
+    split: Split, *, size: int, rank: int, world_size: int
 ) -> Iterator[tuple[Any, int]]:
     """Yield tensors of the rows that ``rank`` scores, and how many they are.
 
@@ -171,4 +166,4 @@ def evaluation_batches(
     for first in range(0, most, size):
         mine = rows[first : first + size]
         arrays, _ = split.batch(mine if len(mine) else np.zeros(1, np.int64))
-        yield tensors(arrays), len(mine)
+        yield tensors_of(arrays), len(mine)
