@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 UNIX = 1_000_000_000_000_000_000
+SAME = {"cpu": "Fake CPU", "driver": "1.2", "packages": {"torch": "2.13", "numpy": "2.3"}}
 
 
 @pytest.fixture
@@ -45,12 +46,23 @@ def job(said: str) -> dict[str, Any]:
     return event("job", 13 * S, phase="ended", said=said)
 
 
-def node(run_dir: Path, number: int, *, lost: bool = False) -> None:
+def node(
+    run_dir: Path,
+    number: int,
+    machine: dict[str, Any],
+    *,
+    skew_s: float = 0.0,
+    lost: bool = False,
+    device: str = "Fake CPU",
+) -> None:
     """Write what a node leaves; one that is lost has no end, and its rank fewer measured steps."""
-    events = [launch_event(node=number, unix_ns=UNIX, environment={"cpu": "Fake CPU"})]
+    skew_ns = int(skew_s * S)
+    events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
     ranks = rank_events()
-    ranks.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S))
+    ranks.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
     for one in ranks:
+        if one["event"] == "facts":
+            one["device"] = {"name": device}
         if one["event"] == "window":
             one["step_samples"] = [3 * samples for samples in one["samples"]]
     if lost:
@@ -72,10 +84,23 @@ def shown(made: Record) -> tuple[str, str]:
     return to_markdown([page.document([made])]), markdown_page([made], "zh")
 
 
+def test_nodes_that_differ_are_found(run_dir: Path) -> None:
+    node(run_dir, 0, SAME)
+    other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
+    node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
+    node(run_dir, 2, SAME, skew_s=0.5)
+    made = reduce.reduce(run_dir)
+    assert made.environment["nodes"] == [
+        {}, {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}, {},
+    ]  # fmt: skip
+    found = {item.code: item.args for item in made.findings}
+    assert found["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
+
+
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:
-    node(run_dir, 0)
-    node(run_dir, 1, lost=True)
-    node(run_dir, 2)
+    node(run_dir, 0, SAME)
+    node(run_dir, 1, SAME, lost=True)
+    node(run_dir, 2, SAME)
     write_events(run_dir / "events.job.jsonl", [job("NODE_FAIL")])
     made = reduce.reduce(run_dir)
     assert (made.status, made.cause.kind) == ("failed", "node_lost")

@@ -230,6 +230,7 @@ class Environment(TypedDict, total=False):
     variables: dict[str, str]
     device_users: list[DeviceUser]
     others_cpu_share: Number | None
+    nodes: list[dict[str, str]]  # of several: facts in which each differs from the first
     devices: list[DeviceFacts | None]
     precision_flags: dict[str, str | int | float | bool | None] | None
     collective: str | None

@@ -33,6 +33,7 @@ from trainmark.record.record import (
 )
 from trainmark.record.run import cause, findings
 from trainmark.record.run import telemetry as telemetry_of
+from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import NO_FACTS, NO_RESULT, RunTimeline, read_run
 from trainmark.record.trust import of_launch
 from trainmark.spec import OwnFigures, message
@@ -153,6 +154,7 @@ def _environment(timeline: RunTimeline) -> Environment:
     facts: dict[str, Any] = {
         **timeline.launcher.launch.environment,
         "others_cpu_share": ended and ended.others_cpu_share,
+        **({"nodes": node_facts(timeline.nodes, told)} if timeline.nodes else {}),
         "devices": [one and one.device for one in told],
         "precision_flags": rank0.facts.precision_flags,
         "collective": rank0.facts.collective,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainmark.devices.cores import compact
 from trainmark.protocols import SET_LIMITS
 from trainmark.spec import Message, message
 
@@ -53,7 +54,7 @@ def of_record(record: Record) -> list[Message]:
     """Return the findings that the record itself tells."""
     rules = (
         _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices, _slow_ranks,
-        _throttled, _on_steps, _on_quality, _on_conditions,
+        _unlike_nodes, _throttled, _on_steps, _on_quality, _on_conditions,
     )  # fmt: skip
     faults = record.telemetry.faults if record.telemetry else []
     return [*(one for rule in rules for one in rule(record)), *faults]
@@ -160,6 +161,15 @@ def _slow_ranks(record: Record) -> Iterator[Message]:
                 share=(taken[rank] - usual_s) / step_s, slow=len(slow),
                 nodes=len({other // nproc for other in slow}),
             )  # fmt: skip
+
+
+def _unlike_nodes(record: Record) -> Iterator[Message]:
+    """Yield nodes whose hardware or versions differ from the first."""
+    found = record.environment.get("nodes", [])
+    names = dict.fromkeys(name for node in found for name in node)
+    if names:
+        unlike = compact(number for number, node in enumerate(found) if node)
+        yield message("nodes_differ", nodes=unlike, names=", ".join(names))
 
 
 def _throttled(record: Record) -> Iterator[Message]:

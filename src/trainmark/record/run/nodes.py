@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from trainmark.rank.events import Facts
+
+_COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
+
 
 def name_of(event: Event) -> str:
     """Return the name of an event."""
@@ -169,3 +173,19 @@ def _first_stop(stops: list[Stop]) -> Stop:
         stacks=[file for one in stops for file in one.stacks],
         hang=[group for one in stops for group in one.hang],
     )
+
+
+def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> list[dict[str, str]]:
+    """Return the facts in which each node differs from the first, by number.
+
+    Args:
+        told: by each rank of its device.
+    """
+    found: list[dict[str, str]] = []
+    for node in nodes:
+        launch, first = node.events.get("launch"), told[node.ranks[0]]
+        machine = {} if launch is None else launch.environment
+        facts = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
+        facts["device"] = first and first.device.get("name")
+        found.append({name: str(x) for name, x in facts.items() if x is not None})
+    return [{k: x for k, x in own.items() if x != found[0].get(k, x)} for own in found]
