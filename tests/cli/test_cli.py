@@ -16,6 +16,7 @@ from fakes import GOLDEN
 from trainmark import devices
 from trainmark.check.case_check import CHECKS, Check, Checked
 from trainmark.cli.app import command
+from trainmark.cli.output import others_to_stderr, say
 from trainmark.record import record
 
 VERBS = (
@@ -175,6 +176,13 @@ def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkey
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
     assert code == 0
     assert ("processors train" in err) is warned
+
+
+def test_what_a_library_in_c_prints_stays_out_of_the_output(capfd):
+    with others_to_stderr():
+        os.write(1, b"a vendor's greeting\n")
+    say("{}")
+    assert capfd.readouterr() == ("{}\n", "a vendor's greeting\n")
 
 
 def test_schema_is_a_schema(cli):

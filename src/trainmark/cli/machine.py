@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
-from trainmark.cli.output import say, say_json, say_remark
+from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 from trainmark.spec import message
@@ -54,7 +52,7 @@ def doctor(
     from trainmark.check.doctor import NO_CASE, examine, subject_of
 
     request = RunRequest.of(case=case or NO_CASE, **fields)
-    with redirect_stdout(sys.stderr):  # what vendors' packages print
+    with others_to_stderr():
         found = examine(subject_of(request, quick=quick), lang=lang)
     if as_json:
         say_json(asdict(found), indent=2)
@@ -101,7 +99,7 @@ def ceilings(
     from trainmark.pages.terminal import show
 
     request = RunRequest.of(case="-", **fields)
-    with stop_signals_noted() as stop, redirect_stdout(sys.stderr):
+    with stop_signals_noted() as stop, others_to_stderr():
         found = measure_ceilings(
             stop, device=request.device, nproc=request.nproc or 1, budget_s=budget_s,
             timeout_s=_STARTING_S + 3 * _MOST_KINDS * budget_s,

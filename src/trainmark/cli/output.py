@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,21 @@ def say(text: object, *, err: bool = False, newline: bool = True) -> None:
 def say_json(document: Any, *, indent: int | None = None) -> None:
     """Print a document as JSON; letters of any alphabet stay as they are."""
     say(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+@contextmanager
+def others_to_stderr() -> Iterator[None]:
+    """Send to standard error what others print, C libraries of vendors for instance."""
+    out, err = sys.stdout.fileno(), sys.stderr.fileno()
+    sys.stdout.flush()
+    before = os.dup(out)
+    os.dup2(err, out)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(before, out)
+        os.close(before)
 
 
 def say_remark(text: object) -> None:
