@@ -180,7 +180,7 @@ def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkey
 
 def test_what_a_library_in_c_prints_stays_out_of_the_output(capfd):
     with others_to_stderr():
-        os.write(1, b"a vendor's greeting\n")
+        os.write(sys.stdout.fileno(), b"a vendor's greeting\n")
     say("{}")
     assert capfd.readouterr() == ("{}\n", "a vendor's greeting\n")
 
