@@ -192,11 +192,7 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
         say(gravest(waits(0.04)), "en")
         == "Nothing stands out: 96% of the time computes, at 41% of the matmul rate."
     )
-    ranks = [
-        read().ranks[0].model_copy(update={"rank": rank, "step_ns": ns})
-        for rank, ns in enumerate((100, 100, 160))
-    ]
-    slow = waits(0.1).model_copy(update={"ranks": ranks})
+    slow = waits(0.1).model_copy(update={"findings": [message("slow_rank", rank=2, share=0.6)]})
     assert "Rank 2: steps 60% longer" in say(gravest(slow), "en")
     text = markdown(slow)
     assert "| rank | 0.600 / 1.600 = 37.5% |" in text
@@ -229,8 +225,8 @@ def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     assert limits(throttling(measured0={"hot": 0.01}, measured1={"power_cap": 0.9})) == []
     nodes = [[tone for tone, _ in node] for node in strip(hot).nodes]
     assert nodes == [["plain", "warn"]]
-    ranks = [one.model_copy(update={"step_ns": 100 + 60 * one.rank}) for one in hot.ranks]
-    (tones,) = strip(hot.model_copy(update={"ranks": ranks})).nodes
+    findings = [message("slow_rank", rank=1, share=0.6)]
+    (tones,) = strip(hot.model_copy(update={"findings": findings})).nodes
     assert [tone for tone, _ in tones] == ["plain", "bad"]  # the slowest, though it is throttled
 
 

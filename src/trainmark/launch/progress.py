@@ -107,7 +107,7 @@ class Progress:
 
     def _window(self, event: Window) -> None:
         steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
-        samples = sum(event.samples) * self.plan.world_size
+        samples = sum(event.step_samples)  # of all ranks
         self._steps += steps
         if event.phase == "train":
             self._train_ns += spent_ns

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +29,13 @@ MAX_POINTS = 1000
 POINTS = 200  # of a line over time
 MOST_LINES = 8
 TOGETHER = ("lowest", "median", "highest")  # of lines that stand for many series
-_DRAWN = ("memory_used_bytes", "utilization_percent", "power_w", "temperature_c")
+DrawnName = Literal["memory_used_bytes", "utilization_percent", "power_w", "temperature_c"]
 
 
 class Line(Frozen):
     """A quantity over time, thinned."""
 
-    quantity: str
+    quantity: DrawnName
     of_host: bool
     of: str = Field(
         description="ranks of the device, as 0-3; number of the host; of many devices together "
@@ -46,7 +47,7 @@ class Line(Frozen):
 def lines_of(devices: Columns, hosts: Columns) -> Iterator[Line]:
     """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):
-        for quantity in _DRAWN:
+        for quantity in get_args(DrawnName):
             told = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
             series = {of: (members[of]["time_s"][known], members[of][quantity][known])
                       for of, known in told.items() if known.any()}  # fmt: skip

@@ -55,7 +55,9 @@ def figures(record: Record) -> Section:
     specs, quality = figures_of.specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
         (value,), unit = cells.scaled([entry.value], entry.unit)
-        remark: list[Phrase] = [join((specs[name].label, definition(specs[name], record)), "colon")]
+        remark: list[Phrase] = []
+        if spec := specs.get(name):  # a record of others may have figures that nobody declared
+            remark.append(join((spec.label, definition(spec, record)), "colon"))
         if entry.value is None:
             remark.append(t("figure.null", reason=sentence(record, entry.reason, "?")))
         elif entry.note is not None:

@@ -24,9 +24,8 @@ from trainmark.pages.texts import (
     t,
     term,
 )
-from trainmark.protocols import SET_LIMITS
 from trainmark.record.record import Record
-from trainmark.record.run.findings import SLOW_SHARE, THROTTLED_SHARE
+from trainmark.record.run.findings import SLOW_SHARE, THROTTLED_SHARE, throttled
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
@@ -133,27 +132,17 @@ def _rules(record: Record) -> Iterator[Limit]:
 
 
 def _throttled(record: Record, interval: IntervalName) -> dict[int, float]:
-    """Return the share of an interval with clocks lowered beyond set limits, by first rank."""
-    found: dict[int, float] = {}
-    for device in record.telemetry.devices if record.telemetry else ():
-        use = device.over.get(interval)
-        lowered = (use.throttled or {}) if use else {}
-        share = max((x for why, x in lowered.items() if why not in SET_LIMITS), default=0.0)
-        if device.ranks and share > 0:
-            found[device.ranks[0]] = share
-    return found
+    """Return the share of an interval with lowered clocks, by first rank."""
+    return {rank: max(reasons.values()) for rank, reasons in throttled(record, interval).items()}
 
 
 def _slowest(record: Record) -> tuple[int, float] | None:
-    """Return the slowest rank and by what share its median step is longer than the ranks' median.
-
-    None where all are alike.
-    """
-    times = sorted((one.step_ns, one.rank) for one in record.ranks if one.step_ns)
-    if len(times) < 2:
-        return None
-    share = times[-1][0] / times[(len(times) - 1) // 2][0] - 1
-    return (times[-1][1], share) if share > SLOW_SHARE else None
+    """Return the rank that a finding calls slow, and by what share its steps are longer."""
+    for args in (one.args for one in record.findings if one.code == "slow_rank"):
+        match args:
+            case {"rank": int(rank), "share": float(share)}:
+                return rank, share
+    return None
 
 
 def over(results: Sequence[Result], figure: str) -> Launches | None:

@@ -100,11 +100,11 @@ def _of_run(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | 
     both = [Links(run_file(run_id), lang) for lang in LANGUAGES]
     try:
         record = opened(Path(path))
+        pages = {links.file: run_page(record, launches, links) for links in both}
     except RecordError:
         fault = RecordError("the record cannot be read", where=run_id)
         return {links.file: error_page(fault, links) for links in both}
-    data = {run_file(run_id).removesuffix("html") + "json": content(record)}
-    return data | {links.file: run_page(record, launches, links) for links in both}
+    return pages | {run_file(run_id).removesuffix("html") + "json": content(record)}
 
 
 def _lists(

@@ -226,7 +226,8 @@ def _steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
         samples, announced = int(series.samples[step]), int(series.announced[step])
         if announced < 0:
             yield message("step_samples_differ_over_ranks", step=step + 1)
-        yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
+        else:
+            yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
     recipe = plan.recipe
     most = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
     for step in np.flatnonzero(series.samples > most)[:1].tolist():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.record.record import Record
+    from trainmark.record.run.telemetry import IntervalName
     from trainmark.record.run.timeline import RunTimeline
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
@@ -172,22 +173,32 @@ def _unlike_nodes(record: Record) -> Iterator[Message]:
         yield message("nodes_differ", nodes=unlike, names=", ".join(names))
 
 
+def throttled(record: Record, interval: IntervalName) -> dict[int, dict[str, float]]:
+    """Return the shares of an interval with clocks lowered beyond set limits, by first rank."""
+    found: dict[int, dict[str, float]] = {}
+    for device in record.telemetry.devices if record.telemetry else ():
+        shares = device.over[interval].throttled if interval in device.over else None
+        counted = {x: share for x, share in (shares or {}).items() if x not in SET_LIMITS}
+        if max(counted.values(), default=0.0) > 0:
+            found[device.ranks[0]] = counted
+    return found
+
+
 def _throttled(record: Record) -> Iterator[Message]:
     """Yield that devices were held below their limits while steps were measured.
 
     It names the device with lowered clocks for the largest share of the time.
     """
-    devices, found = record.telemetry.devices if record.telemetry else [], []
-    for device in devices:
-        shares = device.over["measured"].throttled if "measured" in device.over else None
-        counted = {x: share for x, share in (shares or {}).items() if x not in SET_LIMITS}
-        if max(counted.values(), default=0.0) > THROTTLED_SHARE:
-            found.append((max(counted.values()), device.ranks[0], counted))
-    if found:
+    found = [
+        (share, rank, reasons) for rank, reasons in throttled(record, "measured").items()
+        if (share := max(reasons.values())) > THROTTLED_SHARE
+    ]  # fmt: skip
+    if found and record.telemetry:
         share, rank, reasons = max(found, key=lambda item: item[0])
         listed = ", ".join(f"{name} {part:.0%}" for name, part in reasons.items())
-        yield message("throttled_while_measured", devices=len(found), of=len(devices),
-                      rank=rank, share=share, reasons=listed)  # fmt: skip
+        yield message("throttled_while_measured", devices=len(found),
+                      of=len(record.telemetry.devices), rank=rank, share=share,
+                      reasons=listed)  # fmt: skip
 
 
 def _on_steps(record: Record) -> Iterator[Message]:
