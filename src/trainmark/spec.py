@@ -65,7 +65,7 @@ class FigureSpec:
         better: whether higher or lower values are better; None: neither.
         column: its CSV column; empty: its name with the unit in words.
         on_host: its definition where ranks are processes that share a host's cores and memory.
-        detail: shown on pages and in exports only, not on the terminal nor in repeat statistics.
+        detail: left out of the figures of a repeat.
     """
 
     name: str

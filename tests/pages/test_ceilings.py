@@ -7,6 +7,7 @@ from typing import Any
 from trainmark.pages.document import Paragraph, Table
 from trainmark.pages.judgements import ceilings as blocks
 from trainmark.pages.judgements import wrong_results
+from trainmark.pages.texts import say
 
 
 def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
@@ -41,14 +42,15 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    return [str(block.text) for block in blocks(found) if isinstance(block, Paragraph)]
+    return [say(block.text, "en") for block in blocks(found) if isinstance(block, Paragraph)]
 
 
 def test_a_kind_shows_its_slowest_rank() -> None:
     fast = kind("matmul_bf16", point([8, 8, 8], 8e12), share_of_peak=0.8)
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
     (first,) = tables(document([fast], [slow]))
-    assert first.headers[:2] == ("work", "size")
+    assert [say(x, "en") for x in first.headers[:2]] == ["work", "size"]
+    assert [say(x, "zh") for x in first.headers[:2]] == ["项目", "规模"]
     assert first.rows == (("matmul bf16", "8x8x8", "3.000", "4.000", "TFLOP/s", "5.0%", "40.0%"),)
 
 

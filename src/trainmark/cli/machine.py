@@ -87,6 +87,7 @@ def ceilings(
         float,
         typer.Option(min=0.01, max=3600, help="Seconds of one row; more: larger sizes."),
     ] = 3.0,
+    lang: Lang = "en",
     as_json: Json = False,
     **fields: Any,
 ) -> None:
@@ -107,7 +108,7 @@ def ceilings(
     if as_json:
         say_json(Redactor().document(found))  # it is passed on
     else:
-        typer.echo(show(shown(found)))
+        typer.echo(show(shown(found), lang))
     if wrong_results(found):
         say("trainmark: a rank computed something wrongly", err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -85,7 +85,7 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
 def save_stacks(
     ranks: Sequence[subprocess.Popen[bytes]], files: Sequence[Path], signal_number: int
 ) -> list[str]:
-    """Make every rank write its stacks; return the names of the files that were written.
+    """Make every rank write its stacks; return the names of their files.
 
     For a rank that does not answer, the process state is written instead. A stopped rank is
     continued: it handles the pending signal first.

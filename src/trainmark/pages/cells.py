@@ -13,7 +13,7 @@ from trainmark.errors import escaped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NOTHING = "/"  # the founding pages' mark for "not measured"
+NOTHING = "/"  # the published pages' mark for "not measured"
 GIB = 1024**3
 NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
 _MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -70,7 +70,7 @@ def duration(seconds: float) -> str:
 def quality(value: float | None, *, target: float | None = None) -> str:
     """Return a quality with four decimals, more where rounding would hide a missed target.
 
-    Zeros at the end are left out, as the founding pages do: ``0.908``.
+    Zeros at the end are left out, as the published pages do: ``0.908``.
     """
     if value is None:
         return NOTHING

@@ -1,6 +1,6 @@
 """A page before it has a form or a language: sections of blocks, whose texts are phrases.
 
-Renderers put phrases into a language and escape them, so that no block escapes anything itself.
+Renderers put phrases into a language and escape them.
 """
 
 from __future__ import annotations

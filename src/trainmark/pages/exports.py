@@ -123,7 +123,7 @@ def to_json(records: Sequence[Record]) -> str:
 
 
 def to_index(records: Sequence[Record]) -> str:
-    """Return the JSON records of one case of each run, as the fifth founding document has them.
+    """Return the JSON records of one case of each run, in the form of a database of results.
 
     Raises:
         RecordError: a case that has no such record.

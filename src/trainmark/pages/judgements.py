@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Kind = Mapping[str, Any]
 
 _IN_UNIT = ("value", "expected")  # arguments of a message
-_CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of peak")
+_CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of_peak")
 
 
 def comparison(found: Comparison, b: str = "B") -> list[Block]:
@@ -130,19 +130,19 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         )
         bus = " (bus)" if kind["bus_factor"] else ""
         rows.append([f"{_named(kind)}{bus}", _size(point["size"]), *rates, unit, *shares])
-    told: dict[str, list[str]] = {}  # each line once, with its ranks
+    told: dict[Phrase, list[str]] = {}  # each line once, with its ranks
     for rank in document["ranks"]:
         for line in (line for kind in rank["measurements"] for line in _remarks(kind)):
             told.setdefault(line, []).append(str(rank["rank"]))
-    names = dict.fromkeys(rank["device"]["name"] for rank in document["ranks"])
-    ranks = f", {document['nproc']} ranks, the slowest of each" if document["nproc"] > 1 else ""
+    first: list[Phrase] = list(dict.fromkeys(x["device"]["name"] for x in document["ranks"]))
+    if document["nproc"] > 1:
+        first.append(t("ceilings.ranks", n=document["nproc"]))
     share = document["others_cpu_share"] or 0.0
-    busy = f"others used {share:.0%} of the cores meanwhile: rates are too low; measure again"
     return [
-        Paragraph(f"{', '.join(names)}{ranks}"),
-        *([table(_CEILINGS, rows)] if rows else []),
-        *(Paragraph(f"rank {', '.join(ranks)}: {line}") for line, ranks in told.items()),
-        *([Paragraph(busy)] if share > BUSY_SHARE else []),
+        Paragraph(join(first)),
+        *([table(heads(*(f"ceilings.{name}" for name in _CEILINGS)), rows)] if rows else []),
+        *(Paragraph(join((f"rank {', '.join(x)}", line), "colon")) for line, x in told.items()),
+        *([Paragraph(t("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
     ]
 
 
@@ -169,13 +169,13 @@ def _named(kind: Kind) -> str:
     return name.replace("_", " ")
 
 
-def _remarks(kind: Kind) -> list[str]:
+def _remarks(kind: Kind) -> list[Phrase]:
     """Return why something was not measured, is wrong, or cannot be."""
-    lines = [f"{_named(kind)}: {kind['reason']}"] if kind["reason"] else []
+    lines: list[Phrase] = [f"{_named(kind)}: {kind['reason']}"] if kind["reason"] else []
     for status in ("skipped", "wrong"):
         points = (point for point in kind["points"] if point["status"] == status)
         if said := ", ".join(f"{_size(x['size'])} ({x['reason']})" for x in points):
             lines.append(f"{_named(kind)} {status}: {said}")
     if (kind["share_of_peak"] or 0) > 1:
-        lines.append(f"{_named(kind)}: above the published peak: the times or that peak are wrong")
+        lines.append(join((_named(kind), t("ceilings.above")), "colon"))
     return lines

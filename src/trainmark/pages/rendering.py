@@ -1,6 +1,6 @@
 """Documents as Markdown and as HTML: the templates, what they are given, charts drawn by Vega.
 
-Foreign text is escaped here alone: by autoescape in HTML, by a filter in Markdown. Charts have
+Foreign text is escaped here: by autoescape in HTML, by a filter in Markdown. Charts have
 the colours of ``templates/base.css``, so that light, dark and print need no script; the same
 chart gives the same bytes with the same version of vl-convert and fonts.
 """

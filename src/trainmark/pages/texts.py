@@ -69,7 +69,7 @@ def term(kind: str, name: str) -> Phrase:
 
 
 def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
-    """Return phrases with a separator between them: ``comma``, ``colon``, ``semicolon``."""
+    """Return phrases with a separator of ``[sep]`` in texts.toml between them."""
     return tuple(x for part in parts for x in (t(f"sep.{by}"), part))[1:]
 
 

@@ -15,7 +15,6 @@ from pydantic_core import to_json
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
-# pydantic refuses the standard library's before Python 3.12.
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError

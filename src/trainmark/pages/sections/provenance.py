@@ -1,4 +1,4 @@
-"""The performance table in the founding form, published rows, and what was run where and how.
+"""The performance table as published pages have it, their rows, and what was run where and how.
 
 Owns which columns exist and how a record fills them. A case's ``reference.toml`` asks for another
 set by naming its headers.

@@ -1,8 +1,8 @@
-"""Summarise what the sampler read of devices and host, over the run and over its training.
+"""Summarise what the sampler read of devices and host, over intervals of the run.
 
-Owns the schema of the summary. Keeps only the numbers that are
-summarised, 8 bytes each: 0.3 GB for a week of eight devices at 1 Hz. A reading is dated to the
-middle of the time that it took. Must not know vendors.
+Owns the schema of the summary. Keeps only the numbers that are summarised, 8 bytes each: 0.3 GB
+for a week of eight devices at 1 Hz. A reading is dated to the middle of the time that it took.
+Must not know vendors.
 """
 
 from __future__ import annotations
