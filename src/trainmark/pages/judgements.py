@@ -130,10 +130,10 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         )
         bus = " (bus)" if kind["bus_factor"] else ""
         rows.append([f"{_named(kind)}{bus}", _size(point["size"]), *rates, unit, *shares])
-    told: dict[Phrase, list[str]] = {}  # each line once, with its ranks
+    told: dict[str, tuple[Phrase, list[str]]] = {}  # each line once, with its ranks
     for rank in document["ranks"]:
         for line in (line for kind in rank["measurements"] for line in _remarks(kind)):
-            told.setdefault(line, []).append(str(rank["rank"]))
+            told.setdefault(say(line, "en"), (line, []))[1].append(str(rank["rank"]))
     first: list[Phrase] = list(dict.fromkeys(x["device"]["name"] for x in document["ranks"]))
     if document["nproc"] > 1:
         first.append(t("ceilings.ranks", n=document["nproc"]))
@@ -141,7 +141,7 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
     return [
         Paragraph(join(first)),
         *([table(heads(*(f"ceilings.{name}" for name in _CEILINGS)), rows)] if rows else []),
-        *(Paragraph(join((f"rank {', '.join(x)}", line), "colon")) for line, x in told.items()),
+        *(Paragraph(join((f"rank {', '.join(x)}", line), "colon")) for line, x in told.values()),
         *([Paragraph(t("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
     ]
 
