@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.harness import Bar, conclude, sized
-from benchmarks.store_queries import matmul_s, median_s, write_records
+from benchmarks.store_queries import DEVICES, matmul_s, median_s, write_records
 
 RECORDS, FILES = sized(100_000, 300), sized(1_000, 20)
 CASE = "gpt_megatron"
@@ -18,7 +18,7 @@ CASE = "gpt_megatron"
 def main() -> bool:
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing
-    from trainmark.pages.site import Links, lists, views
+    from trainmark.pages.site import lists, views
     from trainmark.pages.site.writing import write_site
 
     with tempfile.TemporaryDirectory() as place:
@@ -28,12 +28,12 @@ def main() -> bool:
             write_records(folder, count)
             Index(str(folder)).refresh()
         square_s, database = matmul_s(), Index(str(runs))
-        links = Links(f"cases/{CASE}.html")
+        links = views.Links(f"cases/{CASE}.html")
         case_s = median_s(lambda: lists.case_page(views.every(database, lists.KEYS), CASE, links))
-        rows = listing(database, [f"case={CASE}"], columns=["run_id"], limit=6).rows
-        allow = ["precision", "device_products"]
+        words = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
+        rows = listing(database, words, columns=["run_id"], limit=6).rows
         chosen = [row[0] for row in rows]
-        compare_s = median_s(lambda: views.compare_page(database, chosen, allow=allow))
+        compare_s = median_s(lambda: views.compare_page(database, chosen))
         files_s = []
         for _ in range(2):
             start = time.perf_counter()

@@ -96,7 +96,7 @@ def main() -> bool:
         one = sorted(folder.iterdir())[RECORDS // 2].name
         Index(str(folder)).refresh()
         print("  indexed", file=sys.stderr, flush=True)
-        words = ["serve", "--store", str(folder), "--port", "0", "--quiet"]
+        words = ["serve", "--store", str(folder), "--port", "0"]
         start = time.perf_counter()
         server = subprocess.Popen(
             [sys.executable, "-m", "trainmark", *words], stdout=subprocess.PIPE, text=True

@@ -73,8 +73,7 @@ def distilbert_on_two_ranks(started: Any, *words: str) -> Path:
     assert code == 0, out + err
     record = checked(run_dir)
     assert (record.status, len(record.ranks)) == ("passed", 2)
-    last = job_states(run_dir)[-1]
-    assert (last["phase"], last["exit_code"]) == ("ended", 0)
+    assert job_states(run_dir)[-1]["phase"] == "ended"
     return run_dir
 
 

@@ -13,7 +13,7 @@ import pytest
 import trainmark
 from fakes import GOLDEN
 from trainmark import api
-from trainmark.errors import RecordError, UsageError
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch import local
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, stop_signals_noted
@@ -49,6 +49,12 @@ def test_a_row_is_a_record_with_the_columns_of_the_csv() -> None:
     assert list(frame.columns) == found.schema.names
     assert frame.loc[0, "p_train_samples_per_s"] == TOY.figure("p_train")
     assert frame["quality_reached"].tolist() == [True, BERT.quality.reached]
+
+
+def test_a_frame_names_the_extra_that_brings_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(EnvironmentFault, match=r"pandas.*\s.*trainmark\[prepare\]"):
+        trainmark.frame([TOY])
 
 
 def test_records_know_their_places_pages_and_summary(runs: Path) -> None:

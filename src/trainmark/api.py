@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
+from trainmark.data.splits import library
 from trainmark.errors import UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record, of_row
@@ -332,5 +333,10 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
-    """Return what ``table`` returns as a pandas data frame."""
+    """Return what ``table`` returns as a pandas data frame.
+
+    Raises:
+        EnvironmentFault: pandas is not installed.
+    """
+    library("pandas", where="trainmark.frame")
     return table(records, steps=steps).to_pandas()

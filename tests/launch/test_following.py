@@ -51,6 +51,9 @@ class Held(Launcher):
         if not self.answers:
             raise EnvironmentFault("no controller")
 
+    def collect(self, job: Job) -> None:
+        raise EnvironmentFault("no host\x1b[2J")
+
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
@@ -74,7 +77,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
 
 
 def test_a_signal_cancels_the_job_and_leaves_a_record(
-    plan: Plan, held: Callable[[Held], None]
+    plan: Plan, held: Callable[[Held], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     held(Held())
     job, request = Job(plan, Cluster()), StopRequest()
@@ -90,6 +93,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     assert job.cancels == 1
     assert (made.status, made.cause.kind) == ("interrupted", "signal")
     assert verify(made, Path(plan.run_dir)) == []
+    assert r"files of nodes are missing: no host\u001b[2J" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 S = 10**9
 FACTS: dict[str, Any] = {"device": {}, "steps_per_epoch": 8}
+# Of two ranks; the other one has fewer samples in a step.
 WINDOW: dict[str, Any] = {
     "phase": "train", "epoch": 0, "start_ns": 0, "end_ns": 2 * S, "step_ns": [S, S],
-    "wait_ns": [0, 0], "loss": [0.5, 0.25], "samples": [16, 16], "step_samples": [32, 32],
+    "wait_ns": [0, 0], "loss": [0.5, 0.25], "samples": [16, 16], "step_samples": [28, 28],
     "sequences": 0, "tokens": 0, "tokens_padded": 0, "micro_batches": 2, "model_flops": None,
     "used_bytes": 2**30,
 }  # fmt: skip
@@ -45,7 +46,7 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     events.emit("facts", **FACTS)
     assert shown.poll() == "first of 5 steps, limit 0:02:00"
     events.emit("window", **WINDOW)
-    said = "epoch 1  loss 0.2500  32.0 samples/s  1.0 GiB"
+    said = "epoch 1  loss 0.2500  28.0 samples/s  1.0 GiB"
     assert shown.poll() == f"step 2/5  about 0:00:03 left  {said}"
     events.emit("window", **WINDOW | {"loss": [0.5, None]})
     said = said.replace("loss 0.2500", "loss nan")

@@ -179,6 +179,14 @@ def test_a_published_row_is_named_in_the_language_of_the_page():
     assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
 
 
+def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
+    made = page.document([failed()])
+    text = " ".join(visible(made)[0])
+    assert "Cause out of memory|after <2 GiB> Rank 1 What to try lower bs" in text
+    assert "Training" not in text
+    assert "tile-" not in body_html(made, "en")
+
+
 def waits(share):
     made = read()
     parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}

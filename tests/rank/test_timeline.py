@@ -1,10 +1,12 @@
-"""Events into numbers, on a run worked out by hand."""
+"""Events into numbers, on a run worked out by hand and on random ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fakes import event, launch_event, measured, span, window, write_run
 from trainmark.protocols import Counts
@@ -269,3 +271,48 @@ def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path)
     # A rank that said its last words has none.
     assert second.spans_ns["unfinished"] == 0
     assert second.wall_ns == 2 * S - run.launch_ns
+
+
+NS = st.integers(0, 10**6)
+STEP = st.tuples(NS, NS, st.integers(0, 64))  # waits, computes, samples
+RANK = st.lists(st.tuples(st.lists(STEP, min_size=1, max_size=4), NS), min_size=1, max_size=5)
+
+
+@given(ranks=st.lists(RANK, min_size=1, max_size=3), gap_ns=NS, evaluates=st.booleans())
+def test_throughputs_are_ordered_and_spans_add_up(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[Any], gap_ns: int, evaluates: bool
+) -> None:
+    """Windows of random steps, with a gap around each."""
+    written = []
+    for windows in ranks:
+        now = first = gap_ns
+        events, phases = [event("start", now, pid=1)], iter(["compile", "warmup"])
+        for steps, idle_ns in windows:
+            start, step_ns = now, [wait + work for wait, work, _ in steps]
+            now += sum(step_ns) + idle_ns
+            events.append(
+                window(start, now, phase=next(phases, "train"), step_ns=step_ns,
+                       wait_ns=[wait for wait, _, _ in steps], samples=[n for _, _, n in steps])
+            )  # fmt: skip
+            if evaluates:
+                events.append(
+                    event("evaluate", now + gap_ns, epoch=0, step=1, start_ns=now, value=0.5,
+                          end_ns=now + gap_ns, samples=1, detail={}, target_reached=False)
+                )  # fmt: skip
+            now += gap_ns
+        count = sum(len(steps) for steps, _ in windows)
+        ended = event("trained", now, start_ns=first, end_ns=now, steps=count, epochs=1)
+        written.append([*events, ended, event("end", now + gap_ns)])
+    folder = tmp_path_factory.mktemp("run")
+    timeline = read_run(write_run(folder, [launch_event()], *written), len(ranks))
+    for rank in timeline.ranks:
+        assert sum(rank.spans_ns.values()) == rank.wall_ns
+        assert min(rank.spans_ns.values()) >= 0
+    record = measured(timeline, warmup_steps=1)
+    parts = record.spans.train_parts_ns
+    assert min(parts.values()) >= 0
+    assert sum(parts.values()) == timeline.ranks[record.spans.rank].sum_of("windows_ns")
+    figures = compute(record)
+    core, train, whole = (figures[name].value or 0 for name in ("p_core", "p_train", "p_whole"))
+    assert core == 0 or core >= train
+    assert train == 0 or train >= whole

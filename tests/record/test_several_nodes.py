@@ -116,3 +116,15 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     terminal, chinese = shown(made)
     assert "partial (the run ended early" in terminal
     assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese
+
+
+def test_a_node_that_left_nothing_gives_null_figures_with_their_reason(run_dir: Path) -> None:
+    node(run_dir, 0, SAME)
+    node(run_dir, 2, SAME)
+    write_events(run_dir / "events.job.jsonl", [job("node 1 went away")])
+    made = reduce.reduce(run_dir)
+    assert made.cause.message.args["nodes"] == "1"
+    reasons = {"final_result": "rank_without_measured_step", "p_train": "no_train_time"}
+    for name, code in reasons.items():
+        assert (made.figures[name].value, made.figures[name].reason.code) == (None, code)
+    assert made.environment["nodes"][1] == {}
