@@ -132,7 +132,14 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         {"s": 8.0, "v": 10.0, "of": "0"}, {"s": 9.0, "v": 10.0, "of": "0"},
     ]  # fmt: skip
     assert data(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
-    assert say(heat.description, "en") == ("Temperature, 2 devices: 40.0 to 53.0 °C.")
+    said = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
+    assert say(heat.description, "en") == said
+    (tmp_path / "many").mkdir()
+    many = charts(steps.over_time(sampled(tmp_path / "many", 10)))  # of which there are three lines
+    said = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
+    assert say(drawn(many["time-device-temperature"]).description, "en") == said
+    host_load = drawn(many["time-host-busy"])
+    assert "highest on node 0 at " in say(host_load.description, "en")
 
 
 def test_ranks_stand_in_a_table_the_slowest_first() -> None:

@@ -18,6 +18,7 @@ from trainmark.library.importers.table import published
 from trainmark.pages import page
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import gravest, limits, strip
+from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import say, verdict
 from trainmark.record.record import Cause, Record
@@ -206,6 +207,44 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
     assert "| rank | 0.600 / 1.600 = 37.5% |" in text
     assert "| data | 0.100 s / 1.000 s = 10.0% ≥ 5% |" in text
     assert "slowest: 2 (+60%)" in text
+    busy = waits(0.01)
+    busy.environment["others_cpu_share"] = 0.47
+    assert "Other work used 47% of the cores" in say(gravest(busy), "en")
+    assert "| other_work | 47.0% > 10% |" in markdown(busy)
+
+
+def test_sections_stand_in_the_order_in_which_they_are_read():
+    found = [one.anchor for one in page.document([read("sampled")]).sections]
+    wanted = ["performance", "steps", "ranks", "time", "figures", "quality"]
+    assert [*found[:6], found[-1]] == [*wanted, "provenance"]
+
+
+def test_a_quality_that_was_not_measured_has_its_reason():
+    quality = read().quality.model_copy(
+        update={"value": None, "reached": False, "reason": message("no_train_time")}
+    )
+    (row,) = [x for x in markdown(record(quality=quality)).splitlines() if x.startswith("| acc |")]
+    assert "; not measured: " in row
+
+
+def test_spans_have_milliseconds_and_their_rank_is_named_once():
+    spans = {"launch": 2_000_000_000, "init": 999_999, "train": 1_234_567}
+    made = read().spans.model_copy(update={"by_name_ns": spans, "wall_ns": 4 * 10**9})
+    text = markdown(record(spans=made))
+    assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
+    assert "| measured steps | 0.001 | s | 0.0% |" in text
+    assert "| set-up |" not in text
+
+
+def test_earlier_evaluations_are_where_the_whole_record_is():
+    (point, *_) = read().quality.history
+    made = record(quality=read().quality.model_copy(update={"history": [point] * 7}))
+    link = '<a href="{}">2 earlier ones are in record.json.</a>'
+    assert link.format("record.json") in html_page([made])
+    beside = record(run_id="other", quality=made.quality)
+    assert "<a href=" not in html_page([made, beside])  # whose folder has no record
+    site = run_page(made, [made.run_id], Links("runs/x.html", "zh"))
+    assert f'href="../../runs/{name(made.run_id)}.json">另有 2 次' in site
 
 
 def throttling(**shares):
@@ -258,7 +297,9 @@ def test_a_price_gives_the_cost_of_a_million_samples():
         Price.of("free")
     text = to_markdown([made])
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
-    assert "36 / 3600 s / 457.2 samples/s x 1,000,000" in body_html(made, "en")
+    how = "36 / 3600 s / 457.2 samples/s x 1,000,000"
+    assert f"| Cost of a million samples | 21.9 | EUR | {how} |" in text
+    assert how in body_html(made, "en")
 
 
 def test_a_hang_of_many_ranks_is_a_row_for_each_place():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fakes import GOLDEN
+from run_fixtures import PROGRAM
 from trainmark.record.record import Record
 
 if TYPE_CHECKING:
@@ -40,6 +45,21 @@ def test_a_report_is_compared_with_chosen_runs_else_with_published_rows(
     assert report("bert", "-o", "page.html")[0] == 0
     made = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Nothing comparable; the nearest is A100" in made
+
+
+def test_a_terminal_shows_colours(report: Call, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm"}
+    env.pop("NO_COLOR", None)
+    with subprocess.Popen([*PROGRAM, "report", "toy"], stdout=theirs, cwd=tmp_path, env=env):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError), open(ours, "rb", closefd=False) as file:  # at the end, on Linux
+            while part := file.read1():
+                shown += part
+    os.close(ours)
+    assert shown.startswith(b"\x1b[")
+    assert rb"\u001b" not in shown
 
 
 def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(

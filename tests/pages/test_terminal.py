@@ -75,6 +75,20 @@ def test_a_table_folds_at_blanks_where_they_are_enough():
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 
+def test_a_run_is_told_to_be_unverified_beside_its_trust_and_keeps_its_words_at_80():
+    heads = ["case", "device", "world", "precision", "status", "trust", "verification", "p_core"]
+    row = ["distilbert_sst2", "A100-SXM4-40GB", "2x8", "bf16", "passed", "do_not_quote"]
+    path = "runs/20261126T155330Z-toy-f3c135"
+    sound = [*row[:-1], "usable", "verified", 604.0, path]
+    listed = Listing(2, [*heads, "path"], [""] * 7 + ["samples/s", ""],
+                     [[*row, "unverified", 604.0, path], sound])  # fmt: skip
+    text = listing_table(listed, "zh", width=80)
+    assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
+    assert "verified" not in text.split()
+    alone = Listing(1, ["verification"], [""], [["verified"]])
+    assert listing_table(alone, "zh").split()[0] == "核验"
+
+
 def test_a_row_that_does_not_fit_stands_as_a_column():
     text = page(record())
     assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)

@@ -11,6 +11,7 @@ from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import __version__, cases
 from trainmark.record import record, reduce, verify
 from trainmark.record.index_record import index_records
+from trainmark.record.messages import render
 from trainmark.record.trust import refuted, with_findings
 from trainmark.spec import Mission
 
@@ -79,14 +80,14 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(run_dir: Path, cl
     assert (code, "evidence" in out) == (0, False)
     edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     code, out, err = cli("report", run_dir)
-    found_first = "figures.p_train.value is 2560 in the record, but 256 when computed from the"
+    found_first = "figures.p_train.value is 2560 in the record, but 256 when computed again"
     assert (code, found_first in " ".join(out.split())) == (1, True)
     assert "does not agree with its evidence" in err
     forms = [("report", "--format", form) for form in ("md", "html")]
     for verb, option, form in (*forms, ("export", "--to", "json"), ("export", "--to", "csv")):
         code, out, _ = cli(verb, run_dir, option, form)
         assert code == 1
-        assert "evidence_disagrees" in out or "256 when computed from the" in out
+        assert "evidence_disagrees" in out or "256 when computed again" in out
 
 
 def test_an_event_file_that_was_changed_is_named(run_dir: Path) -> None:
@@ -169,6 +170,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
         (("ranks", 0, "phases", "train", "samples"), 833, "figures.p_whole"),
         (("ranks", 0, "phases", "train", "wait_ns"), 10**9, "figures.p_core"),
         (("trust", "grade"), "usable", "trust.grade"),
+        (("trust", "reasons"), [], "trust.reasons"),
         (("plan", "data", "train_samples"), 100, "counts.samples"),
     ],
 )
@@ -183,7 +185,12 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     edit(alone, *keys, value=value)
     found = verify.checked(record.read(alone), alone.parent)
     assert (found.verification, refuted(found.trust)) == ("unverified", True)
-    assert found.trust.reasons[0].args["field"] == field
+    args = found.trust.reasons[0].args
+    assert args["field"] == field
+    if field == "trust.reasons":  # which are named by their codes
+        assert args["recorded"] == "none"
+        assert args["recomputed"] == "trust_few_launches, trust_generated_data"
+    assert "evidence" not in render(found.trust.reasons[0], "en")  # of which there is none
 
 
 def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:

@@ -81,7 +81,7 @@ def report(
     pages = documents(found.records, others, price=price)
     if wanted == "terminal":
         for one in pages:
-            say(show_page(one, lang=lang) + "\n")
+            typer.echo(show_page(one, lang=lang) + "\n")  # whose text is escaped
         for place in found.places:
             say(f"record: {place}")
     else:

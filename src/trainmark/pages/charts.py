@@ -145,14 +145,16 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     short, unit, factor, scale = _QUANTITIES[lines[0].quantity]
     kind, together = "host" if lines[0].of_host else "device", lines[0].of in TOGETHER
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
-    points = [point for one in lines for point in one.points]
-    values = [value for _, value in points]
-    lowest, highest = (cells.rounded(x / factor) for x in (min(values), max(values)))
+    told = [(value, s, one.of) for one in lines for s, value in one.points]
+    highest, at_s, of = max(told, key=lambda point: point[0])
+    uses = _uses(record, of_host=lines[0].of_host, quantity=lines[0].quantity)
     said = t(
-        f"time.{kind}", n=len(lines), quantity=t(f"time.{short}"), unit=unit,
-        lowest=lowest, highest=highest,
+        f"time.{kind}", quantity=t(f"time.{short}"), unit=unit, at=f"{at_s:.0f}",
+        n=len(uses) if together else len(lines),
+        of=max(uses, key=uses.__getitem__, default="?") if together else of,
+        lowest=cells.rounded(min(told)[0] / factor), highest=cells.rounded(highest / factor),
     )  # fmt: skip
-    second, axis = (60, "minutes") if max(points)[0] > _LONG_S else (1, "axis")
+    second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
     drawn = spec(
         "over_time", unit=unit, scale=scale, band=together, alone=not (together or names),
@@ -165,6 +167,19 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     ]  # fmt: skip
     title = t(f"time.{kind}-title", quantity=t(f"time.{short}"))
     return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
+
+
+def _uses(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
+    """Return the highest reading of the run, by the first rank of a device or by node."""
+    found = record.telemetry
+    members = enumerate(found.hosts if found else ()) if of_host else (
+        (one.ranks[0], one.over) for one in (found.devices if found else ()) if one.ranks
+    )  # fmt: skip
+    return {
+        of: use.quantities[quantity].highest
+        for of, over in members
+        if (use := over.get("run")) and quantity in use.quantities
+    }
 
 
 def _stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:

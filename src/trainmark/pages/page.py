@@ -45,6 +45,7 @@ def document(
     ident: str = "",
     *,
     price: Price | None = None,
+    address: str = "",
 ) -> Document:
     """Return the page of one run, or of several launches of the same work.
 
@@ -52,20 +53,23 @@ def document(
         against: what it is compared with: other records, rows that others published.
         ident: begins the page's anchors where several pages are in one file.
         price: of an hour on all devices.
+        address: where the record is, as the page has it.
     """
     record = summary.shown_of(records)
     lead: list[Block | None] = [summary.cause_facts(record)] if record.cause else [
         summary.tiles(records, price), limits.ruler(records, against), limits.bar(record),
         limits.strip(record),
     ]  # fmt: skip
+    steps, over_time = charts.of_record(record)
     sections: list[Section | None] = [
         provenance.cause(record),
         folded("performance", provenance.performance_table(records)),
         folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
+        steps,
         figures.ranks(record),
-        *charts.of_record(record),
-        figures.figures(record),
-        figures.evaluations(record),
+        over_time,
+        figures.figures(record, summary.cost(records, price)),
+        figures.evaluations(record, address),
         figures.doubts(records),
         provenance.published(record),
         provenance.run(record),
@@ -87,7 +91,8 @@ def documents(
 ) -> list[Document]:
     """Return a page for each piece of work in order of first appearance, of several a table first.
 
-    A run that is named twice is there once. Tables have a row a run, one for each case.
+    A run that is named twice is there once. Tables have a row a run, one for each case. A page of
+    one record alone has its place beside that.
 
     Raises:
         RecordError: no record.
@@ -101,7 +106,8 @@ def documents(
         case = members[0].plan.case
         others = [one for one in against if printed_work(one).get("case", case) == case]
         ident = f"{place}-" if len(works) > 1 else ""
-        pages.append(document(members, others, ident, price=price))
+        address = RECORD_FILE if len(once) == 1 else ""
+        pages.append(document(members, others, ident, price=price, address=address))
     return pages
 
 

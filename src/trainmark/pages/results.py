@@ -39,13 +39,20 @@ def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
 def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
     """Return a listing as a table; figures in a readable unit, ``/`` where there is none.
 
-    English headings are the keys, which filters take. Where a row is wider than the screen, a path
-    is what a shell finds it by in its folder: ``*fa3c1e/r0``.
+    English headings are the keys, which filters take. Beside its trust a run is told to be
+    unverified; that it is verified has no column of its own. Where a row is wider than the screen,
+    a path is what a shell finds it by in its folder: ``*fa3c1e/r0``.
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
     width = width or (terminal.columns() if sys.stdout.isatty() else 10_000)
     heads, columns = [], []
-    for key, unit, *values in zip(found.columns, found.units, *found.rows, strict=True):
+    shown = {x: of for x, *of in zip(found.columns, *found.rows, strict=True)}
+    if "trust" in shown and (evidence := shown.pop("verification", None)):
+        pairs = zip(shown["trust"], evidence, strict=True)
+        shown["trust"] = [x if y == "verified" else f"{x} ({y})" for x, y in pairs]
+    units = dict(zip(found.columns, found.units, strict=True))
+    for key, values in shown.items():
+        unit = units[key]
         texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
         named = key if lang == "en" else say(term("site", key), lang)
         heads.append(f"{named} {scale}".strip())

@@ -216,14 +216,21 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
         if name == "e2e_time":
             value, unit = cells.duration(of.mean), ""
         found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
-    rate, work = over(launches, speed), record.plan.about.work_unit
-    if price is not None and rate is not None:
-        count = record.plan.world_size if work == "tokens" else 1  # of devices whose rates add up
-        per_second = rate.mean * count
-        how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
-        cost = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
-        found.append(Tile(t(f"cost.{work}"), cost, price.currency, "", "", how))
-    return Tiles(tuple(found))
+    costs = cost(records, price)
+    return Tiles((*found, *([costs] if costs else [])))
+
+
+def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
+    """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
+    record, launches = shown_of(records), [one for one in records if one.passed]
+    rate, work = over(launches, speed_name(record)), record.plan.about.work_unit
+    if price is None or rate is None:
+        return None
+    count = record.plan.world_size if work == "tokens" else 1  # of devices whose rates add up
+    per_second = rate.mean * count
+    how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
+    shown = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
+    return Tile(t(f"cost.{work}"), shown, price.currency, "", "", how)
 
 
 def cause_facts(record: Record) -> Facts:

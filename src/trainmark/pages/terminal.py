@@ -133,9 +133,11 @@ def rich_table(block: Table, width: int, lang: str) -> RichTable:
         turned = tuple(zip(block.headers, *block.rows, strict=True))
         return rich_table(Table(turned[0], turned[1:]), width, lang)
     roomy = sum(line for line, _ in sizes) + 3 * (len(sizes) - 1) <= width
-    # The widest give way down to their longest word; where that is not enough, words are split.
-    tries = ([max(word, min(line, most)) for line, word in sizes]
-             for most in range(width, 0, -1))  # fmt: skip
+    # The widest give way down to their longest word; where that is not enough, the longest words
+    # are split.
+    tries = ([max(min(word, longest), min(line, most)) for line, word in sizes]
+             for longest, most in [*((width, x) for x in range(width, 0, -1)),
+                                   *((x, x) for x in range(width, 0, -1))])  # fmt: skip
     fits = (x for x in tries if sum(x) + len(x) - 1 <= width)
     widths: Sequence[int | None] = next(fits, [None] * len(sizes))
     drawn = RichTable(

@@ -23,7 +23,7 @@ from trainmark.record.work import major_minor
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from trainmark.record.record import Record
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE = 1e-9
-_LONGEST_SHOWN = 40
+_LONGEST_SHOWN = 80
 MOST_BYTES = 32 << 20  # of evidence: a list or a page is no place to wait for more
 
 
@@ -119,7 +119,8 @@ def _disagrees(found: list[Difference]) -> Message:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:_LONGEST_SHOWN]
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Difference]:
@@ -167,9 +168,13 @@ def _computed_again(record: Record) -> Iterator[Difference]:
     codes = {one.code for one in record.findings}
     for one in findings.of_record(record):
         yield f"findings.{one.code}", one.code in codes, True
-    told = {x.code for x in record.trust.reasons if not x.code.startswith("evidence_")}
-    yield "trust.reasons", told, {x.code for x in of_launch(record).reasons}
+    told = (x for x in record.trust.reasons if not x.code.startswith("evidence_"))
+    yield "trust.reasons", _codes(told), _codes(of_launch(record).reasons)
     yield "trust.grade", record.trust.grade, graded(record.trust.reasons).grade
+
+
+def _codes(reasons: Iterable[Message]) -> str:
+    return ", ".join(sorted({one.code for one in reasons})) or "none"
 
 
 def _measured(record: Record) -> Iterator[Difference]:

@@ -16,6 +16,7 @@ from trainmark.pages.document import Block, Paragraph, Section, folded, table
 from trainmark.pages.sections.limits import rules_table
 from trainmark.pages.summary import summary
 from trainmark.pages.texts import (
+    Link,
     Phrase,
     definition,
     heads,
@@ -33,10 +34,12 @@ from trainmark.record.work import work
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainmark.pages.document import Tile
     from trainmark.pages.summary import RepeatSummary
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import IntervalName, Use
 
+_SHORTEST_NS = 1_000_000  # of a span that is listed
 _EVALUATIONS = 5  # rows of the page; the record has all
 # Columns of what was read of a device: which end of the range stands beside the mean.
 _USE = {
@@ -49,8 +52,12 @@ _OF_WORLD = ("ran_world", "world", *_BATCH)  # ``world``: for which one a recipe
 _WORLD = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
 
 
-def figures(record: Record) -> Section:
-    """Return all figures with their definitions and why some are null, counts, spans."""
+def figures(record: Record, cost: Tile | None = None) -> Section:
+    """Return all figures with their definitions and why some are null, counts, spans.
+
+    Args:
+        cost: by the price of an hour.
+    """
     rows: list[list[Phrase]] = []
     specs, quality = figures_of.specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
@@ -64,18 +71,29 @@ def figures(record: Record) -> Section:
             remark.append(sentence(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
     reached = cells.quality_and_target(quality.value, quality.target)
-    rows.append([quality.metric, reached, "", record.plan.about.metric_note])
+    remark = [record.plan.about.metric_note]
+    if quality.value is None:
+        remark.append(t("figure.null", reason=sentence(record, quality.reason, "?")))
+    rows.append([quality.metric, reached, "", join(remark, "semicolon")])
+    if cost is not None:
+        rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
     for name, count in record.counts:
         rows.append([term("count", name), None if count is None else cells.count(count), "", ""])
     wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
-    for name, ns in ((name, ns) for name, ns in record.spans.by_name_ns.items() if ns):
-        share = t("spans.share", share=f"{ns / wall:.1%}", rank=record.spans.rank)
-        rows.append([term("span", name), cells.number(ns / 1e9), "s", share])
+    spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
+    for place, (name, ns) in enumerate(spans.items()):
+        share: Phrase = f"{ns / wall:.1%}"
+        said = share if place else t("spans.share", share=share, rank=record.spans.rank)
+        rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", said])
     return folded("figures", table(heads("name", "value", "unit", "remark"), rows))
 
 
-def evaluations(record: Record) -> Section | None:
-    """Return the last evaluations; None when there was none."""
+def evaluations(record: Record, address: str = "") -> Section | None:
+    """Return the last evaluations; None when there was none.
+
+    Args:
+        address: of the record, which has all.
+    """
     history = record.quality.history
     if not history:
         return None
@@ -89,7 +107,8 @@ def evaluations(record: Record) -> Section | None:
     names = [*heads("epoch", "step"), record.quality.metric, *heads("samples")]
     blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:
-        blocks.append(Paragraph(t("quality.earlier", n=len(history) - _EVALUATIONS), "muted"))
+        earlier = t("quality.earlier", n=len(history) - _EVALUATIONS)
+        blocks.append(Paragraph(Link(earlier, address) if address else earlier, "muted"))
     return folded("quality", *blocks)
 
 

@@ -25,7 +25,7 @@ from trainmark.pages.texts import (
     term,
 )
 from trainmark.record.record import Record
-from trainmark.record.run.findings import SLOW_SHARE, THROTTLED_SHARE, throttled
+from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE, throttled
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
@@ -121,6 +121,10 @@ def _rules(record: Record) -> Iterator[Limit]:
     if longer:
         lost, said = longer / (1 + longer), t("advice.rank", rank=rank, share=f"{longer:.0%}")
         yield Limit("rank", lost, said, f"{longer:.3f} / {1 + longer:.3f} = {lost:.1%}")
+    others: float = record.environment.get("others_cpu_share") or 0.0
+    if others > BUSY_SHARE:
+        said = t("advice.other_work", share=f"{others:.0%}")
+        yield Limit("other_work", None, said, f"{others:.1%} > {BUSY_SHARE:.0%}")
     rate, used, most = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
     if rate is None or not used or not most or not has_cards(record):
         return

@@ -121,7 +121,8 @@ def page(
 
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
-    found = document([record], [*published([record.plan.case])])
+    rows = published([record.plan.case])
+    found = document([record], [*rows], address=links.record(record.run_id))
     run_id, case = escaped(record.run_id), escaped(record.plan.case)  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
     actions = [Link(t("site.launch", n=place), links.run(one)) for place, one in several]
