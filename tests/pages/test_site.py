@@ -90,13 +90,14 @@ def test_launches_are_one_row_with_mean_and_range(tmp_path):
     database = store(tmp_path / "runs", *made)
     writing.write_site(database, tmp_path / "site")
     page = read(tmp_path / "site" / "index.html")
-    assert {"113 samples/s ", "100 – 130 (range), 3 launches"} <= set(page.texts)
+    assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
 
 
 def test_a_run_has_the_tone_of_its_page_in_the_list():
     one = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     tones = [lists._badge([one] * launches)[2] for launches in (1, 5)]
+    assert lists._badge([one | {"status": "imported"}])[2] == "plain"
     assert [*tones, lists._badge([one | {"trust": "do_not_quote"}])[2]] == ["warn", "good", "bad"]
 
 
@@ -164,7 +165,10 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     case = runs[0][1]["plan"]["case"]
     page = Reader(lists.case_page(views.every(database, lists.KEYS), case, Links("cases/x.html")))
     assert "../runs/run-h100-17.html" in page.of("a", "href")
-    assert page.texts.count("122 samples/s") == 2  # the mean of 19 launches
+    assert page.texts.count("122.1") == 2  # the mean of 19 launches
+    shown = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
+    assert (shown == sorted(shown), "case" in page.texts) == (True, False)
+    assert page.texts.count("H100") > 19  # in each row of the history, by what differs alone
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     told = [text for text in page.texts if text.strip()]
     change = told.index("+49.5%")
@@ -185,11 +189,28 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
     ]  # fmt: skip
     every = views.every(store(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.machines_page(every, Links("machines.html")))
-    assert page.texts.count("90.0 s · 100 samples/s [not to be quoted]") == 2
-    assert "100 samples/s [not to be quoted]" in page.texts
+    assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
+    assert "100.0 samples/s [not to be quoted]" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
     bars = Reader(lists.case_page(every, "a", Links("cases/a.html")))
     assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts
+    assert "1 launch" in bars.texts
+
+
+def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
+    runs = [
+        (device, document(
+            device.lower(), environment__devices=[{"name": device}] * 8,
+            plan__device__product_names=[device] * 8, trust={"grade": grade, "reasons": []},
+            figures={"p_train": 1180.6},
+        ))
+        for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
+    ]  # fmt: skip
+    every = views.every(store(tmp_path, *runs), lists.KEYS)
+    page = Reader(lists.machines_page(every, Links("machines.html")))
+    assert {"runs/h100.html", "runs/a100.html"} <= set(page.of("a", "href"))
+    assert any("1,181 samples/s" in text for text in page.texts)
 
 
 def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
@@ -220,14 +241,19 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
     ]  # fmt: skip
     database = store(tmp_path, *runs)
     page = Reader(views.compare_page(database, ["a1", "b3", "c2"]))
-    assert page.of("section", "id") == ["over-B", "over-C"]
+    assert page.of("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
     assert any(line.startswith("p_train is 20.0% faster") or "20" in line for line in page.texts)
     refusal = "C did other work than A and is not compared with it. What differs: micro_batch_size"
     assert refusal in page.texts
     addresses = page.of("a", "href")
+    assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
     assert "runs/b3.html" in addresses
+    allowed = Reader(views.compare_page(database, ["a1", "c2"], allow=["micro_batch_size"]))
+    assert "The work differs, as allowed:" in allowed.texts
+    assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.of("figure", "id"))
+    assert "✓ faster" in allowed.texts
     for chosen in (["a1"], ["a1", "a1"], [f"{side}{n}" for side in "ab" for n in range(1, 5)]):
         with pytest.raises(UsageError, match="runs"):
             views.compare_page(database, chosen)

@@ -40,7 +40,7 @@ VERBS = {
     },
     "Read results": {
         "report": "Print or draw the result of runs.",
-        "results": "Find runs among many: list, filter, history of a figure.",
+        "results": "Find runs among many: list, filter, sort.",
         "serve": "Serve the results of a store: pages, JSON, uploads.",
         "site": "Write the results of a store as a web site of plain files.",
         "export": "Write records in a form that another program reads.",

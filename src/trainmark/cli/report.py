@@ -118,7 +118,7 @@ def results(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Find runs among many: list, filter."""
+    """Find runs among many: list, filter, sort."""
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display

@@ -53,10 +53,11 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.4g}"
 
 
-def rounded(value: float) -> str:
-    """Return a value with three significant digits, never as a power of ten."""
-    shown = float(f"{value:.3g}")
-    return f"{shown:,.0f}" if abs(shown) >= 100 else f"{shown:#.3g}" if shown else "0"
+def rounded(value: float, digits: int = 3) -> str:
+    """Return a value with so many significant digits, never as a power of ten."""
+    shown = float(f"{value:.{digits}g}")
+    whole = abs(shown) >= 10 ** (digits - 1)
+    return f"{shown:,.0f}" if whole else f"{shown:#.{digits}g}" if shown else "0"
 
 
 def duration(seconds: float) -> str:

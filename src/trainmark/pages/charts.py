@@ -1,4 +1,7 @@
-"""The charts of a run: a function each, from a record to what Vega-Lite draws (``charts.json``)."""
+"""Charts of a run and of a comparison: a function each, from records to Vega-Lite's input.
+
+The specifications are those of ``charts.json``.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,15 @@ import numpy as np
 
 from trainmark.pages import cells
 from trainmark.pages.document import Chart, Section, Table, folded, table
-from trainmark.pages.texts import Phrase, heads, t
+from trainmark.pages.texts import Phrase, devices, heads, join, t
 from trainmark.record.series import TOGETHER, bucket_steps, thin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from trainmark.judge.comparison import Comparison
     from trainmark.record.record import Record
     from trainmark.record.series import Line
 
@@ -29,7 +33,9 @@ Spec = dict[str, Any]
 _WIDTH = 460  # px of a static picture: it fits a phone, and two stand side by side
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
+_LOG_COMPARED = 3  # the same, of ratios of two sides
 TABLE_ROWS = 12
+_VERDICTS = {"faster": "good", "better": "good", "slower": "bad", "worse": "bad"}
 _LONG_S = 600.0  # beyond, axes are in minutes
 # Name of the chart, unit, how much of the record's unit that is, scale.
 _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
@@ -130,6 +136,66 @@ def _curve(
         for at, value in thin(values)
     ]
     return Chart(name, title, said, spec(name, **told), {"steps": rows}, _stretches(values, steps))
+
+
+def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
+    """Return each figure of each side over A's, good and bad marked; None where there is none.
+
+    Args:
+        sides: by its letter, what a side is compared with A.
+    """
+    found = [(x, one) for x, of in sides.items() for one in of.figures if one.ratio is not None]
+    if not found:
+        return None
+    rows: list[dict[str, Any]] = []
+    cells_of: list[list[Phrase]] = []
+    colours: dict[str, str] = {}
+    for letter, one in found:
+        ratio, name = one.ratio or 0.0, f"{letter} {one.name}"
+        colours[one.verdict] = f"var(--{_VERDICTS.get(one.verdict, 'rest')})"
+        low, high = one.low or ratio, one.high or ratio
+        said = t(f"compare.{one.verdict}")
+        rows.append({"name": name, "ratio": ratio, "low": low, "high": high, "said": said})
+        ends = None if one.low is None else f"{low:.3f} – {high:.3f}"
+        cells_of.append([name, f"{ratio:.3f}", ends, said])
+    least, most = min(x["low"] for x in rows), max(x["high"] for x in rows)
+    title, scale = t("compare.ratios"), dict[str, object](zero=False)
+    if max(most, 1) >= _LOG_COMPARED * min(least, 1):
+        title, scale = t("chart.log", title=title), {"type": "log", "base": 2}
+    told = t("compare.ratios_seen", n=len(rows), lowest=f"{least:.3f}", highest=f"{most:.3f}")
+    drawn = spec(
+        "ratios", scale=scale, colours=[*colours.values()],
+        said=[t(f"compare.{verdict}") for verdict in colours],
+    )  # fmt: skip
+    columns = heads("name", "compare.ratio", "interval", "compare.said")
+    return Chart("ratios", title, told, drawn, {"ratios": rows}, table(columns, cells_of))
+
+
+def over_each_other(sides: Mapping[str, Record]) -> Iterator[Chart]:
+    """Yield the losses, and the qualities, of several sides in one chart each.
+
+    Args:
+        sides: a launch by the letter of its side.
+    """
+    for of in (loss, quality):
+        found = {x: chart for x, record in sides.items() if (chart := of(record))}
+        if len(found) < 2:
+            continue
+        named = {x: (f"{x} · ", devices(sides[x])) for x in found}
+        points, metric = of is quality, sides["A"].quality.metric
+        axis = metric if points else t("chart.loss.axis")
+        title = t(f"compare.{of.__name__}", metric=metric)
+        steps = [
+            x | {"side": named[side]} for side, one in found.items() for x in one.data["steps"]
+        ]
+        tables = {side: one.table for side, one in found.items() if one.table}
+        rows = ((side, *row) for side, one in tables.items() for row in one.rows)
+        columns = heads("compare.side", "chart.step", "least", "median", "greatest")
+        said = (join((named[x], one.description), "colon") for x, one in found.items())
+        yield Chart(
+            f"sides-{of.__name__}", title, join(said, "semicolon"),
+            spec("sides", axis=axis, points=points), {"steps": steps}, table(columns, rows),
+        )  # fmt: skip
 
 
 def over_time(record: Record) -> Iterator[Chart]:

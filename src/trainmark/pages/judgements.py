@@ -13,7 +13,7 @@ from trainmark.judge.comparison import REGRESSIONS, UNTOLD
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Table, table
 from trainmark.pages.rendering import rendered
-from trainmark.pages.texts import TONES, Phrase, Tone, heads, join, say, t, trust_line, worded
+from trainmark.pages.texts import TONES, Phrase, Tone, heads, join, say, t, term, trust_line, worded
 from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message
@@ -58,7 +58,10 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
     for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
         if facts:
             rows = (
-                (x.name, *(join(map(worded, of), "semicolon") if of else None for of in (x.a, x.b)))
+                (
+                    term("work", x.name),
+                    *(join(map(worded, of), "semicolon") if of else None for of in (x.a, x.b)),
+                )
                 for x in facts
             )
             shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))

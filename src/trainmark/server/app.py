@@ -123,8 +123,9 @@ def _health(request: Request) -> Response:
 
 
 def _compare(request: Request) -> Response:
-    chosen, database = request.query_params.getlist("run"), request.app.state.serving.index
-    return HTMLResponse(compare_page(database, chosen, lang=_lang(request)))
+    chosen, allow = (request.query_params.getlist(name) for name in ("run", "allow"))
+    database = request.app.state.serving.index
+    return HTMLResponse(compare_page(database, chosen, allow=allow, lang=_lang(request)))
 
 
 async def _upload(request: Request) -> Response:

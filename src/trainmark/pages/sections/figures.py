@@ -18,6 +18,7 @@ from trainmark.pages.summary import summary
 from trainmark.pages.texts import (
     Link,
     Phrase,
+    counted,
     definition,
     heads,
     join,
@@ -188,15 +189,19 @@ def _section(kind: str, worlds: Sequence[RepeatSummary], anchor: str) -> Section
     """
     base, small = worlds[0].figures["final_result"], worlds[0].passed[0]
     rows: list[list[Phrase]] = []
+    alone = counted("launches", 1)
     for one in worlds:
         plan, rate = one.passed[0].plan, one.figures["final_result"]
         share = small.plan.world_size / plan.world_size
-        far = (1.0, 1.0) if one is worlds[0] else (rate.low / base.high, rate.high / base.low)
+        several = min(rate.launches, base.launches) > 1 and one is not worlds[0]
+        over = (rate.low / base.high, rate.high / base.low) if several else ()
+        shown = [f"{share * x:.1%}" for x in (rate.mean / base.mean, *over)]
+        ends = f"{cells.number(rate.low)} – {cells.number(rate.high)}"
         rows.append([
             f"{plan.nnodes}x{plan.nproc}", rate.launches,
             prod(plan.recipe[name] for name in _BATCH),
-            "{} ({} – {})".format(*map(cells.number, (rate.mean, rate.low, rate.high))),
-            "{:.1%} ({:.1%} – {:.1%})".format(*(share * x for x in (rate.mean / base.mean, *far))),
+            (cells.number(rate.mean), " (", ends if rate.launches > 1 else alone, ")"),
+            "{} ({} – {})".format(*shown) if several else shown[0],
         ])  # fmt: skip
     names = (t(f"scaling.{x}", unit=small.figures["final_result"].unit) for x in _WORLD)
     title = t("scaling.title", case=small.plan.case, device=short_device(small))

@@ -32,6 +32,9 @@ ROWS = 2_000  # of the list, which the site's script filters; of a line over tim
 _COLUMNS = (
     "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
 )  # fmt: skip
+_OF_CASE = ("device", "precision", "world", "speed", "interval", "MFU", "quality", "recipe",
+            "started_utc", "trust", "run_id")  # fmt: skip
+_OF_WORK = ("recipe", "precision", "world")  # named where they differ
 _TOLD = ("passed", IMPORTED)  # status of what has figures
 _NUMBERS = ("world", "speed", "MFU", "quality")
 _REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
@@ -62,6 +65,10 @@ def _speed(run: Run) -> float | None:
     return _mean(run, _speed_key(run[0]))
 
 
+def _digits(speed: float) -> str:
+    return cells.rounded(speed, 4)
+
+
 def _when(one: Launch) -> str:
     return str(one["started_utc"])[:16].replace("T", " ")
 
@@ -77,7 +84,8 @@ def _badge(run: Run) -> tuple[str, Phrase, str]:
     """Return what became of a run: a word, a text, a tone."""
     first = next((one for one in run if one["status"] != "passed"), run[0])
     if first["status"] != "passed":
-        return first["status"], t(f"status.{first['status']}"), "bad"
+        tone = "plain" if first["status"] == IMPORTED else "bad"
+        return first["status"], t(f"status.{first['status']}"), tone
     grade = _grade(run)
     word = grade if grade == "do_not_quote" else "passed"
     return word, t(f"badge.{word}"), TONES[grade]
@@ -91,10 +99,10 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     many: Phrase = ""
     if len(values) > 1:
-        many = join((ends(over_launches(values), cells.rounded), counted("launches", len(values))))
+        many = join((ends(over_launches(values), _digits), counted("launches", len(values))))
     texts: dict[str, Phrase] = {
         "started_utc": _when(one) if one["started_utc"] else None,
-        "speed": (cells.rounded(speed), " ", _unit(one)) if speed else None,
+        "speed": (_digits(speed), " ", _unit(one)) if speed else None,
         "MFU": None if mfu is None else f"{mfu:.1f}%",
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
     }  # fmt: skip
@@ -125,7 +133,7 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
 def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """Return the page of a case: its speed on each machine, machines as bars, speed over time.
 
-    Where no run may be quoted, it is about all that passed.
+    Where no run of a machine may be quoted, it is about all of it that passed.
     """
     launches = [x for run in runs for x in run if x["case"] == case]
     works = _works(_shown(launches))
@@ -145,38 +153,56 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
 
 
 def _grid(runs: Iterable[Run], links: Links) -> Table:
-    """Return the rows of the list as a table of a page."""
+    """Return the rows of the list as a table of a case's page, which begins with the machine."""
     rows: list[list[Phrase]] = []
+    speed: Phrase = ""
     for run in runs:
         row = _row(run, links)
-        texts = [row["cells"][name][0] for name in _COLUMNS]
-        grade, place = row["badge"], row["short"]
+        texts = {name: row["cells"][name][0] for name in _COLUMNS}
+        speed = speed or t("site.speed_unit", unit=_unit(run[0]))
+        more = {
+            "speed": _digits(_speed(run) or 0.0), "interval": row["many"],
+            "trust": row["badge"], "run_id": row["short"],
+        }  # fmt: skip
         if row["address"]:
-            grade, place = t(f"trust.{_grade(run)}"), Link(place, row["address"])
-        rows.append([*texts, row["many"] or None, grade, place])
-    return table(heads(*(f"site.{x}" for x in (*_COLUMNS, "interval", "trust", "run_id"))), rows)
+            more["device"] = Link(texts["device"], row["address"])
+            more["trust"] = t(f"trust.{_grade(run)}")
+            more["interval"] = row["many"] or counted("launches", 1)
+        rows.append([(texts | more)[name] or None for name in _OF_CASE])
+    columns = [speed if x == "speed" else t(f"site.{x}") for x in _OF_CASE]
+    return table(columns, rows)
 
 
 def _shown(launches: Run) -> Run:
-    """Return launches that may be quoted, or else all that passed."""
+    """Return launches that may be quoted; of a machine without one in a case, all that passed."""
     passed = [x for x in launches if x["status"] == "passed" and x[_speed_key(x)]]
-    return [x for x in passed if x["trust"] != "do_not_quote"] or passed
+    good = [x for x in passed if x["trust"] != "do_not_quote"]
+    told = {_place(x) for x in good}
+    return good + [x for x in passed if _place(x) not in told]
+
+
+def _place(one: Launch) -> tuple[str, str, int]:
+    return one["case"], one["device"], one["world"]
 
 
 def _works(launches: Run) -> dict[str, Run]:
-    """Return the launches of each work on each device, the fastest first, under a name each."""
+    """Return the launches of each work on each device, the fastest first, under a name each.
+
+    A name has of the work what is not the same for all.
+    """
     found: dict[str, Run] = {}
     for one in launches:
         found.setdefault(one["work"], []).append(one)
     named: dict[str, Run] = {}
+    unlike = [x for x in _OF_WORK if len({of[0][x] for of in found.values()}) > 1]
     for work, of in sorted(found.items(), key=lambda item: -(_speed(item[1]) or 0)):
-        name = f"{of[0]['device']} · {_what(of[0])}"
+        name = " · ".join([of[0]["device"], *_what(of[0], unlike)])
         named[f"{name} · {work[:6]}" if name in named else name] = of
     return named
 
 
-def _what(one: Launch) -> str:
-    return f"{one['recipe']} · {one['precision']} · x{one['world']}"
+def _what(one: Launch, names: Sequence[str] = _OF_WORK) -> list[str]:
+    return [f"x{one[name]}" if name == "world" else str(one[name]) for name in names]
 
 
 def _bars(works: dict[str, Run]) -> tuple[Block, ...]:
@@ -193,7 +219,7 @@ def _bars(works: dict[str, Run]) -> tuple[Block, ...]:
             if power:
                 shown += (f" · {power:,.0f} W · {cells.number(speed / power)} ", unit, "/W")
             items.append(Bar(of[0]["device"], 0.0, speed / end, "other", shown))
-        blocks.append(Bars(t("site.same_work", what=_what(sides[0][0])), tuple(items)))
+        blocks.append(Bars(t("site.same_work", what=" · ".join(_what(sides[0][0]))), tuple(items)))
     return tuple(blocks)
 
 
@@ -208,7 +234,7 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
     for of in works.values():  # the fastest first
         one, time = of[0], _mean([x for x in of if x["quality_reached"]], "e2e_time")
         took = "" if time is None else f"{cells.duration(time)} · "
-        shown: Phrase = (took, cells.rounded(_speed(of) or 0.0), " ", _unit(one))
+        shown: Phrase = (took, _digits(_speed(of) or 0.0), " ", _unit(one))
         if (grade := _grade(of)) != "usable":
             shown = (shown, " [", t(f"trust.{grade}"), "]")
         row = found.setdefault((one["device"], one["world"]), {})

@@ -17,22 +17,24 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from trainmark.errors import RecordError, UsageError, escaped
-from trainmark.judge.comparison import compare
+from trainmark.judge.comparison import Comparison, compare
+from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
+from trainmark.pages.charts import over_each_other, ratios
 from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.judgements import comparison
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html, rendered
-from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, t
+from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, t, term
 from trainmark.record.record import read
 from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.verify import MOST_BYTES, checked
 from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trainmark.errors import TrainmarkError
     from trainmark.library.store.index import Index
@@ -133,16 +135,20 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     )  # fmt: skip
 
 
-def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -> str:
+def compare_page(
+    database: Index, run_ids: Sequence[str], *, allow: Sequence[str] = (), lang: str = "en"
+) -> str:
     """Return runs with all their launches, each of the others compared with the first.
+
+    Args:
+        allow: keys of the work in which runs that are compared may differ.
 
     Raises:
         UsageError: not two to six runs.
         RecordError: there is no such run, or it cannot be read.
     """
     chosen = list(dict.fromkeys(run_ids))
-    query = urlencode([("run", run_id) for run_id in chosen])
-    links = Links(f"compare?{query}", lang, served=True)
+    links = Links(_compare_path(chosen, allow), lang, served=True)
     if not 2 <= len(chosen) <= MOST_COMPARED:
         raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
     first, *others = sides = _sides(database, chosen)
@@ -154,18 +160,42 @@ def compare_page(database: Index, run_ids: Sequence[str], *, lang: str = "en") -
             devices(side[0]), len(side),
             grade_line(of_repeats(side), verification_of(side)),
         ])  # fmt: skip
-    sections, verdicts = list[Section](), list[Block]()
+    sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
+    refused = dict[str, None]()
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
-        if unlike := sorted(differing(work(first[0]), work(side[0]))):
-            refused = t("site.refused", side=letter, keys=", ".join(unlike))
-            blocks: list[Block] = [Paragraph(refused, "warn")]
+        unlike = differing(work(first[0]), work(side[0]))
+        if kept := [key for key in unlike if key not in allow]:
+            refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
+            words = t("site.refused", side=letter, keys=_worded(kept))
+            blocks: list[Block] = [Paragraph(words, "warn")]
         else:
-            verdict, *blocks = comparison(compare(first, side), letter)
+            compared[letter] = compare(first, side, allow=unlike)
+            verdict, *blocks = comparison(compared[letter], letter)
             verdicts.append(verdict)
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
+    shown = {
+        letter: next((one for one in side if one.passed), side[0])
+        for letter, side in zip(ascii_uppercase, sides, strict=False)
+        if letter in ("A", *compared)
+    }
+    charts = [x for x in (ratios(compared), *over_each_other(shown)) if x]
+    if charts:
+        sections.insert(0, Section(t("site.charts"), "charts", tuple(charts)))
     names = ("run_id", "case", "device", "runs_of", "trust")
     lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
-    return page(links, t("site.side_by_side"), sections, lead=lead)
+    more = links.to(_compare_path(chosen, [*allow, *refused]))
+    actions = [Link(t("site.allow", keys=_worded(refused)), more)] if refused else []
+    return page(links, t("site.side_by_side"), sections, lead=lead, actions=actions)
+
+
+def _compare_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
+    fields = [("run", run_id) for run_id in run_ids] + [("allow", key) for key in allow]
+    return f"compare?{urlencode(fields)}"
+
+
+def _worded(keys: Iterable[str]) -> Phrase:
+    """Return keys of the work in plain words."""
+    return join(term("work", key) for key in keys)
 
 
 def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
