@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, escaped
+from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import Job, JobState, limit_s
@@ -121,7 +121,7 @@ def follow(
         try:
             launcher.collect(job)
         except EnvironmentFault as fault:
-            print(f"trainmark: files of nodes are missing: {escaped(str(fault))}", file=sys.stderr)
+            print(f"trainmark: files of nodes are missing: {fault}", file=sys.stderr)
         return _finish(folder, stop)
 
 
