@@ -21,6 +21,7 @@ PAGES = {
     "run": "/runs/eight-ranks.html",
     "failed": "/runs/failed.html",
     "compare": "/compare?run=bert-0-tf32-1&run=bert-1-tf32-1&run=bert-2-bf16-1",
+    "compared": "/compare?run=two-ranks&run=eight-ranks&allow=ran_world",
 }
 nightly = pytest.mark.nightly
 
@@ -129,7 +130,25 @@ def test_language_and_theme_are_switched_and_kept(opened):
     assert shown.page.locator("html").get_attribute("lang") == "zh-Hans"
 
 
-@pytest.mark.parametrize("name", ["list", "run", "compare"])
+def test_other_work_is_compared_by_a_link_that_says_what_differs(opened):
+    shown = opened("/compare?run=two-ranks&run=eight-ranks", width=360)
+    shown.page.get_by_role("link", name="Compare although these differ: nodes x devices").click()
+    shown.page.wait_for_url("**&allow=ran_world")
+    for name in ("ratios", "sides-loss"):
+        assert shown.page.locator(f"#chart-{name} .drawing svg").is_visible()
+
+
+@pytest.mark.parametrize("name", ["case", "compared"])
+def test_nothing_of_a_chart_is_cut_on_a_phone(opened, name):
+    shown = opened(PAGES[name], width=360)
+    shown.page.locator(".drawing svg").first.wait_for()
+    cut = """[...document.querySelectorAll(".drawing svg")].flatMap(svg => [...svg.querySelectorAll(
+        "text")].filter(x => x.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1
+        || x.textContent.endsWith("…")).map(x => x.textContent))"""
+    assert shown.page.evaluate(cut) == []
+
+
+@pytest.mark.parametrize("name", ["list", "run", "compared"])
 def test_the_site_is_read_without_scripts(opened, name):
     shown = opened(PAGES[name], java_script_enabled=False)
     assert shown.page.locator("h1").count() == 1

@@ -7,8 +7,10 @@ import pytest
 from comparison_records import series
 from fakes import check_golden
 from trainmark.judge.comparison import compare
+from trainmark.pages.charts import ratios
 from trainmark.pages.judgements import comparison
 from trainmark.pages.terminal import show
+from trainmark.pages.texts import say
 from trainmark.record.record import Cause, Trust
 from trainmark.spec import message
 
@@ -36,3 +38,22 @@ def test_sentences_name_the_side_that_they_are_of() -> None:
     text = show(comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text
     assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text
+
+
+@pytest.mark.parametrize(("times", "verdict", "logarithmic"), [
+    (0.9, "slower", False), (1.5, "faster", False), (3.5, "faster", True),
+])  # fmt: skip
+def test_ratios_are_drawn_with_good_and_bad_marked(
+    times: float, verdict: str, *, logarithmic: bool
+) -> None:
+    rates = [100.0, 101.0, 99.0, 100.5, 99.5]
+    a, b = (series(x, [y * z for z in rates], first_minute=n)
+            for x, y, n in (("a", 1, 0), ("b", times, 9)))  # fmt: skip
+    found = ratios({"B": compare(a, b, figures=["p_core"])})
+    assert found
+    assert found.table
+    ((name, ratio, ends, said),) = found.table.rows
+    assert (name, ratio, say(said, "en")[2:]) == ("B p_core", f"{times:.3f}", verdict)
+    assert " – " in str(ends)
+    scale = found.spec["layer"][0]["encoding"]["x"]["scale"]
+    assert (scale.get("type") == "log") is logarithmic
