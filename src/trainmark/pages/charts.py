@@ -144,58 +144,47 @@ def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     Args:
         sides: by its letter, what a side is compared with A.
     """
-    found = [(x, one) for x, of in sides.items() for one in of.figures if one.ratio is not None]
-    if not found:
+    rows: list[dict[str, Any]] = [
+        {"name": f"{letter} {one.name}", "ratio": one.ratio, "low": one.low, "high": one.high,
+         "said": t(f"compare.{one.verdict}")}
+        for letter, of in sides.items() for one in of.figures if one.ratio is not None
+    ]  # fmt: skip
+    if not rows:
         return None
-    rows: list[dict[str, Any]] = []
-    cells_of: list[list[Phrase]] = []
-    colours: dict[str, str] = {}
-    for letter, one in found:
-        ratio, name = one.ratio or 0.0, f"{letter} {one.name}"
-        colours[one.verdict] = f"var(--{_VERDICTS.get(one.verdict, 'rest')})"
-        low, high = one.low or ratio, one.high or ratio
-        said = t(f"compare.{one.verdict}")
-        rows.append({"name": name, "ratio": ratio, "low": low, "high": high, "said": said})
-        ends = None if one.low is None else f"{low:.3f} – {high:.3f}"
-        cells_of.append([name, f"{ratio:.3f}", ends, said])
-    least, most = min(x["low"] for x in rows), max(x["high"] for x in rows)
+    values = [x["ratio"] for x in rows]
     title, scale = t("compare.ratios"), dict[str, object](zero=False)
-    if max(most, 1) >= _LOG_COMPARED * min(least, 1):
+    if max(*values, 1) >= _LOG_COMPARED * min(*values, 1):
         title, scale = t("chart.log", title=title), {"type": "log", "base": 2}
-    told = t("compare.ratios_seen", n=len(rows), lowest=f"{least:.3f}", highest=f"{most:.3f}")
-    drawn = spec(
-        "ratios", scale=scale, colours=[*colours.values()],
-        said=[t(f"compare.{verdict}") for verdict in colours],
-    )  # fmt: skip
-    columns = heads("name", "compare.ratio", "interval", "compare.said")
-    return Chart("ratios", title, told, drawn, {"ratios": rows}, table(columns, cells_of))
+    lowest, highest = (f"{x:.3f}" for x in (min(values), max(values)))
+    told = t("compare.ratios_seen", n=len(rows), lowest=lowest, highest=highest)
+    said = {one.verdict: t(f"compare.{one.verdict}") for of in sides.values() for one in of.figures}
+    colours = [f"var(--{_VERDICTS.get(verdict, 'rest')})" for verdict in said]
+    drawn = spec("ratios", scale=scale, said=[*said.values()], colours=colours)
+    shown = (
+        [x["name"], *(x[of] and f"{x[of]:.3f}" for of in ("ratio", "low", "high")), x["said"]]
+        for x in rows
+    )
+    columns = heads("name", "compare.ratio", "least", "greatest", "compare.said")
+    return Chart("ratios", title, told, drawn, {"ratios": rows}, table(columns, shown))
 
 
-def over_each_other(sides: Mapping[str, Record]) -> Iterator[Chart]:
+def over_each_other(sides: Mapping[str, Sequence[Record]]) -> Iterator[Chart]:
     """Yield the losses, and the qualities, of several sides in one chart each.
 
     Args:
-        sides: a launch by the letter of its side.
+        sides: by its letter the launches of a side, of which the first with a curve is drawn.
     """
     for of in (loss, quality):
-        found = {x: chart for x, record in sides.items() if (chart := of(record))}
-        if len(found) < 2:
-            continue
-        named = {x: (f"{x} · ", devices(sides[x])) for x in found}
-        points, metric = of is quality, sides["A"].quality.metric
-        axis = metric if points else t("chart.loss.axis")
-        title = t(f"compare.{of.__name__}", metric=metric)
-        steps = [
-            x | {"side": named[side]} for side, one in found.items() for x in one.data["steps"]
-        ]
-        tables = {side: one.table for side, one in found.items() if one.table}
-        rows = ((side, *row) for side, one in tables.items() for row in one.rows)
-        columns = heads("compare.side", "chart.step", "least", "median", "greatest")
-        said = (join((named[x], one.description), "colon") for x, one in found.items())
-        yield Chart(
-            f"sides-{of.__name__}", title, join(said, "semicolon"),
-            spec("sides", axis=axis, points=points), {"steps": steps}, table(columns, rows),
-        )  # fmt: skip
+        known = {x: next(filter(None, map(of, side)), None) for x, side in sides.items()}
+        found = [((f"{x} · ", devices(sides[x][0])), one) for x, one in known.items() if one]
+        if len(found) > 1:
+            steps = [point | {"side": x} for x, one in found for point in one.data["steps"]]
+            rows = ((x, *row) for x, one in found if one.table for row in one.table.rows)
+            columns = heads("compare.side", "chart.step", "least", "median", "greatest")
+            said = join((join((x, one.description), "colon") for x, one in found), "semicolon")
+            title = t(f"compare.{of.__name__}", metric=sides["A"][0].quality.metric)
+            name, drawn = f"sides-{of.__name__}", spec("sides")
+            yield Chart(name, title, said, drawn, {"steps": steps}, table(columns, rows))
 
 
 def over_time(record: Record) -> Iterator[Chart]:

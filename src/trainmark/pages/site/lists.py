@@ -34,6 +34,7 @@ _COLUMNS = (
 )  # fmt: skip
 _OF_CASE = ("device", "precision", "world", "speed", "interval", "MFU", "quality", "recipe",
             "started_utc", "trust", "run_id")  # fmt: skip
+_MACHINE = ("case", "device", "world")
 _OF_WORK = ("recipe", "precision", "world")  # named where they differ
 _TOLD = ("passed", IMPORTED)  # status of what has figures
 _NUMBERS = ("world", "speed", "MFU", "quality")
@@ -158,31 +159,25 @@ def _grid(runs: Iterable[Run], links: Links) -> Table:
     speed: Phrase = ""
     for run in runs:
         row = _row(run, links)
-        texts = {name: row["cells"][name][0] for name in _COLUMNS}
-        speed = speed or t("site.speed_unit", unit=_unit(run[0]))
-        more = {
-            "speed": _digits(_speed(run) or 0.0), "interval": row["many"],
-            "trust": row["badge"], "run_id": row["short"],
+        texts = {name: text for name, (text, _) in row["cells"].items()} | {
+            "interval": row["many"], "trust": row["badge"], "run_id": row["short"],
+            "speed": _digits(_speed(run) or 0.0),
         }  # fmt: skip
         if row["address"]:
-            more["device"] = Link(texts["device"], row["address"])
-            more["trust"] = t(f"trust.{_grade(run)}")
-            more["interval"] = row["many"] or counted("launches", 1)
-        rows.append([(texts | more)[name] or None for name in _OF_CASE])
-    columns = [speed if x == "speed" else t(f"site.{x}") for x in _OF_CASE]
-    return table(columns, rows)
+            texts["device"] = Link(texts["device"], row["address"])
+            texts["trust"] = t(f"trust.{_grade(run)}")
+            texts["interval"] = row["many"] or counted("launches", 1)
+        rows.append([texts[name] or None for name in _OF_CASE])
+        speed = speed or t("site.speed_unit", unit=_unit(run[0]))
+    return table([speed if x == "speed" else t(f"site.{x}") for x in _OF_CASE], rows)
 
 
 def _shown(launches: Run) -> Run:
     """Return launches that may be quoted; of a machine without one in a case, all that passed."""
     passed = [x for x in launches if x["status"] == "passed" and x[_speed_key(x)]]
     good = [x for x in passed if x["trust"] != "do_not_quote"]
-    told = {_place(x) for x in good}
-    return good + [x for x in passed if _place(x) not in told]
-
-
-def _place(one: Launch) -> tuple[str, str, int]:
-    return one["case"], one["device"], one["world"]
+    machines = {tuple(x[key] for key in _MACHINE) for x in good}
+    return good + [x for x in passed if tuple(x[key] for key in _MACHINE) not in machines]
 
 
 def _works(launches: Run) -> dict[str, Run]:

@@ -161,7 +161,7 @@ def compare_page(
             grade_line(of_repeats(side), verification_of(side)),
         ])  # fmt: skip
     sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
-    refused = dict[str, None]()
+    refused, shown = dict[str, None](), {"A": first}
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
         unlike = differing(work(first[0]), work(side[0]))
         if kept := [key for key in unlike if key not in allow]:
@@ -172,12 +172,8 @@ def compare_page(
             compared[letter] = compare(first, side, allow=unlike)
             verdict, *blocks = comparison(compared[letter], letter)
             verdicts.append(verdict)
+            shown[letter] = side
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    shown = {
-        letter: next((one for one in side if one.passed), side[0])
-        for letter, side in zip(ascii_uppercase, sides, strict=False)
-        if letter in ("A", *compared)
-    }
     charts = [x for x in (ratios(compared), *over_each_other(shown)) if x]
     if charts:
         sections.insert(0, Section(t("site.charts"), "charts", tuple(charts)))
