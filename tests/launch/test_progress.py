@@ -54,6 +54,31 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     assert shown.beyond_limit == ""
 
 
+def test_a_limit_that_the_matmul_rate_cannot_meet_is_told_before_the_first_step(
+    plan: Plan, tmp_path: Path
+) -> None:
+    shown = Progress(plan)
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("start", pid=7)
+    events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e10)
+    assert shown.poll() == "first of 5 steps, limit 0:02:00"
+    assert "all steps take about 0:08:20, and the limit is 0:02:00" in shown.beyond_limit
+
+
+def test_the_estimate_reaches_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
+    """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too."""
+    recipe = plan.recipe | {
+        "max_epochs": 10, "max_steps": None, "timeout_s": 600.0, "eval_every_epochs": 1,
+        "eval_every_samples": 80, "eval_from_sample": 100,
+    }  # fmt: skip
+    shown = Progress(plan.model_copy(update={"recipe": recipe}))
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("facts", **FACTS)
+    for seconds in (1, 2, 2):
+        events.emit("window", **WINDOW | {"step_samples": [32, 32]})
+        assert f"  evaluation in 0:00:0{seconds}  about" in shown.poll()
+
+
 def test_a_limit_before_the_end_is_told(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second, 8 an epoch."""
     recipe = plan.recipe | {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0}
@@ -62,10 +87,10 @@ def test_a_limit_before_the_end_is_told(plan: Plan, tmp_path: Path) -> None:
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)
     events.emit("window", **WINDOW)
-    assert shown.poll().startswith("step 2/80  about 0:01:18 left  epoch 1")
+    assert shown.poll().startswith("step 2/80  evaluation in 0:00:06  about 0:01:18 left  epoch 1")
     assert shown.beyond_limit == "", "two seconds of training tell too little"
     events.emit("window", **WINDOW)
-    assert shown.poll().startswith("step 4/80  about 0:01:16 left  limit in 0:00:58  epoch 1")
+    assert shown.poll().startswith("step 4/80  evaluation in 0:00:04  about 0:01:16 left  limit in 0:00:58  epoch 1")
     assert "0:00:58 and ends the run, unless the target is reached" in shown.beyond_limit
 
 

@@ -145,7 +145,7 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
     ("stop", "status", "told"),
     [
         ({"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]}, "timed_out",
-         message("timed_out", limit_s=120.0, steps=1)),
+         message("timed_out_training", limit_s=120.0, steps=1, quiet_s=5.0)),
         ({"reason": "launcher_killed"}, "interrupted",
          message("launcher_killed", steps=1)),
         ({"reason": "signal", "signal": "SIGINT"}, "interrupted",

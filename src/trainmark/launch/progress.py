@@ -5,6 +5,7 @@ Reads new events from the first rank's event file; does not communicate with the
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -60,6 +61,8 @@ class Progress:
     beyond_limit: str = ""
     _started_ns: int = 0
     _total_steps: int = 0
+    _steps_per_epoch: int = 0
+    _samples: int = 0
     _offset: int = 0
     _rest: bytes = b""
     _quality: str = ""
@@ -97,8 +100,16 @@ class Progress:
                 recipe = self.plan.recipe
                 of_epochs = event.steps_per_epoch * recipe["max_epochs"]
                 self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
-                limit = _shown(float(recipe["timeout_s"]))
-                self.text = f"first of {self._total_steps} steps, limit {limit}"
+                limit_s, self._steps_per_epoch = recipe["timeout_s"], event.steps_per_epoch
+                self.text = f"first of {self._total_steps} steps, limit {_shown(limit_s)}"
+                steps_s = self._total_steps * (event.step_flops or 0.0)
+                steps_s /= event.matmul_flops_per_second or math.inf
+                if steps_s > limit_s:
+                    self.beyond_limit = (
+                        f"at the matmul rate measured here all steps take about "
+                        f"{_shown(steps_s)}, and the limit is {_shown(limit_s)}: raise "
+                        "--timeout, or lower max_steps"
+                    )
             case Evaluate():
                 if event.value is not None:
                     self._quality = f"  quality {event.value:.4f}"
@@ -109,6 +120,7 @@ class Progress:
         steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
         samples = sum(event.step_samples)  # of all ranks
         self._steps += steps
+        self._samples += samples
         if event.phase == "train":
             self._train_ns += spent_ns
             self._train_steps += steps
@@ -125,10 +137,13 @@ class Progress:
         self.text = "  ".join(parts) + self._quality
 
     def _left(self, now_ns: int) -> Iterator[str]:
-        """Yield how long it is to the end, and once that is well known, to a limit before it."""
+        """Yield how long it is to the next evaluation, the end, and a limit well known before."""
         if not self._train_steps or not self._total_steps:
             return
-        left_s = (self._total_steps - self._steps) * self._train_ns / self._train_steps / 1e9
+        step_s = self._train_ns / self._train_steps / 1e9
+        left_s = (self._total_steps - self._steps) * step_s
+        if (due := self._next_evaluation()) < self._total_steps:
+            yield f"evaluation in {_shown((due - self._steps) * step_s)}"
         timeout_s = float(self.plan.recipe["timeout_s"])
         limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
         yield f"about {_shown(left_s)} left"
@@ -141,6 +156,19 @@ class Progress:
             f"{_shown(left_s)} more at this speed; the next run needs a larger --timeout or a "
             "smaller max_steps"
         )
+
+    def _next_evaluation(self) -> int:
+        """Return after which step the next evaluation is due, at the latest the last one."""
+        recipe, due = self.plan.recipe, self._total_steps
+        if every := recipe["eval_every_epochs"]:
+            steps = max(1, self._steps_per_epoch * every)
+            due = min(due, (self._steps // steps + 1) * steps)
+        if every := recipe["eval_every_samples"]:
+            first = recipe["eval_from_sample"] or every
+            later = self._samples + every - (self._samples - first) % every
+            samples = first if self._samples < first else later
+            due = min(due, round(samples * self._steps / self._samples))
+        return due
 
 
 def _shown(seconds: float) -> str:

@@ -100,6 +100,7 @@ class Facts(Event, tag="facts"):
     matmul_flops_per_second: float | None = None
     matmul_swing: float | None = None
     steps_per_epoch: Count = 0
+    step_flops: float | None = None  # of a rank, whole sequences
     samples_per_epoch: Count | None = None
     collective: str | None = None
 

@@ -139,7 +139,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
 
         from trainmark import cases, devices
         from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
-        from trainmark.protocols import JobContext
+        from trainmark.protocols import Counts, JobContext
         from trainmark.rank.agreement import memory_that_fits, refuse_other_packages
         from trainmark.train.checkpoints import Checkpoints
 
@@ -173,6 +173,8 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
     checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, rank.span)
     if plan.resumed is not None:
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
+    rows = recipe.micro_batch_size * recipe.grad_accum_steps
+    tokens = rows * getattr(recipe, "seq_length", 0)
     rank.events.emit(
         "facts",
         device=device.describe(),
@@ -181,6 +183,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
+        step_flops=job.model_flops(Counts(rows, rows, tokens, tokens)),
         samples_per_epoch=getattr(job, "samples_per_epoch", None),
         collective=vendor.collective_library() if distributed else None,
     )

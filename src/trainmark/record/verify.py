@@ -54,7 +54,8 @@ def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
     found: list[Difference] = []
     try:
-        for place, recorded, expected in (*_computed_again(record), *_measured(record)):
+        every = (*_computed_again(record), *_measured(record), *_limited(record))
+        for place, recorded, expected in every:
             found += _differences(recorded, expected, place)
     except (LookupError, ArithmeticError, ValueError) as error:
         # A rank, span or bound that others name is absent or outside its domain.
@@ -217,5 +218,27 @@ def _measured(record: Record) -> Iterator[Difference]:
     share = plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1
     for point in quality.history:
         yield "quality.history.step", point.step, _within(point.step, 0, counts.steps)
+        yield "quality.history.epoch", point.epoch, _within(point.epoch, 0, counts.epochs - 1)
         if share:
             yield "quality.history.value", point.value, _within(point.value, 0.0, 1.0)
+
+
+def _limited(record: Record) -> Iterator[Difference]:
+    """Yield what may not pass a limit that plan or counts give."""
+    plan, counts, recipe = record.plan, record.counts, record.plan.recipe
+    batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
+    ended = record.status in ("passed", "target_missed")
+    limits = {
+        "counts.epochs": (counts.epochs, recipe["max_epochs"]),
+        "counts.tokens_padded": (
+            counts.tokens_padded, counts.sequences * recipe.get("seq_length", 0)
+        ),
+        "steps.samples": (max(record.steps.samples, default=0), batch),
+        "figures.mem": (record.figure("mem"), record.figure("mem_total")),
+        "figures.MFU": (record.figure("MFU") if ended else None, 100.0),
+    }  # fmt: skip
+    for place, (value, most) in limits.items():
+        if most:
+            yield place, value, _within(value, 0, most)
+    if "generated-data" in plan.labels:
+        yield "plan.data.origin", plan.data.origin, "generated"

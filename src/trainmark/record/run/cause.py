@@ -39,6 +39,7 @@ _STATUS: dict[str, Status] = {
 _SAME_MOMENT_NS = 3_000_000_000
 _LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
 # An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
+_SOON_S = 10.0  # after its last step a run counts as training, where its limit is minutes
 _UPDATES_TO_REACH_ALL = 2
 
 
@@ -111,14 +112,19 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     waits = "collective" if any(x["state"] == "collective" for x in groups) else "waits"
     waiting = [group for group in groups if group["state"] == waits]
     missing = [group["ranks"] for group in groups if group["state"] != waits]
+    ends_ns = [end_ns - x.launch_ns for x in run.ranks for _, end_ns in x.edges_ns.values()]
+    quiet_s = (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9
+    phases = [phase for rank in run.ranks for phase in rank.phases.values() if phase.steps]
+    usual_s = max((x.windows_ns / x.steps / 1e9 for x in phases), default=0.0)
     code, args = "timed_out", dict[str, Any](limit_s=stop.timeout_s, steps=run.steps)
-    if waiting and missing:
-        ends_ns = [end_ns - x.launch_ns for x in run.ranks for _, end_ns in x.edges_ns.values()]
+    if phases and quiet_s < max(3 * usual_s, min(_SOON_S, 0.05 * (stop.timeout_s or 0))):
+        code, args = "timed_out_training", args | {"quiet_s": quiet_s}
+    elif waiting and missing:
         code, args = (
             "timed_out_missing",
             args
             | {
-                "quiet_s": (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9,
+                "quiet_s": quiet_s,
                 "waiting": ",".join(group["ranks"] for group in waiting),
                 "missing": ",".join(missing),
                 "call": ", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
