@@ -183,7 +183,8 @@ def test_a_published_row_is_named_in_the_language_of_the_page():
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     made = page.document([failed()])
     text = " ".join(visible(made)[0])
-    assert "Cause out of memory|after <2 GiB> Rank 1 What to try lower bs" in text
+    assert "failed unverified out of memory, rank 1, model_build Cause out of memory" in text
+    assert "after <2 GiB> Rank 1 What to try lower bs" in text
     assert "Training" not in text
     assert "tile-" not in body_html(made, "en")
 
