@@ -90,7 +90,9 @@ def test_a_limit_before_the_end_is_told(plan: Plan, tmp_path: Path) -> None:
     assert shown.poll().startswith("step 2/80  evaluation in 0:00:06  about 0:01:18 left  epoch 1")
     assert shown.beyond_limit == "", "two seconds of training tell too little"
     events.emit("window", **WINDOW)
-    assert shown.poll().startswith("step 4/80  evaluation in 0:00:04  about 0:01:16 left  limit in 0:00:58  epoch 1")
+    assert shown.poll().startswith(
+        "step 4/80  evaluation in 0:00:04  about 0:01:16 left  limit in 0:00:58  epoch 1"
+    )
     assert "0:00:58 and ends the run, unless the target is reached" in shown.beyond_limit
 
 
