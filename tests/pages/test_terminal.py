@@ -10,7 +10,7 @@ from fakes import GOLDEN
 from trainmark.library.store.query import Listing
 from trainmark.pages.document import Paragraph
 from trainmark.pages.page import document
-from trainmark.pages.rendering import body_html
+from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.results import listing_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import show, show_page
@@ -132,3 +132,17 @@ def test_colour_is_there_only_when_asked(monkeypatch):
     lines = [Paragraph("DistilBERT", "warn")]
     assert show(lines, colour=True) == "\x1b[33mDistilBERT\x1b[0m"
     assert show(lines) == "DistilBERT"
+
+
+def test_the_figures_of_a_repeat_are_the_launches_means():
+    speeds = 400.0, 625.0  # their geometric mean is 500
+    many = [
+        record(run_id=f"r{n}", figures=record().figures | {
+            "p_train": record().figures["p_train"].model_copy(update={"value": speed})})
+        for n, speed in enumerate(speeds)
+    ]  # fmt: skip
+    (row,) = [line for line in first_lines(many) if "p_train 500.0" in line]
+    assert row.startswith("geometric mean: ")
+    text = to_markdown([document(many)])
+    assert "| p_train | 500.0 |" in text
+    assert "p_train | 400.0" not in text.split("## Figures")[1]

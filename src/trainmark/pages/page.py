@@ -68,7 +68,7 @@ def document(
         steps,
         figures.ranks(record),
         over_time,
-        figures.figures(record, summary.cost(records, price)),
+        figures.figures(summary.averaged(records), summary.cost(records, price), len(records)),
         figures.evaluations(record, address),
         figures.doubts(records),
         provenance.published(record),

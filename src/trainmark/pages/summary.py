@@ -131,6 +131,19 @@ def shown_of(records: Sequence[Record]) -> Record:
     return ordered[(len(ordered) - 1) // 2]
 
 
+def averaged(records: Sequence[Record]) -> Record:
+    """Return the launch that stands for all, of several with the means of their figures."""
+    record, passed = shown_of(records), [one for one in records if one.passed]
+    if len(records) == 1:
+        return record
+    means = {name: over(passed, name) for name in record.figures}
+    figures = {
+        name: one.model_copy(update={"value": mean.mean}) if (mean := means[name]) else one
+        for name, one in record.figures.items()
+    }
+    return record.model_copy(update={"figures": figures})
+
+
 def title(record: Record) -> Phrase:
     """Return the work, the machine with its count and memory, the precision, nodes or ranks.
 
@@ -247,7 +260,7 @@ def first_lines(
 ) -> list[str]:
     """Return title with badge, the sentence, doubts, a row, of launches the mean, ruler, limit.
 
-    The row is of the median launch. Of a run that failed, its cause and what to try in place of
+    The row has the launches' means. Of a run that failed, its cause and what to try in place of
     the last two.
     """
     record, passed = shown_of(records), [one for one in records if one.passed]
@@ -257,9 +270,10 @@ def first_lines(
     if passed:
         tokens = [speed_name(record)] if speed_name(record) != "p_train" else []
         names = ["e2e_time", *tokens, "p_whole", "p_train", "p_core", "MFU", "mem"]
-        shown = ((name, COLUMNS[name](record)) for name in names)
+        shown = ((name, COLUMNS[name](averaged(records))) for name in names)
         known = (f"{name} {cell}" for name, cell in shown if cell not in (None, cells.NOTHING))
-        lines.append(join(known, "dot"))
+        row = join(known, "dot")
+        lines.append(join((t("head.mean"), row), "colon") if len(records) > 1 else row)
     if len(records) > 1:
         counted = t("repeats.counted", passed=len(passed), all=len(records))
         mean = over(passed, name := speed_name(record))

@@ -53,11 +53,12 @@ _OF_WORLD = ("ran_world", "world", *_BATCH)  # ``world``: for which one a recipe
 _WORLD = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
 
 
-def figures(record: Record, cost: Tile | None = None) -> Section:
+def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Section:
     """Return all figures with their definitions and why some are null, counts, spans.
 
     Args:
         cost: by the price of an hour.
+        launches: over which the figures are means; counts and spans are of ``record`` alone.
     """
     rows: list[list[Phrase]] = []
     specs, quality = figures_of.specs(record.plan.about.page), record.quality
@@ -86,7 +87,8 @@ def figures(record: Record, cost: Tile | None = None) -> Section:
         share: Phrase = f"{ns / wall:.1%}"
         said = share if place else t("spans.share", share=share, rank=record.spans.rank)
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", said])
-    return folded("figures", table(heads("name", "value", "unit", "remark"), rows))
+    means = t("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
+    return folded("figures", table(heads("name", "value", "unit", "remark"), rows), note=means)
 
 
 def evaluations(record: Record, address: str = "") -> Section | None:
