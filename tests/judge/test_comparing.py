@@ -225,3 +225,11 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(series("a", RATES), b, allow=allow)
         assert fault.value.remedy is None
+
+
+def test_another_model_is_refused_though_its_recipe_is_allowed() -> None:
+    b = [one.model_copy(update={"environment": one.environment | {"job": {"parameters": 7}}})
+         for one in series("b", RATES, recipe={"max_steps": 7})]  # fmt: skip
+    with pytest.raises(UsageError, match="never compared") as fault:
+        compare(series("a", RATES), b, allow=["max_steps"])
+    assert fault.value.remedy is None

@@ -112,7 +112,8 @@ def gate(
         raise UsageError("nothing to judge by", remedy="give --baseline WORD or --history WORD")
     records = _launches(runs)
     expected = _launches(baseline) if baseline else []
-    for record in (*records, *expected):
+    earlier = _launches(history) if history else []
+    for record in (*records, *expected, *earlier):
         if record.verification == "unverified" and not unverified:
             rule = "only records that agree with their events are judged"
             raise UsageError("unverified", where=record.run_id, rule=rule, remedy="--unverified")
@@ -122,7 +123,7 @@ def gate(
         if baseline else []
     )  # fmt: skip
     if history:
-        judged += gating.against_history(records, _launches(history), figure or ())
+        judged += gating.against_history(records, earlier, figure or ())
     code = gating.exit_code(judged)
     if junit:
         write_text(junit, report.junit(judged, lang))

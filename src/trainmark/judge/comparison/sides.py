@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 _ENDED = ("passed", "target_missed")  # what crashed before its target has not missed it
-NEVER_ALLOWED = ("case", "data", "content_id")
+NEVER_ALLOWED = ("case", "data", "content_id", "parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,10 @@ def allowed_work(
         if proportional(one.steps.time_ns, other.steps.time_ns):
             what = f"step times of {one.run_id} and {other.run_id} are the same or proportional"
             raise UsageError(what, rule="launches are measured, not copied")
-    facts = [work(one) for one in records]
+    jobs = [one.environment.get("job") or {} for one in records]  # none: it ended before
+    facts = [
+        work(a) | {"parameters": b.get("parameters")} for a, b in zip(records, jobs, strict=True)
+    ]
     known = dict.fromkeys(name for one in facts for name in one)
     facts = [{name: one.get(name) for name in known} for one in facts]
     allow = [FIELD_ALIASES.get(key, key) for key in allow]
