@@ -57,8 +57,8 @@ def memory_that_fits(plan: Plan, recipe: Any, vendor: Vendor, device: Device) ->
     Ranks that place tables by different figures would not find each other's rows.
 
     Raises:
-        EnvironmentFault: the recipe needs more, and planning could not know; it names a recipe
-            that fits.
+        EnvironmentFault: the recipe needs more, and planning could not know; it names the
+            largest batch and number of layers that fit.
     """
     import torch
 
