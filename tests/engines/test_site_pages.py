@@ -135,7 +135,9 @@ def test_other_work_is_compared_by_a_link_that_says_what_differs(opened):
     shown.page.get_by_role("link", name="Compare although these differ: nodes x devices").click()
     shown.page.wait_for_url("**&allow=ran_world")
     for name in ("ratios", "sides-loss"):
-        assert shown.page.locator(f"#chart-{name} .drawing svg").is_visible()
+        chart = shown.page.locator(f"#chart-{name}")
+        chart.scroll_into_view_if_needed()  # it is drawn when it is seen
+        chart.locator(".drawing svg").wait_for()
 
 
 @pytest.mark.parametrize("name", ["case", "compared"])
