@@ -129,6 +129,35 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("readings", "of_result", "highest"),
+    [
+        ([3_000, 9_000, 2_000], 1_000, 9_000),
+        ([3_000, None, 2_000], 4_000, 4_000),
+        ([3_000, 5_000, None], None, 5_000),
+        ([None, None, None], None, None),
+    ],
+)
+def test_memory_is_highest_reading(
+    tmp_path: Path, readings: list[int | None], of_result: int | None, highest: int | None
+) -> None:
+    ranks = [
+        [
+            event("start", 0, pid=1),
+            *(
+                window(number * S, (number + 1) * S, first_step=number, step_ns=[S], samples=[4],
+                       loss=[1.0], used_bytes=used_bytes)
+                for number, used_bytes in enumerate(readings)
+            ),
+            event("result", 4 * S, used_bytes=of_result),
+        ],
+        [event("start", 0, pid=2), event("result", 4 * S, used_bytes=500)],
+    ]  # fmt: skip
+    run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
+    assert [rank.used_bytes for rank in run.ranks] == [highest, 500]
+    assert compute(measured(run)).get("mem").value == max(highest or 0, 500)
+
+
 def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
     def losses(loss: list[float | None]) -> list[Any]:
         run_dir = tmp_path / str(len(loss)) / str(loss[-1])

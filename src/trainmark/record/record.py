@@ -107,7 +107,7 @@ class RankEntry(Frozen, RankSums):
         default=None, description="by what share that rate changed while it was measured"
     )
     memory_scope: str | None = None
-    used_bytes: Count | None
+    used_bytes: Count | None = Field(description="highest reading of the memory in use")
     allocator_peak_bytes: Count | None = None
 
     @property

@@ -66,9 +66,14 @@ class RankTimeline(RankSums):
     trained: Trained | None = None
     result: Result = NO_RESULT
     error: Error | None = None
-    used_bytes: int | None = None
+    used_bytes: int | None = None  # the highest reading
     malformed_lines: int = 0
     unfinished_ns: int = 0  # from the last event to the end that only the launcher saw
+
+    def add_memory_reading(self, used_bytes: int | None) -> None:
+        """Keep the highest reading of the memory in use; None: the device reports none."""
+        if used_bytes is not None:
+            self.used_bytes = max(self.used_bytes or 0, used_bytes)
 
     @property
     def work(self) -> RankWork:
@@ -186,8 +191,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     if timeline.trained is not None:
         timeline.epochs = timeline.trained.epochs
         timeline.check_ns += timeline.trained.check_ns
-    if timeline.result is not NO_RESULT:
-        timeline.used_bytes = timeline.result.used_bytes
+    timeline.add_memory_reading(timeline.result.used_bytes)
     timeline.malformed_lines = file.malformed_lines
     if measured := timeline.phases["train"].steps:
         timeline.step_ns = int(np.median(steps.step_ns[-measured:]))
@@ -201,7 +205,7 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
     timeline.edges_ns[window.phase] = first_ns, window.end_ns
     timeline.epochs = window.epoch + 1
     timeline.samples_of_epochs[window.epoch] += samples
-    timeline.used_bytes = window.used_bytes
+    timeline.add_memory_reading(window.used_bytes)
     timeline.check_ns += window.check_ns
 
 
