@@ -94,6 +94,19 @@ def test_sides_are_records_or_words(runs: Path) -> None:
         trainmark.compare(str(runs / "a"), str(runs / "b"))
 
 
+def test_damaged_record_of_a_side_is_left_out_with_a_warning(runs: Path) -> None:
+    damaged = runs / "toys" / "r2"
+    damaged.mkdir(parents=True)
+    (damaged / "record.json").write_text('{"suite": ')
+    (runs / "a").rename(runs / "toys" / "r1")
+    times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
+    steps = TOY.steps.model_copy(update={"time_ns": times})
+    other = TOY.model_copy(update={"run_id": "other", "steps": steps})
+    with pytest.warns(UserWarning, match="r2/record.json"):
+        found = trainmark.compare(runs / "toys", [other], figures=["p_train"])
+    assert found.figures[0].launches == (1, 1)
+
+
 def test_a_plan_file_runs_and_what_is_left_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,9 +269,7 @@ def load(*words: str | Path, verify: bool = True) -> Records:
     Raises:
         RecordError: a word names nothing that can be read.
     """
-    found = select([str(word) for word in words], verify=verify, rows=False)
-    for fault in found.skipped:
-        _warn(fault)
+    found = _selected(words, verify=verify, rows=False)
     for path in found.refuted:
         _warn(f"{path}: the record does not agree with its evidence")
     return Records(found.records, found.places)
@@ -303,7 +301,15 @@ def compare(
 
 
 def _launches(word: str | Path) -> Sequence[Record]:
-    return select([str(word)], rows=False).records
+    return _selected([word], rows=False).records
+
+
+def _selected(words: Sequence[str | Path], *, verify: bool = True, rows: bool = True) -> Selection:
+    """Return what words name, with a warning for each record that cannot be read."""
+    found = select([str(word) for word in words], verify=verify, rows=rows)
+    for fault in found.skipped:
+        _warn(fault)
+    return found
 
 
 def audit_results(*words: str | Path) -> list[Finding]:
@@ -315,7 +321,7 @@ def audit_results(*words: str | Path) -> list[Finding]:
     Raises:
         RecordError: a word names nothing that can be read.
     """
-    return audited(select([str(word) for word in words]))
+    return audited(_selected(words))
 
 
 def audited(found: Selection) -> list[Finding]:

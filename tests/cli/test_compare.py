@@ -65,6 +65,16 @@ def test_the_exit_code_is_the_verdict(cli: Call, factor: float, code: int, verdi
         assert f"{factor:.3f}" in out
 
 
+def test_damaged_record_of_a_side_fails(cli: Call) -> None:
+    left()
+    Path("a/r9").mkdir()
+    Path("a/r9/record.json").write_text('{"suite": ')
+    code, out, err = cli("a", "b c", "--json")
+    document = json.loads(out)
+    assert (code, document["exit_code"], document["verdict"]) == (1, 1, "no_difference")
+    assert "a/r9/record.json" in err
+
+
 def test_several_words_make_one_side(cli: Call) -> None:
     write("a", series("a", RATES[:3]))
     write("more", series("m", RATES[3:], first_minute=20))

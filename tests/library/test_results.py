@@ -65,7 +65,7 @@ def test_json_has_values_of_the_type_they_are_of(cli, runs):
 def test_a_record_that_cannot_be_read_is_listed(cli, runs):
     (runs / "a" / "record.json").write_text('{"suite": ')
     code, out, err = cli("results")
-    assert (code, "runs/c" in out, "runs/a" in out) == (0, True, False)
+    assert (code, "runs/c" in out, "runs/a" in out) == (1, True, False)
     assert err.startswith("runs/a: not taken into the index")
     document = json.loads(cli("results", "--json")[1])
     assert [(x["file"], x["reason"]["code"]) for x in document["unread"]] == [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from trainmark.library.selection import select
 from trainmark.record import record
@@ -44,14 +45,73 @@ def test_the_program_reports_bundles_and_verifies_several_paths(
     assert (code, f"{run_dir}: cannot be read" in err) == (2, True)
 
 
-def test_a_record_of_a_folder_that_cannot_be_read_is_skipped_with_a_note(
-    run_dir: Path, cli: Callable[..., Any]
+@pytest.fixture
+def broken(run_dir: Path) -> Path:
+    """Return a run with a damaged record, beside one that is whole."""
+    folder = run_dir.with_name("broken")
+    folder.mkdir()
+    (folder / "record.json").write_text('{"suite": ')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("report", "{folder}", "--format", "md"), "toy"),
+        (("report", "{run}", "{broken}", "--format", "md"), "toy"),
+        (("export", "{folder}", "--to", "csv"), "toy"),
+        (("export", "{broken}", "{run}", "--to", "perflog"), "toy"),
+        (("audit", "{folder}"), "audited 1,"),
+        (("audit", "{folder}", "--rules"), "toy"),
+        (("results", "--store", "{folder}"), "toy"),
+    ],
+)
+def test_damaged_record_among_others_is_named_and_fails(
+    words: tuple[str, ...], shown: str, run_dir: Path, broken: Path, cli: Callable[..., Any]
 ) -> None:
-    broken, folder = run_dir.with_name("broken"), str(run_dir.parent)
-    broken.mkdir()
-    (broken / "record.json").write_text('{"suite": ')
-    code, out, err = cli("report", folder, "--format", "md")
-    assert (code, "toy" in out, str(broken) in err) == (0, True, True)
-    shutil.rmtree(run_dir)
-    code, _, err = cli("report", folder)
-    assert (code, str(broken) in err) == (2, True)
+    places = {"folder": run_dir.parent, "run": run_dir, "broken": broken}
+    code, out, err = cli(*(word.format(**places) for word in words))
+    assert (code, shown in out + err, str(broken) in err) == (1, True, True)
+
+
+def test_site_has_the_other_runs_and_fails(
+    run_dir: Path, broken: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
+    assert (code, str(broken) in err, "1 runs, 1 of them" in err) == (1, True, True)
+
+
+def test_damaged_record_in_a_baseline_fails_the_gate(
+    run_dir: Path, broken: Path, cli: Callable[..., Any]
+) -> None:
+    code, out, err = cli("gate", run_dir, "--baseline", run_dir.parent, "--json")
+    assert (code, json.loads(out)["exit_code"], str(broken) in err) == (1, 1, True)
+
+
+def test_damaged_record_among_judged_runs_is_a_failed_judgement(
+    run_dir: Path, broken: Path, cli: Callable[..., Any]
+) -> None:
+    code, out, _ = cli("gate", run_dir.parent, "--history", run_dir, "--json")
+    judged = [(one["figure"], one["verdict"]) for one in json.loads(out)["judgements"]]
+    assert (code, ("record", "failed") in judged) == (1, True)
+
+
+def test_bundle_with_a_damaged_record_is_not_written(
+    run_dir: Path, broken: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    file = tmp_path / "all.trainmark.zip"
+    code, _, err = cli("bundle", run_dir.parent, "-o", file)
+    assert (code, file.exists(), str(broken) in err) == (2, False, True)
+
+
+def test_only_damaged_records_are_an_error(broken: Path, cli: Callable[..., Any]) -> None:
+    for verb in ("report", "audit"):
+        code, out, err = cli(verb, broken)
+        assert (code, out, str(broken) in err) == (2, "", True)
+
+
+def test_a_wrong_name_among_others_shows_nothing(
+    run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    code, out, err = cli("report", run_dir, tmp_path / "typo")
+    assert (code, out, "typo" in err) == (2, "", True)

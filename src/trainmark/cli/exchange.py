@@ -11,10 +11,10 @@ import typer
 
 from trainmark.cli.options import Json, Lang, Output
 from trainmark.cli.output import (
+    fail_if_damaged,
     say,
     say_faults,
     say_json,
-    say_refuted,
     say_remark,
     write_text,
     writing,
@@ -153,7 +153,11 @@ def export(
     runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
     output: Output = None,
 ) -> None:
-    """Write records in a form that another program reads."""
+    """Write records in a form that another program reads.
+
+    Ends with 1 if a record cannot be read or does not agree with its events; the others are
+    written.
+    """
     from trainmark.library.selection import select
     from trainmark.pages.exports import to_text, write_parquet
 
@@ -168,7 +172,7 @@ def export(
         say(str(output), err=True)
     else:
         write_text(output, to_text(form, found.records, found.places))
-    say_refuted(found)
+    fail_if_damaged(found)
 
 
 def import_(

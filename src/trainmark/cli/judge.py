@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmark.cli.options import Json, Lang
-from trainmark.cli.output import say, say_faults, say_json, say_refuted, write_text
-from trainmark.errors import EXIT_FAILED, UsageError
+from trainmark.cli.output import fail_if_damaged, say, say_faults, say_json, write_text
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from trainmark.record.record import Record
+    from trainmark.library.selection import Selection
 
 EXAMPLES = {
     "compare": """\
@@ -54,7 +54,8 @@ def compare(
 ) -> None:
     """Tell whether B is slower or worse than A, with an interval.
 
-    Ends with 0: it is not, 1: it is, 2: other work, 3: too noisy or too little data to tell.
+    Ends with 0: it is not, 1: it is or a record cannot be read, 2: other work, 3: too noisy or
+    too little data to tell.
     """
     from trainmark.judge.comparison import compare as compared
     from trainmark.pages.judgements import comparison
@@ -62,21 +63,30 @@ def compare(
 
     # A path with blanks in it is one word.
     words = [[word] if Path(word).exists() else shlex.split(word) for word in (a, b)]
-    found = compared(*map(_launches, words), figures=figure, threshold=threshold, allow=allow or ())
+    sides = [_selected(of_side) for of_side in words]
+    found = compared(
+        *(side.records for side in sides), figures=figure, threshold=threshold, allow=allow or ()
+    )
+    code = _exit_code(found.exit_code, sides)
     if as_json:
-        say_json(found.as_dict())
+        say_json(found.as_dict() | {"exit_code": code})
     else:
         typer.echo(show(comparison(found), lang=lang))
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(code)
 
 
-def _launches(words: Sequence[str]) -> list[Record]:
-    """Return the records that words name; what cannot be read is told."""
+def _selected(words: Sequence[str]) -> Selection:
+    """Return the records that words name; those that cannot be read are named."""
     from trainmark.library.selection import select
 
     found = select(words, rows=False)
     say_faults(found.skipped)
-    return found.records
+    return found
+
+
+def _exit_code(code: int, selections: Iterable[Selection]) -> int:
+    """Return ``code``, or 1 if a record could not be read."""
+    return EXIT_FAILED if any(one.skipped for one in selections) else code
 
 
 def gate(
@@ -101,18 +111,19 @@ def gate(
 ) -> None:
     """Judge runs by baseline runs, or by earlier runs of the same work.
 
-    Ends with 0: passed, 1: failed, 2: other work, 3: too noisy or too little data.
+    Ends with 0: passed, 1: failed or a record cannot be read, 2: other work, 3: too noisy or too
+    little data.
     """
     from trainmark.judge.comparison import gate as gating
+    from trainmark.library.selection import Selection
     from trainmark.pages import judgements as report
     from trainmark.pages.terminal import show
     from trainmark.record.work import each_once
 
     if not (baseline or history):
         raise UsageError("nothing to judge by", remedy="give --baseline WORD or --history WORD")
-    records = _launches(runs)
-    expected = _launches(baseline) if baseline else []
-    earlier = _launches(history) if history else []
+    given = [_selected(words) if words else Selection() for words in (runs, baseline, history)]
+    records, expected, earlier = (one.records for one in given)
     for record in (*records, *expected, *earlier):
         if record.verification == "unverified" and not unverified:
             rule = "only records that agree with their events are judged"
@@ -124,7 +135,8 @@ def gate(
     )  # fmt: skip
     if history:
         judged += gating.against_history(records, earlier, figure or ())
-    code = gating.exit_code(judged)
+    judged += [gating.unreadable(one) for one in given[0].skipped]
+    code = _exit_code(gating.exit_code(judged), given)
     if junit:
         write_text(junit, report.junit(judged, lang))
     if as_json:
@@ -143,7 +155,10 @@ def audit(
     lang: Lang = "en",
     as_json: Json = False,
 ) -> None:
-    """Find errors and doubts in results; exit 1 where there is an error."""
+    """Find errors and doubts in results.
+
+    Ends with 1 if there is an error, a broken rule or a record that cannot be read.
+    """
     from trainmark.api import audited
     from trainmark.judge.audit.subject import workload_of
     from trainmark.library.selection import select
@@ -158,7 +173,8 @@ def audit(
         checked = [check(group) for group in groups(chosen.records)]
         for one in checked:
             say("\n".join(compliance_lines(one, lang)))
-        raise typer.Exit(0 if all(one.compliant for one in checked) else EXIT_FAILED)
+        code = EXIT_PASSED if all(one.compliant for one in checked) else EXIT_FAILED
+        raise typer.Exit(_exit_code(code, [chosen]))
     found, count = audited(chosen), len(chosen.records) + len(chosen.rows)
     documents = [finding.as_dict(lang) for finding in found]
     if as_json:
@@ -171,6 +187,6 @@ def audit(
     if unknown:
         left_out = "rules about their data and FLOPs left out; add a column `model`"
         say(f"of unknown models {unknown}: {left_out}", err=True)
-    say_refuted(chosen)
+    fail_if_damaged(chosen)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(EXIT_FAILED)

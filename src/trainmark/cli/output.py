@@ -56,15 +56,15 @@ def say_faults(faults: Iterable[TrainmarkError]) -> None:
         say_remark(fault)
 
 
-def say_refuted(found: Selection) -> None:
-    """Name the records that were left out, and those that do not agree with their evidence.
+def fail_if_damaged(found: Selection) -> None:
+    """Name the records that cannot be read, and those that something contradicts.
 
-    Ends with the exit code of the latter.
+    Ends with exit code 1 if there is one: call it after the rest is printed.
     """
     say_faults(found.skipped)
     for path in found.refuted:
         say_remark(f"{path}: the record does not agree with its evidence")
-    if found.refuted:
+    if found.refuted or found.skipped:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -8,13 +8,13 @@ import typer
 
 from trainmark.cli.options import Json, Lang, Output, Store
 from trainmark.cli.output import (
+    fail_if_damaged,
     say,
     say_json,
-    say_refuted,
     say_remark,
     write_text,
 )
-from trainmark.errors import UsageError
+from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
     from trainmark.library.selection import Selection
@@ -62,8 +62,8 @@ def report(
 ) -> None:
     """Print or draw the result of runs, verified against their events.
 
-    A run whose launcher was killed gets its record first. Ends with 1 where a record does not
-    agree with its events.
+    A run whose launcher was killed gets its record first. Ends with 1 if a record cannot be read
+    or does not agree with its events; the others are shown.
     """
     from trainmark.library.selection import select
     from trainmark.pages.page import documents
@@ -86,7 +86,7 @@ def report(
             say(f"record: {place}")
     else:
         write_text(output, to_html(pages, lang) if wanted == "html" else to_markdown(pages, lang))
-    say_refuted(found)
+    fail_if_damaged(found)
 
 
 def _others(shown: Selection, against: list[str] | None) -> list[Result]:
@@ -118,7 +118,10 @@ def results(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Find runs among many: list, filter, sort."""
+    """Find runs among many: list, filter, sort.
+
+    Ends with 1 if a record cannot be read; the others are listed.
+    """
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing, unread
     from trainmark.pages import results as display
@@ -126,6 +129,7 @@ def results(
     index = Index(store)
     index.refresh()
     usual = None if as_json else _COLUMNS.split(",")
+    failed = unread(index)
     found = listing(
         index,
         words or [],
@@ -134,11 +138,13 @@ def results(
         limit=limit or None,
     )
     if as_json:
-        say_json(display.listing_json(found, unread(index)))
+        say_json(display.listing_json(found, failed))
     else:
         if found.rows:
             typer.echo(display.listing_table(found, lang))
         else:
             say_remark(f"no run in {index.folder} meets the filters")
-        for line in display.listing_remarks(found, unread(index), lang):
+        for line in display.listing_remarks(found, failed, lang):
             say(line, err=True)
+    if failed:
+        raise typer.Exit(EXIT_FAILED)

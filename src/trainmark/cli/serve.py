@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from trainmark.cli.options import SETTINGS, Store, with_examples
 from trainmark.cli.output import say, say_remark, writing
-from trainmark.errors import EnvironmentFault
+from trainmark.errors import EXIT_FAILED, EnvironmentFault
 
 EXAMPLES = {
     "serve": """\
@@ -87,12 +87,22 @@ def site(
     ],
     store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
 ) -> None:
-    """Write the results of a store as a web site of plain files."""
+    """Write the results of a store as a web site of plain files.
+
+    Ends with 1 if a record cannot be read; the pages of the others are written.
+    """
     from trainmark.library.store.index import Index
+    from trainmark.library.store.query import unread
     from trainmark.pages.site.writing import write_site
+    from trainmark.record.messages import render
 
     index = Index(store)
     index.refresh()
     with writing(output):
         runs, anew = write_site(index, output)
     say(f"{output}: {runs} runs, {anew} of them written anew", err=True)
+    failed = unread(index)
+    for path, reason in failed:
+        say_remark(f"{path}: {render(reason, 'en')}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)

@@ -41,7 +41,7 @@ class Selection:
         records: one a launch, checked once: their trust says what contradicts them.
         places: the path each record was read from.
         rows: figures that others published, with what could not be read in ``unread``.
-        skipped: of folders, the records that cannot be read.
+        skipped: the records that cannot be read.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -64,24 +64,22 @@ class Selection:
         return [path if path.is_dir() else None for path in found]
 
     def add(self, places: Mapping[Path, str], *, verify: bool) -> None:
-        """Read records, and check them unless ``verify`` is false.
+        """Read records, and check them unless ``verify`` is false; skip those that are damaged.
 
         Raises:
-            RecordError: none of them can be read.
+            RecordError: a path has no record.
         """
-        skipped = []
         for path, place in places.items():
+            file = path / RECORD_FILE if path.is_dir() else path
             try:
-                found = record.read(path)
+                found = record.read(file)
             except RecordError as error:
-                skipped.append(error)
+                if not file.exists():
+                    raise
+                self.skipped.append(error)
                 continue
-            folder = path if path.is_dir() else path.parent
-            self.records.append(checked(found, folder) if verify else found)
+            self.records.append(checked(found, file.parent) if verify else found)
             self.places.append(place)
-        if skipped and len(skipped) == len(places):
-            raise skipped[0]
-        self.skipped += skipped
 
 
 def newest_run() -> Path:
@@ -154,7 +152,7 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
         rows: whether words may name figures of others; otherwise only records are read.
 
     Raises:
-        RecordError: a word names nothing that can be read.
+        RecordError: a word names no run and no results, or nothing at all can be read.
         UsageError: ``reference:CASE`` names no case.
     """
     found = Selection()
@@ -174,6 +172,8 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
             launches = [launch for run in find_runs(Path(word)) for launch in run]
             if not (rows and launches == [Path(word)] and _imported(Path(word), found)):
                 found.add({launch: str(launch) for launch in launches}, verify=verify)
+    if found.skipped and not found.records and not found.rows:
+        raise found.skipped[0]
     return found
 
 

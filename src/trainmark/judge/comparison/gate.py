@@ -60,6 +60,13 @@ class Judgement:
         return _EXITS.get(self.verdict, EXIT_FAILED)
 
 
+def unreadable(error: RecordError) -> Judgement:
+    """Return the failure of a run whose record cannot be read."""
+    return Judgement(
+        error.where or "", "record", "failed", message("gate_unreadable", error=error.what)
+    )
+
+
 def exit_code(judgements: Sequence[Judgement]) -> int:
     """Return the exit code over all: 1 before 2 before 3; 3 if nothing was judged."""
     codes = (one.exit_code for one in judgements)
