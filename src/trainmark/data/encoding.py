@@ -17,6 +17,7 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from trainmark.data import prepared
 from trainmark.data.indexed import dtype_for, write_index
+from trainmark.data.text import BYTE_ORDER_MARK
 from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
 from trainmark.errors import DataError, UsageError
 
@@ -178,10 +179,26 @@ def read_texts(
             zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw
             while lines := stream.readlines(BLOCK_BYTES)[:most]:
+                if first == 1:
+                    lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
                 yield texts_of(lines, text_key, path, first)
                 first += len(lines)
                 if most is not None:
                     most -= len(lines)
+
+
+def _fault_of_line(error: ValidationError, text_key: str) -> str:
+    """Return what is wrong with a line, in a few words."""
+    fault = error.errors(include_url=False)[0]
+    value = f"{fault['input']!r:.{SHOWN_CHARACTERS}}"
+    if fault["type"] == "json_invalid":
+        reason = str(fault["ctx"]["error"]).replace("at line 1 column", "at column")
+        return f"not JSON, {reason}: {value}"
+    if fault["type"] == "missing":
+        return f"no {text_key!r}; its keys: {', '.join(fault['input']):.{SHOWN_CHARACTERS}}"
+    if fault["loc"]:
+        return f"{text_key!r} is {value}, not a text"
+    return f"not a JSON object: {value}"
 
 
 def texts_of(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) -> list[str]:
@@ -202,11 +219,8 @@ def texts_of(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) 
         try:
             texts.append(of_line.validate_json(content)[text_key])
         except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            what, found = fault["msg"].replace("at line 1 column", "at column"), fault["input"]
-            shown = f"its keys are {list(found)}" if isinstance(found, dict) else repr(found)
             raise DataError(
-                f"{what}: {shown:.{SHOWN_CHARACTERS}}",
+                _fault_of_line(error, text_key),
                 where=f"{path}, line {number}",
                 rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
                 remedy="mend or remove the line, or name the text's key with text_key=",

@@ -6,12 +6,14 @@ special tokens they must have, and the end-of-document token of a corpus. Must n
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark.data.model_folder import read_json
 from trainmark.data.splits import refuse_unreadable
+from trainmark.data.text import read_text, split_lines
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -62,20 +64,38 @@ def open_tokenizer(file: Path, fault: Fault, *, plain: bool = True) -> Tokenizer
 
     try:
         if file.name == WORDPIECE:
-            library = Tokenizer(models.WordPiece.from_file(str(file), unk_token="[UNK]"))
+            vocabulary = {token: row for row, token in enumerate(split_lines(read_text(file)))}
+            library = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
         elif file.name == BPE[0]:
-            merges = file.with_name(BPE[1])
-            library = Tokenizer(models.BPE.from_file(str(file), str(merges)))
+            merges = read_merges(file.with_name(BPE[1]))
+            library = Tokenizer(models.BPE(json.loads(read_text(file)), merges))
             library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             library.decoder = decoders.ByteLevel()
         else:
-            library = Tokenizer.from_file(str(file))
+            library = Tokenizer.from_str(read_text(file))
     except Exception as error:  # noqa: BLE001  the library raises bare Exception for any fault
         raise fault(f"not readable as a tokenizer: {error}", where=str(file)) from None
     library.no_padding()
     library.no_truncation()
     library.encode_special_tokens = plain  # the name misleads: spell them out, do not match them
     return library
+
+
+def read_merges(file: Path) -> list[tuple[str, str]]:
+    """Return the merges of GPT-2's ``merges.txt``, one a line after the version.
+
+    Raises:
+        ValueError: a line is not two tokens with a space between them.
+    """
+    merges = []
+    for number, line in enumerate(split_lines(read_text(file)), start=1):
+        if not line or line.startswith("#version"):
+            continue
+        pair = line.split(" ")
+        if len(pair) != 2:
+            raise ValueError(f"{file.name}, line {number}: {line[:40]!r} is not two tokens")
+        merges.append((pair[0], pair[1]))
+    return merges
 
 
 def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenizer:

@@ -13,6 +13,7 @@ from trainmark.cases.distilbert_sst2 import data
 from trainmark.cases.distilbert_sst2.case import CASE
 from trainmark.cases.distilbert_sst2.data import generated
 from trainmark.cases.distilbert_sst2.data.model_files import expected_shapes, read_config
+from trainmark.cases.distilbert_sst2.data.rows import read_texts
 from trainmark.cases.distilbert_sst2.prepare import prepare
 from trainmark.errors import DataError
 
@@ -135,7 +136,7 @@ def set_config(folder, **changes):
         (lambda f: pq.write_table(pa.table({"text": ["a"], "label": [0]}), f / "train.parquet"),
          "not readable as parquet with sentence and label"),
         (lambda f: write_split(f, "train", ["a", "b", "c"], [0, 1, 2]),
-         "train.parquet, row 3: label is 2"),
+         "train.parquet, row 3, label: label is 2"),
         (lambda f: set_config(f, n_heads=3), "dim is a multiple of n_heads: 64"),
         (lambda f: (f / "model" / "vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
         (lambda f: set_config(f, vocab_size=20), "vocab_size 20"),
@@ -179,6 +180,44 @@ def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
         assert loaded.train.labels.tolist() == [0, 1, 0]
         return
     assert says in fault(tmp_path)
+
+
+SEPARATED = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven\reight"
+
+
+def test_tsv_with_byte_order_mark_and_crlf_is_read_and_only_line_ends_split_rows(tmp_path):
+    """Copies of SST-2 that a spreadsheet saved begin with the mark; quotes stay characters."""
+    generated.write_model_folder(tmp_path / "model")
+    rows = ["sentence\tlabel", f"{SEPARATED}\t1", '"quoted at the start only\t0', ""]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + "\r\n".join(rows).encode())
+    texts = read_texts([tmp_path / "train.tsv"])
+    assert texts.sentences == [SEPARATED, '"quoted at the start only']
+    assert texts.labels == [1, 0]
+    prepare(tmp_path, tmp_path.with_name(f"{tmp_path.name}-made"), print)
+    assert data.check(tmp_path.with_name(f"{tmp_path.name}-made"), REAL).train_samples == 2
+
+
+def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
+    wanted = data.load(folder, REAL).train.ids.values
+    file = folder / "model" / "vocab.txt"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    np.testing.assert_array_equal(data.load(folder, REAL).train.ids.values, wanted)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "label", "where", "remedy"),
+    [(None, 0, "row 2, sentence", "remove the row"), ("a", -1, "row 2, label", "no labels")],
+)
+def test_row_without_sentence_or_label_is_named_with_its_key(
+    folder, sentence, label, where, remedy
+):
+    write_split(folder, "train", ["good film", sentence], [1, label])
+    with pytest.raises(DataError) as caught:
+        prepare(folder, folder.with_name(f"{folder.name}-made"), print)
+    assert caught.value.where == f"{folder / 'train.parquet'}, {where}"
+    assert remedy in caught.value.remedy
+    assert "prepare" not in caught.value.remedy
 
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):

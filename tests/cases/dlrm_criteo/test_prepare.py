@@ -140,6 +140,32 @@ def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, thr
     assert said[-1] == f"done: {data}"
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(days, tmp_path, mark):
+    for name in ("day_0", "day_2"):
+        content = (days / name).read_bytes()
+        (days / name).write_bytes(mark + content.replace(b"\n", b"\r\n"))
+    run(days, tmp_path / "data")
+    assert files_of(tmp_path / "data") == expected(ALL, SPLITS)[0]
+
+
+def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(days, tmp_path):
+    change, what = FAULTS["number"]
+    content = broken(137, change).replace(b"\n", b"\r\n")
+    (days / "day_0").write_bytes(b"\xef\xbb\xbf" + content)
+    with pytest.raises(DataError) as caught:
+        run(days, tmp_path / "data")
+    assert caught.value.what == what
+    assert caught.value.where == f"{days / 'day_0'}, row 138"
+
+
+def test_lone_carriage_return_ends_no_row(days, tmp_path):
+    (days / "day_0").write_bytes(text(DAYS[0][:1])[:-1] + b"\r" + text(DAYS[0][1:]))
+    with pytest.raises(DataError) as caught:
+        run(days, tmp_path / "data")
+    assert caught.value.where == f"{days / 'day_0'}, row 1"
+
+
 def test_other_rules_give_their_bytes_and_are_named(days, tmp_path):
     def other_log(cell):
         return math.log1p(max(int(cell or 0), 0))

@@ -78,6 +78,15 @@ def test_a_sequence_is_the_context_with_a_gap_and_then_the_candidate(tmp_path):
     assert found.correct
 
 
+def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
+    wanted = data.load(write(tmp_path), RECIPE).train.sequences(0)
+    for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
+    found = data.load(tmp_path, RECIPE).train.sequences(0)
+    assert [item.ids.tolist() for item in found] == [item.ids.tolist() for item in wanted]
+
+
 def test_a_passage_is_shortened_by_what_each_candidate_needs(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write(tmp_path), recipe).validation

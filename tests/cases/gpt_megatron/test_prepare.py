@@ -103,6 +103,16 @@ def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, t
     assert documents(tmp_path / "data") == [[*ids_of(text), 263] for text in TEXTS]
 
 
+def test_byte_order_mark_and_crlf_are_no_part_of_a_text(corpus, tokenizer, tmp_path):
+    separated = "one\u2028two\x85three"
+    text = lines([*TEXTS, separated]).replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
+    corpus.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert separated.encode() in corpus.read_bytes()
+    run(corpus, tmp_path / "data", tokenizer)
+    assert documents(tmp_path / "data")[:60] == [[*ids_of(text), 263] for text in TEXTS]
+    assert len(documents(tmp_path / "data")) == 61
+
+
 def fault(kind, corpus, data, tokenizer, **options):
     with pytest.raises(kind) as caught:
         run(corpus, data, tokenizer, **options)
@@ -114,9 +124,10 @@ def fault(kind, corpus, data, tokenizer, **options):
 
 
 BAD_LINES = [
-    (b'{"text": "a"\n', "Invalid JSON: EOF while parsing an object at column 12"),
-    (b'{"body": "a", "id": 1}\n', "Field required: its keys are ['body', 'id']"),
-    (b'{"text": null}\n', "Input should be a valid string: None"),
+    (b'{"text": "a"\n', "not JSON, EOF while parsing an object at column 12: "),
+    (b'{"body": "a", "id": 1}\n', "no 'text'; its keys: body, id"),
+    (b'{"text": null}\n', "'text' is None, not a text"),
+    (b"[1]\n", "not a JSON object: [1]"),
 ]
 
 

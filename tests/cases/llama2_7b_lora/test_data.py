@@ -1,5 +1,6 @@
 """Dialogues in every form, tokenizers of both kinds, generated data, the check and the load."""
 
+import csv
 import dataclasses
 import json
 
@@ -20,7 +21,7 @@ from trainmark.data.splits import find_layout
 from trainmark.errors import DataError
 
 ROWS = [
-    {"id": "1", "dialogue": "Ann: hi\r\nBo: hé", "summary": "They greet."},
+    {"id": "1", "dialogue": "Ann: hi\r\nBo: hé,\u2028\x85\x0c ciao", "summary": "They greet."},
     {"id": "2", "dialogue": "", "summary": "Nothing is said."},
 ]
 OTHER = [{"id": "3", "dialogue": "x", "summary": "y"}]
@@ -44,6 +45,11 @@ def write(folder, kind, names=("train", "val")):
             lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
             ending = "jsonl" if kind == "jsonl" else "json"
             (folder / f"{name}.{ending}").write_text(lines + "\n\n", encoding="utf-8")
+        elif kind == "csv":
+            with (folder / f"{name}.csv").open("w", encoding="utf-8-sig", newline="") as stream:
+                writer = csv.DictWriter(stream, rows[0], lineterminator="\r\n")
+                writer.writeheader()
+                writer.writerows(rows)
         elif kind == "parquet":
             pq.write_table(table, folder / f"{name}.parquet")
         elif kind == "parts":
@@ -61,6 +67,7 @@ def write(folder, kind, names=("train", "val")):
         ("json-lines", "samsum", ("train", "eval")),
         ("parquet", ".", ("train", "validation")),
         ("parts", "data", ("train", "validation")),
+        ("csv", ".", ("train", "validation")),
     ],
 )
 def test_every_form_gives_the_same_rows(tmp_path, kind, place, names):
@@ -77,16 +84,19 @@ def fault(folder, file="train.json"):
     with pytest.raises(DataError) as caught:
         read_dialogues([folder / file])
     assert caught.value.remedy
+    assert "prepare" not in caught.value.remedy
     return caught.value.what, caught.value.where.removeprefix(f"{folder}/")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('[{"summary": "s"}]', ("holds {'summary': 's'}", "train.json, row 1")),
+        ('[{"summary": "s"}]', ("no dialogue; keys: summary", "train.json, row 1, dialogue")),
         ('{"dialogue":"d","summary":"s"}\n{"dialogue":null,"summary":"s"}',
-         ("holds {'dialogue': None", "train.json, row 2")),
-        ("[]", ("the split is empty", "train.json")),
+         ("dialogue is None", "train.json, row 2, dialogue")),
+        ('[{"dialogue": "d", "summary": " "}]', ("summary is ' '", "train.json, row 1, summary")),
+        ("[1]", ("the row is 1", "train.json, row 1")),
+        ("[]", ("no rows", "train.json")),
         ('[\n{"a":}', ("not readable as json: Expecting value: line 2", "train.json")),
         ('{"dialogue":"d","summary":"s"}\n{', ("not readable as JSON", "train.json, line 2")),
     ],
@@ -95,6 +105,24 @@ def test_a_wrong_row_is_named(tmp_path, text, expected):
     (tmp_path / "train.json").write_text(text, encoding="utf-8")
     what, where = fault(tmp_path)
     assert (what[: len(expected[0])], where) == expected
+
+
+def test_null_dialogue_in_parquet_is_named_by_file_row_and_key(tmp_path):
+    pq.write_table(
+        pa.table({"dialogue": ["a", None], "summary": ["s", "t"]}), tmp_path / "train.parquet"
+    )
+    assert fault(tmp_path, "train.parquet") == (
+        "dialogue is None",
+        "train.parquet, row 2, dialogue",
+    )
+
+
+def test_csv_row_with_a_comma_outside_quotes_is_refused(tmp_path):
+    """Its summary would lose what stands behind the comma."""
+    (tmp_path / "train.csv").write_text("id,dialogue,summary\n1,hi,They greet, briefly.\n")
+    what, where = fault(tmp_path, "train.csv")
+    assert "line 2 has 4 fields, the header 3" in what
+    assert where == "train.csv"
 
 
 def test_ids_are_those_of_transformers(tmp_path):

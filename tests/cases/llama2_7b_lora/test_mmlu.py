@@ -70,7 +70,7 @@ def test_a_prompt_is_the_published_one():
     [
         (b"q,1,2,3,4,A\nq,1,2,3,B\n", "row 2 (line 2)", "5 column(s)"),
         (b'q,1,2,3,4,A\n"q\nr",1,2,3,4,E\n', "row 2 (line 3)", "the answer is 'E'"),
-        (b'q,1,2,3,4,A\n"q,1,2,3,4,B\n', "line 2", "not readable as csv: unexpected end of data"),
+        (b'q,1,2,3,4,A\n"q,1,2,3,4,B\n', "", "not readable as CSV: line 2: unexpected end of data"),
         (b"", "", "no rows"),
     ],
 )
@@ -82,6 +82,15 @@ def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
     assert caught.value.what == what
     assert caught.value.where == (f"{file}, {where}" if where else str(file))
     assert caught.value.remedy
+
+
+def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
+    text = 'q\u2028r\x85s\x0ct,1,2,3,4,A\r\n"u\nv",5,6,7,8,D\r\n'
+    (tmp_path / "x_test.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read_questions(tmp_path / "x_test.csv") == (
+        Question("q\u2028r\x85s\x0ct", ("1", "2", "3", "4"), 0),
+        Question("u\nv", ("5", "6", "7", "8"), 3),
+    )
 
 
 def test_scores_with_reuse_equal_each_prompt_alone(model, tokenizer, mmlu):

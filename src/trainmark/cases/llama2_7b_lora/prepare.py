@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 WRITTEN = {"train": "train.jsonl", "validation": "val.jsonl"}
-# Rows of the published corpus, https://huggingface.co/datasets/Samsung/samsum
+# Rows of the published corpus, arXiv 1911.12237
 PUBLISHED_ROWS = {"train": 14_732, "validation": 818}
 WHERE_DIALOGUES = (
-    "samsum comes as corpus.7z (train.json, val.json) with its paper, arXiv 1911.12237, or from "
-    "the dataset hub as samsum; unpack it into the raw folder"
+    "samsum comes as corpus.7z (train.json, val.json) with its paper, arXiv 1911.12237; copies of "
+    "it as parquet, JSON lines or CSV are read too: put train and val (or validation) into the raw "
+    "folder"
 )
 WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it into mmlu/"
 

@@ -6,7 +6,6 @@ a few megabytes instead of hundreds. Numpy only.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data.splits import Ragged, parquet_rows, starts_of
+from trainmark.data.text import read_tsv
 from trainmark.errors import DataError
 from trainmark.protocols import Counts
 
@@ -123,8 +123,7 @@ def read_npz(
 
 COLUMNS = ("sentence", "label")
 ROW_RULE = "a row has a sentence with at least one word, and a label of 0 or 1"
-REMEDY = "use GLUE's train and validation files (its test file has no labels), fetched again"
-_fault = partial(DataError, rule=ROW_RULE, remedy=REMEDY)
+_fault = partial(DataError, rule=ROW_RULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +144,23 @@ def read_texts(files: Sequence[Path]) -> Texts:
     for file in files:
         before = len(texts.labels)
         for row, (sentence, label) in enumerate(_rows(file), start=1):
-            where = f"{file}, row {row}"
             if not isinstance(sentence, str) or not sentence.strip():
-                raise _fault(f"sentence is {sentence!r}", where=where)
+                raise _fault(
+                    f"sentence is {sentence!r}",
+                    where=f"{file}, row {row}, sentence",
+                    remedy="write the sentence there, or remove the row",
+                )
             if label not in (0, 1):
-                raise _fault(f"label is {label!r}", where=where)
+                raise _fault(
+                    f"label is {label!r}",
+                    where=f"{file}, row {row}, label",
+                    remedy="correct the label, or remove the row; GLUE's test file has no labels: "
+                    "use its train and validation files",
+                )
             texts.sentences.append(sentence)
             texts.labels.append(label)
         if len(texts.labels) == before:
-            raise _fault("no rows", where=str(file))
+            raise _fault("no rows", where=str(file), remedy="give a file with rows")
     return texts
 
 
@@ -161,14 +168,11 @@ def _rows(file: Path) -> Iterator[tuple[Any, Any]]:
     """Yield sentence and label of each row; quotes have no meaning in TSV."""
     rows: Iterable[dict[str, Any]]
     try:
-        if file.suffix == ".parquet":
-            rows = parquet_rows(file)
-        else:
-            text = file.read_text(encoding="utf-8").splitlines()
-            rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+        rows = parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
         for row in rows:
             label = row["label"]
             yield row["sentence"], {"0": 0, "1": 1}.get(label, label)
     except (OSError, ValueError, KeyError) as error:
         what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
-        raise _fault(what, where=str(file)) from None
+        remedy = f"give a whole file with the columns {' and '.join(COLUMNS)}"
+        raise _fault(what, where=str(file), remedy=remedy) from None

@@ -10,6 +10,7 @@ import gzip
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.data.text import numbered_lines
 from trainmark.errors import DataError
 
 from ..data.layout import NUM_NUMERICAL
@@ -27,7 +28,7 @@ NUM_CATEGORIES = 26
 FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
 ROW = "\t".join(FIELDS)  # for Python's `re` and for the RE2 of the database alike
 ROW_RULE = "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
-ROW_RULE += "hexadecimal digits, or nothing in their place; tabs between, a line feed at the end"
+ROW_RULE += "hexadecimal digits, or nothing in their place; tabs between, a line's end after it"
 BLOCK_BYTES = 1 << 20
 AGAIN = "fetch the file again, or correct it"
 
@@ -125,10 +126,10 @@ def count_rows(path: Path) -> int:
 
 def first_fault(path: Path) -> DataError:
     """Return what is wrong with the first line that is no row; rows are counted from 1."""
-    row = re.compile(ROW.encode() + rb"\n")
+    row = re.compile(ROW.encode() + rb"\r?\n")
     with open_log(path) as stream:
-        number, line = next(pair for pair in enumerate(stream, 1) if not row.fullmatch(pair[1]))
-    fields = line.removesuffix(b"\n").split(b"\t")
+        number, line = next(pair for pair in numbered_lines(stream) if not row.fullmatch(pair[1]))
+    fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     what = f"{len(fields)} fields, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):
         forms = enumerate(zip(FIELDS, fields, strict=True))

@@ -190,7 +190,8 @@ def find_checkpoint(folder: Path) -> Path:
     if len(found) != 1:
         raise CHECKPOINT_FAULT(f"{len(found) or 'no'} checkpoints", where=str(folder))
     with readable(found[0], CHECKPOINT_FAULT):
-        file = found[0].parent / found[0].read_text(errors="replace").strip() / ORIGINAL
+        iteration = found[0].read_bytes().decode("utf-8-sig", "replace").strip()
+    file = found[0].parent / iteration / ORIGINAL
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if others[1:]:
         raise DataError(

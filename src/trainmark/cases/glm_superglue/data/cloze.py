@@ -95,7 +95,7 @@ class ClozeExamples(Examples):
         if not passages.num_questions:
             raise DataError(
                 "no question", where=str(file), rule="a split has at least one",
-                remedy="prepare the data again",
+                remedy="give a file with questions",
             )  # fmt: skip
         self._refuse_long()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from trainmark.data import splits
+from trainmark.data.text import numbered_lines
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ ROW_RULE = (
     "a line is a passage with text, entities in it, and queries with one @placeholder and answers, "
     "one of them an entity; the test split has no answers"
 )
-FETCH_AGAIN = "fetch ReCoRD.zip of the SuperGLUE benchmark again and use train.jsonl and val.jsonl"
+MEND_LINE = "correct or remove the line; of SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
 
 readable = partial(
     splits.readable,
     fault=partial(
         DataError,
         rule="a split is one readable .jsonl file",
-        remedy="check the name and the permissions, or prepare the data again",
+        remedy="check the name and the permissions",
     ),
 )
 
@@ -104,7 +105,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
     """
     found = False
     with readable(file), file.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in numbered_lines(stream):
             if not line.strip():
                 continue
             found = True
@@ -122,7 +123,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
 
 
 def _fault(what: str, file: Path, line: int) -> DataError:
-    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, remedy=FETCH_AGAIN)
+    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, remedy=MEND_LINE)
 
 
 def _passage(line: int, row: _Row) -> Passage:

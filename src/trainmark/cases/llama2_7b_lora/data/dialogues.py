@@ -1,6 +1,6 @@
 """Dialogues and summaries: read from the published files, checked, and packed as tokens.
 
-Owns the places and formats of the splits (JSON, JSON lines, parquet), where a document ends
+Owns the places and formats of the splits (JSON, JSON lines, parquet, CSV), where a document ends
 in a packed row and which tokens a model is to predict. No torch. Rows and lines are counted
 from 1.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data.splits import Form, parquet_rows
+from trainmark.data.text import read_csv, read_text, split_lines
 from trainmark.errors import DataError
 from trainmark.protocols import Counts
 
@@ -28,22 +29,20 @@ if TYPE_CHECKING:
 SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
-FETCH = "fetch the file again, or run `trainmark prepare llama2_7b_lora --from RAW --data DIR`"
 LAYOUT_FAULT = partial(
-    DataError, remedy=FETCH,
-    rule="a data folder holds train and val (or validation) as .jsonl, .json or .parquet (in the "
-    "folder itself, data/, samsum/ or corpus/)",
+    DataError, remedy="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
+    rule="a data folder holds train and val (or validation) as .jsonl, .json, .parquet or .csv (in "
+    "the folder itself, data/, samsum/ or corpus/)",
 )  # fmt: skip
 # The template of the published fine-tuning; another one would change the training set.
 INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 FORMS = [  # the first that exists is read
     Form(kind, {split: [f"{x}.{kind}" for x in names] for split, names in SPLITS.items()}, FOLDERS)
-    for kind in ("jsonl", "json", "parquet")
+    for kind in ("jsonl", "json", "parquet", "csv")
 ]
 _fault = partial(
-    DataError, remedy=FETCH,
-    rule="a row has dialogue and summary as text, the summary with at least one word",
-)  # fmt: skip
+    DataError, rule="a row has dialogue and summary as text, the summary with at least one word"
+)
 
 
 def training_text(dialogue: str, summary: str) -> str:
@@ -71,14 +70,34 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     found = Dialogues([], [])
     for file in files:
         for number, row in enumerate(_rows(file), start=1):
-            texts = [row.get(name) if isinstance(row, dict) else None for name in COLUMNS]
-            if not all(isinstance(x, str) for x in texts) or not str(texts[1]).strip():
-                raise _fault(f"holds {row!r:.80}", where=f"{file}, row {number}")
-            found.dialogues.append(str(texts[0]))
-            found.summaries.append(str(texts[1]))
+            dialogue, summary = _texts(row, f"{file}, row {number}")
+            found.dialogues.append(dialogue)
+            found.summaries.append(summary)
     if not len(found):
-        raise _fault("the split is empty", where=str(files[0]))
+        raise _fault("no rows", where=str(files[0]), remedy="give a file with rows")
     return found
+
+
+def _texts(row: Any, where: str) -> tuple[str, str]:
+    """Return dialogue and summary of a row.
+
+    Raises:
+        DataError: the row has no such text, naming its key.
+    """
+    if not isinstance(row, dict):
+        raise _fault(f"the row is {row!r:.80}", where=where, remedy="correct or remove the row")
+    for name in COLUMNS:
+        text = row.get(name)
+        if not isinstance(text, str) or (name == "summary" and not text.strip()):
+            what = (
+                f"{name} is {text!r:.80}" if name in row else f"no {name}; keys: {', '.join(row)}"
+            )
+            raise _fault(
+                what,
+                where=f"{where}, {name}",
+                remedy=f"write the {name} there, or remove the row",
+            )
+    return row["dialogue"], row["summary"]
 
 
 def _rows(file: Path) -> Iterator[Any]:
@@ -87,20 +106,24 @@ def _rows(file: Path) -> Iterator[Any]:
         if file.suffix == ".parquet":
             yield from parquet_rows(file)
             return
-        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix == ".csv":
+            yield from read_csv(file)
+            return
+        text = read_text(file)
         if text.lstrip().startswith("["):
             yield from json.loads(text)
             return
     except (OSError, ValueError) as error:
         what = f"not readable as {file.suffix[1:]}: {error}"
-        raise _fault(what, where=str(file)) from None
-    for number, line in enumerate(text.split("\n"), start=1):
+        raise _fault(what, where=str(file), remedy="give the file whole, or mend it") from None
+    for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             try:
                 yield json.loads(line)
             except ValueError as error:
                 where = f"{file}, line {number}"
-                raise _fault(f"not readable as JSON: {error}", where=where) from None
+                remedy = "correct or remove the line"
+                raise _fault(f"not readable as JSON: {error}", where=where, remedy=remedy) from None
 
 
 IGNORED = -100  # a label without loss; torch's default ``ignore_index``

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.data.splits import library, readable
+from trainmark.data.text import csv_rows, read_text
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ FIELDS = 6
 TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
 _fault = partial(
-    DataError, remedy=FETCH,
+    DataError, remedy="correct or remove the row",
     rule="a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header",
 )  # fmt: skip
 
@@ -89,23 +90,18 @@ def read_questions(file: Path) -> tuple[Question, ...]:
     Raises:
         DataError: an unreadable or empty file, or the first row that breaks the rule.
     """
-    with readable(file, _fault):
-        raw = file.read_bytes()
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _fault(f"not UTF-8: {error}", where=str(file)) from None
-    questions = []
-    rows = csv.reader(StringIO(text, newline=""), strict=True)
-    try:
-        for number, fields in enumerate(rows, start=1):
-            questions.append(_question(fields, f"{file}, row {number} (line {rows.line_num})"))
-    except csv.Error as error:
-        where = f"{file}, line {rows.line_num}"
-        raise _fault(f"not readable as csv: {error}", where=where) from None
+        with readable(file, partial(_fault, remedy=FETCH)):
+            text = read_text(file)
+        questions = tuple(
+            _question(fields, f"{file}, row {number} (line {line})")
+            for number, (line, fields) in enumerate(csv_rows(text), start=1)
+        )
+    except ValueError as error:
+        raise _fault(f"not readable as CSV: {error}", where=str(file), remedy=FETCH) from None
     if not questions:
-        raise _fault("no rows", where=str(file))
-    return tuple(questions)
+        raise _fault("no rows", where=str(file), remedy=FETCH)
+    return questions
 
 
 def _question(fields: Sequence[str], where: str) -> Question:

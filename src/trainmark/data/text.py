@@ -1,0 +1,101 @@
+"""Text of data files: UTF-8 with or without a byte-order mark, lines that end in LF or CR LF.
+
+``str.splitlines`` and files opened as text also split at characters that sentences contain, a lone
+carriage return or U+2028 for instance. Every reader of data takes its lines from here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from io import StringIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+BYTE_ORDER_MARK = codecs.BOM_UTF8
+_LONE_RETURN = re.compile(r"\r(?!\n)")
+_NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # no text has them: Unicode, chapter 23
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file, line ends as they are.
+
+    Raises:
+        UnicodeDecodeError: not UTF-8.
+        OSError: it cannot be read.
+    """
+    return file.read_bytes().decode("utf-8-sig")
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text without their ends."""
+    lines = text.split("\n")
+    if not lines[-1]:  # after the last line's end
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def numbered_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a binary stream with their ends and numbers, from 1."""
+    for number, line in enumerate(stream, start=1):
+        yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+
+
+def read_tsv(file: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file with a header, fields between tabs; quotes have no meaning.
+
+    Empty lines are skipped.
+
+    Raises:
+        ValueError: not UTF-8, or a row with other fields than the header, with its line.
+        OSError: it cannot be read.
+    """
+    lines = enumerate(split_lines(read_text(file)), start=1)
+    yield from _named_fields((number, line.split("\t")) for number, line in lines if line)
+
+
+def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of its last line, from 1, and the fields of each row of a CSV.
+
+    A field in double quotes may hold commas, quotes (doubled) and line breaks. Empty lines are
+    skipped.
+
+    Raises:
+        ValueError: a quote that does not end, or text after it, with the line's number.
+    """
+    # The library ends a row at a lone carriage return too: another character stands in for it.
+    stand_in = next(character for character in _NONCHARACTERS if character not in text)
+    lines = StringIO(_LONE_RETURN.sub(stand_in, text), newline="\n")
+    reader = csv.reader(lines, strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, [field.replace(stand_in, "\r") for field in fields]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from None
+
+
+def read_csv(file: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV with a header; see ``csv_rows``.
+
+    Raises:
+        ValueError: not UTF-8, not CSV, or a row with other fields than the header, with its line.
+        OSError: it cannot be read.
+    """
+    yield from _named_fields(csv_rows(read_text(file)))
+
+
+def _named_fields(rows: Iterable[tuple[int, list[str]]]) -> Iterator[dict[str, str]]:
+    """Yield rows by the names that the first one gives their fields."""
+    header: list[str] | None = None
+    for line, fields in rows:
+        if header is None:
+            header = fields
+        elif len(fields) == len(header):
+            yield dict(zip(header, fields, strict=True))
+        else:
+            raise ValueError(f"line {line} has {len(fields)} fields, the header {len(header)}")

@@ -1,0 +1,68 @@
+"""Text of data files: byte-order marks, line ends, and characters that end no line."""
+
+import pytest
+
+from trainmark.data.text import csv_rows, read_csv, read_text, read_tsv, split_lines
+
+MARK = b"\xef\xbb\xbf"
+SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"  # str.splitlines ends lines at them
+
+
+def write(tmp_path, content):
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    return file
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", MARK])
+def test_lines_end_at_line_feeds_with_or_without_a_carriage_return(tmp_path, mark, end):
+    file = write(tmp_path, mark + end.join([SEPARATORS, "", "last", ""]).encode())
+    assert split_lines(read_text(file)) == [SEPARATORS, "", "last"]
+
+
+def test_last_line_needs_no_end():
+    assert split_lines("a\nb") == ["a", "b"]
+    assert split_lines("") == []
+    assert split_lines("\n") == [""]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", MARK])
+def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
+    lines = ["text\tlabel", f'"{SEPARATORS}\t1', "", 'b"\t0', ""]
+    file = write(tmp_path, mark + end.join(lines).encode())
+    assert list(read_tsv(file)) == [
+        {"text": f'"{SEPARATORS}', "label": "1"},
+        {"text": 'b"', "label": "0"},
+    ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", MARK])
+def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end):
+    lines = ["id,text", f'1,"a ""b"",{end}{SEPARATORS}"', "", f"2,{SEPARATORS}", ""]
+    file = write(tmp_path, mark + end.join(lines).encode())
+    assert list(read_csv(file)) == [
+        {"id": "1", "text": f'a "b",{end}{SEPARATORS}'},
+        {"id": "2", "text": SEPARATORS},
+    ]
+
+
+@pytest.mark.parametrize(("read", "gap"), [(read_tsv, "\t"), (read_csv, ",")])
+@pytest.mark.parametrize("fields", [["1"], ["1", "2", "3"]])
+def test_row_with_other_fields_than_header_is_named(tmp_path, read, gap, fields):
+    lines = [gap.join(row) for row in (["a", "b"], ["1", "2"], fields)]
+    file = write(tmp_path, "\n".join(lines).encode())
+    with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, the header 2"):
+        list(read(file))
+
+
+def test_quote_without_end_is_named_by_its_line():
+    with pytest.raises(ValueError, match="line 3: unexpected end of data"):
+        list(csv_rows('a,b\n"c\nd,e'))
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="utf-8"):
+        list(read_tsv(write(tmp_path, b"a\tb\n\xff\t1\n")))
