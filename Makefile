@@ -39,7 +39,7 @@ demo: install ## measure DistilBERT on generated data; ends with its figures and
 	$(BIN)/trainmark run distilbert_sst2 --out $$run --lang $(LANG_OF_PAGE)
 
 test: install-dev lint ## lint, types, contracts, room sizes, tests; -rs says what was skipped and why
-	$(PYTEST) -m "not nightly" --most-cpu-seconds 10 --ignore tests/engines
+	$(PYTEST) -m "not nightly" --durations 10 --ignore tests/engines
 
 test-oldest: $(OLDEST)/.installed ## models, steppers, kernels and jobs with the lowest versions admitted
 	$(OLDEST)/$(PYTEST_OF) -m "not nightly" tests/cases tests/rank tests/train

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -31,24 +30,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device", default="cpu", help="vendor whose device tests/device holds to the contract"
     )
-    parser.addoption(
-        "--most-cpu-seconds",
-        type=float,
-        help="fail a test that computes longer, with its processes",
-    )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Hold a test to the processor time that ``make test`` grants; wall time depends on others."""
-    most = item.config.getoption("--most-cpu-seconds")
-    if most is not None and (own := item.get_closest_marker("cpu_seconds")):
-        (most,) = own.args
-    before = sum(os.times()[:4])
-    yield
-    spent = sum(os.times()[:4]) - before
-    if most is not None and spent > most:
-        pytest.fail(f"computed {spent:.1f} s, at most {most:g} s: shorten it or mark it nightly")
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from real_runs import checked, ended, wait_for_fault
+from trainmark.rank.events import EventFile, rank_file
+from trainmark.rank.hang import place
+from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -41,10 +46,38 @@ def loss_becomes_nan(started: Any, *words: str) -> Record:
     return record
 
 
-def hang(started: Any, *words: str, ranks: int, timeout_s: int) -> Record:
+# ``trainmark`` with a launcher whose clock for the time limit stands still until a file exists: a
+# slow machine cannot reach the limit before the rank hangs.
+_UNTIL_FILE_EXISTS = """
+import os, time
+from pathlib import Path
+from types import SimpleNamespace
+from trainmark import __main__
+from trainmark.launch import local
+
+def monotonic():
+    return 1e6 if Path(os.environ["LIMIT_REACHED"]).exists() else 0.0
+
+local.time = SimpleNamespace(
+    monotonic=monotonic, sleep=time.sleep, perf_counter_ns=time.perf_counter_ns
+)
+__main__.main()
+"""
+
+
+def hang(started: Any, fifo: Path, *words: str, ranks: int) -> Record:
+    """Let the last rank spin and the others wait for it, then reach the time limit."""
     last = ranks - 1
-    more = ("--timeout", str(timeout_s))
-    process, run_dir = started("fault=spin", f"fault_rank={last}", *words, *more)
+    limit_reached = fifo.with_name("limit_reached")
+    process, run_dir = started(
+        "fault=spin", f"fault_rank={last}", *words, "--timeout", "1",
+        program=(sys.executable, "-c", _UNTIL_FILE_EXISTS), LIMIT_REACHED=str(limit_reached),
+    )  # fmt: skip
+    wait_for_fault(fifo)
+    for rank in range(last):
+        _wait_until_waiting(run_dir, rank)
+    _wait_until_quiet(run_dir)
+    limit_reached.touch()
     code, _, _ = ended(process)
     record = checked(run_dir)
     assert (code, record.status) == (1, "timed_out")
@@ -56,6 +89,26 @@ def hang(started: Any, *words: str, ranks: int, timeout_s: int) -> Record:
     assert "in fault" in (run_dir / f"stacks.rank{last}.txt").read_text()
     _missing(record, last)
     return record
+
+
+def _wait_until_waiting(run_dir: Path, rank: int) -> None:
+    """Return once the stacks of a rank show that it waits for others."""
+    start = next(event for event in EventFile(run_dir / rank_file(rank)) if "pid" in event)
+    stacks = run_dir / stacks_file(rank)
+    while not (stacks.stat().st_size and place(stacks.read_text()).state == "waits"):
+        os.kill(start["pid"], STACKS_SIGNAL)
+        time.sleep(0.2)
+
+
+def _wait_until_quiet(run_dir: Path) -> None:
+    """Return once the run has been quiet for longer than any step of it can have taken.
+
+    A run that reached its limit earlier counts as still training.
+    """
+    windows = [event for event in EventFile(run_dir / rank_file(0)) if event["event"] == "window"]
+    longest_ns = max(window["end_ns"] - window["start_ns"] for window in windows)
+    while time.perf_counter_ns() - windows[-1]["end_ns"] < 4 * longest_ns:
+        time.sleep(0.1)
 
 
 def _missing(record: Record, last: int) -> None:

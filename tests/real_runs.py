@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Return exit code, output and errors of a program."""
-    out, err = process.communicate(timeout=240)  # below the limit of a test
+    out, err = process.communicate()
     return process.returncode, out, err
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(900)  # processes that import torch, on a busy machine
 NEVER_S = 3600.0
 HEAD = """
 import os, sys, time

@@ -59,7 +59,7 @@ class FakePeer:
 
     def settle(self, _turn_s: float) -> None:
         if "hangs" in self.words:
-            assert self.killed.wait(60.0)
+            assert self.killed.wait(600.0)
             raise PeerFailedError("killed")
 
     def turn(self) -> float:

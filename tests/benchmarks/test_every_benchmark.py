@@ -12,7 +12,6 @@ import pytest
 from benchmarks.__main__ import NAMES
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(900)  # nine processes that import torch, on a busy machine
 NO_BENCHMARK = {"__init__", "__main__", "harness", "jobs", "peers"}
 
 

@@ -13,7 +13,6 @@ from real_runs import checked, ended
 from trainmark.rank.failure import DISK_FULL_EXIT
 
 
-@pytest.mark.cpu_seconds(60)
 def test_rank_that_raises(started):
     process, run_dir = started("--nproc", "2", "fault=raise", "fault_rank=1")
     code, out, _ = ended(process)
@@ -39,12 +38,10 @@ def test_divergence_for_real(started):
     faulty_runs.diverged(started)
 
 
-@pytest.mark.cpu_seconds(60)
-def test_hang_past_the_timeout(started):
-    faulty_runs.hang(started, "--nproc", "2", ranks=2, timeout_s=25)
+def test_hang_past_the_timeout(started, fifo):
+    faulty_runs.hang(started, fifo, "--nproc", "2", ranks=2)
 
 
-@pytest.mark.cpu_seconds(60)
 def test_out_of_memory(started):
     faulty_runs.out_of_memory(started)
 

@@ -17,7 +17,7 @@ def test_a_killed_launcher_leaves_events_of_which_report_makes_the_record(starte
     assert "still running" in running.stderr
     process.kill()
     ended(process)
-    psutil.wait_procs([rank, *of_run(Plan.read(run_dir).run_id)], timeout=30)
+    psutil.wait_procs([rank, *of_run(Plan.read(run_dir).run_id)])
     assert not rank.is_running()
     assert not (run_dir / "record.json").exists()
 

@@ -59,7 +59,7 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
         left = [psutil.Process(pid) for ids in _processes(plan.run_id) for pid in ids]
-        assert psutil.wait_procs(left, timeout=20)[1] == []  # the kernel ends them in turn
+        assert psutil.wait_procs(left)[1] == []  # the kernel ends them in turn
         return record
 
     return run

@@ -11,7 +11,6 @@ import pytest
 from trainmark.record.record import read, schema
 
 
-@pytest.mark.cpu_seconds(60)
 def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     done = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +81,6 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     assert [user["computes"] for user in record.environment["device_users"]] == [True, False]
 
 
-@pytest.mark.cpu_seconds(60)
 def test_repeats_are_launches_of_their_own(trainmark, tmp_path):
     done = trainmark("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
     assert done.returncode == 0, done.stderr

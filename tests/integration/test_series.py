@@ -55,7 +55,6 @@ def attempts(runs):
     return sorted(path.name for path in runs.iterdir() if not path.name.startswith("."))
 
 
-@pytest.mark.cpu_seconds(90)
 def test_a_plan_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
     """Launches go a/r1, b, a/r2; those of a wait at a step until the test lets them go."""
     runs, fifo = tmp_path / "runs/plan", tmp_path / "fifo"

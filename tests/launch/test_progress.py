@@ -44,7 +44,7 @@ def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> 
     events.emit("start", pid=7)
     assert shown.poll() == "importing"
     events.emit("facts", **FACTS)
-    assert shown.poll() == "first of 5 steps, limit 0:02:00"
+    assert shown.poll() == "first of 5 steps, limit 0:30:00"
     events.emit("window", **WINDOW)
     said = "epoch 1  loss 0.2500  28.0 samples/s  1.0 GiB"
     assert shown.poll() == f"step 2/5  about 0:00:03 left  {said}"
@@ -60,9 +60,9 @@ def test_a_limit_that_the_matmul_rate_cannot_meet_is_told_before_the_first_step(
     shown = Progress(plan)
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
-    events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e10)
-    assert shown.poll() == "first of 5 steps, limit 0:02:00"
-    assert "all steps take about 0:08:20, and the limit is 0:02:00" in shown.beyond_limit
+    events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
+    assert shown.poll() == "first of 5 steps, limit 0:30:00"
+    assert "all steps take about 1:23:20, and the limit is 0:30:00" in shown.beyond_limit
 
 
 def test_the_estimate_reaches_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:

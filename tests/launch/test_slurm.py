@@ -81,7 +81,7 @@ def test_a_shared_node_is_asked_for_no_memory_and_the_launchers_options_are_its_
     plan: Plan,
 ) -> None:
     argv = Slurm().command(plan, site(slurm=SlurmSettings(exclusive=False))).argv
-    assert argv[-2:] == ("--time=7", "job.sh")  # two minutes, and grace
+    assert argv[-2:] == ("--time=35", "job.sh")  # thirty minutes, and grace
     with pytest.raises(UsageError) as refused:
         Slurm().command(plan, site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"

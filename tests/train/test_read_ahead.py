@@ -16,7 +16,7 @@ from trainmark.train.read_ahead import THREAD_NAME, read_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_S = 60
+WAIT_S = 600
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 5])
 
 

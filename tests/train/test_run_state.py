@@ -86,7 +86,6 @@ def test_the_steps_after_a_checkpoint_are_those_of_one_training(
     assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
 
 
-@pytest.mark.cpu_seconds(90)
 def test_shards_of_two_ranks_go_on_with_two_and_with_one(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 4}
     places = [tmp_path / name for name in ("ranks", "checkpoints")]

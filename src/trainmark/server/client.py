@@ -86,9 +86,9 @@ def send(server: httpx2.Client, file: Path) -> Stored:
         with file.open("rb") as content:
             try:
                 answer = server.post("api/runs", content=content)
-            except (httpx2.ReadError, httpx2.WriteError):
-                # A token is refused before the body is read: the end of the connection can
-                # overtake the answer, which is asked for again without a body.
+            except httpx2.TransportError:
+                # The server refuses a token before it reads the body, and its closing the
+                # connection can overtake its answer. Ask for the answer again without a body.
                 answer = server.post("api/runs", content=b"")
                 if answer.status_code not in (401, 403):
                     raise

@@ -169,7 +169,6 @@ def test_replicas_cut_over_ranks_need_fsdp() -> None:
 
 
 @pytest.mark.parametrize("name", SPREADS)
-@pytest.mark.cpu_seconds(60)
 def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)

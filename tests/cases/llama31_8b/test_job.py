@@ -201,7 +201,6 @@ def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", SPREADS)
-@pytest.mark.cpu_seconds(90)
 def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_llama31.new_job())
     spreads = spawn(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])

@@ -29,5 +29,5 @@ set -- /images/trainmark.sif "$@"
 for path in /somewhere/cache/toy-0123456789abcdef; do test ! -e "$path" || set -- "--mount=type=bind,source=$path,target=$path,readonly" "$@"; done
 exec apptainer exec --pwd=/somewhere/run --env=PYTHONNOUSERSITE=1 --mount=type=bind,source=/etc/hosts,target=/etc/hosts,readonly --mount=type=bind,source=/somewhere/run,target=/somewhere/run "$@"
 TRAINMARK_FILE
-sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --time=7 --exclusive --mem=0 job.sh > job.id
+sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --time=35 --exclusive --mem=0 job.sh > job.id
 )

@@ -22,5 +22,5 @@ set -e
 export TRAINMARK_CONTAINER_IMAGE=registry.example/trainmark:1
 exec python3 -m trainmark.launch.node /somewhere/run --port 29500 --node-rank "$SLURM_NODEID" --master "$TRAINMARK_MASTER"
 TRAINMARK_FILE
-sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --time=7 --exclusive --mem=0 job.sh > job.id
+sbatch --parsable --job-name=20260102T030405Z-toy-abc123 --nodes=2 --ntasks=2 --ntasks-per-node=1 --no-requeue --chdir=/somewhere/run --output=log.job.txt --time=35 --exclusive --mem=0 job.sh > job.id
 )

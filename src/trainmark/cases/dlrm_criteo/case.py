@@ -121,7 +121,7 @@ CASE = Case(
             shuffle_batches=True,
             max_epochs=4,
             target_value=0.847,
-            timeout_s=300.0,
+            timeout_s=1_800.0,
         ),
         "standard-1x1": _standard("1x1", 65_536),
         "standard-1x8": _standard("1x8", 8_192),

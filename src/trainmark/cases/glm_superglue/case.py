@@ -171,7 +171,7 @@ CASE = Case(
             data="generated", init="random", num_layers=2, hidden_size=64, num_heads=2,
             vocab_size=128, seq_length=52, dropout=0.0, micro_batch_size=16, learning_rate=2e-3,
             weight_decay=0.1, lr_decay_steps=1_000, max_epochs=5, target_value=0.9,
-            eval_every_epochs=None, eval_every_samples=3_200, timeout_s=600.0,
+            eval_every_epochs=None, eval_every_samples=3_200, timeout_s=1_800.0,
         ),
         "standard-1x1": _standard("1x1", grad_accum_steps=8),
         "standard-1x8": _standard("1x8"),

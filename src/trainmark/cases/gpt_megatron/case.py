@@ -162,7 +162,7 @@ CASE = Case(
             adam_beta2=0.95,
             max_epochs=6,
             target_value=1.77,
-            timeout_s=300.0,
+            timeout_s=1_800.0,
         ),
         "sp-bs8-fp32": _reproduction(8, "fp32", "1x1"),
         "sp-bs16-fp16": _reproduction(16, "fp16", "1x1"),

@@ -196,7 +196,7 @@ CASE = Case(
             max_grad_norm=1.0,
             max_epochs=8,
             target_value=0.75,
-            timeout_s=600.0,
+            timeout_s=1_800.0,
         ),
         "standard-1x1": _standard("1x1", "fp32", 2),
         "standard-1x8": _standard("1x8", "fp32", 2),

@@ -213,7 +213,7 @@ CASE = Case(
             ffn_size=512, seq_length=128, vocab_size=256, eval_samples=256, micro_batch_size=16,
             learning_rate=3e-3, weight_decay=0.1, lr_warmup_steps=20, lr_decay_steps=320,
             max_epochs=1, eval_every_epochs=None, eval_every_samples=512, target_value=1.82,
-            timeout_s=600.0,
+            timeout_s=1_800.0,
         ),
         "standard-1x8": _standard("1x8"),
         "standard-2x8": _standard("2x8"),

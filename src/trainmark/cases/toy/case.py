@@ -13,7 +13,7 @@ CASE = Case(
     recipes={
         "tiny": Recipe(
             data="generated", micro_batch_size=64, learning_rate=3e-3, max_epochs=10,
-            target_value=0.90, warmup_steps=10, timeout_s=120.0,
+            target_value=0.90, warmup_steps=10, timeout_s=1_800.0,
         )
     },
 )  # fmt: skip

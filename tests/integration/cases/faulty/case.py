@@ -38,7 +38,7 @@ CASE = replace(
             max_epochs=1,
             warmup_steps=2,
             window_steps=2,
-            timeout_s=120.0,
+            timeout_s=1_800.0,
         )
     },
 )

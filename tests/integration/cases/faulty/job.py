@@ -53,16 +53,15 @@ class FaultyJob(ToyJob):
             if os.fork() == 0:
                 signal.pause()
             raise ValueError("planted: a child outlives the rank")
-        if kind in ("wait", "hold"):
+        if kind in ("wait", "hold", "spin"):
             fifo = Path(os.environ["FAULT_FIFO"])
             fifo.write_text(f"{os.getpid()}\n")
-            if kind == "wait":
-                signal.pause()
-            else:
-                fifo.with_name("go").read_text()  # until the test writes there
-        if kind == "spin":
-            while True:
-                torch.ones(8).sum()
+        if kind == "wait":
+            signal.pause()
+        if kind == "hold":
+            fifo.with_name("go").read_text()  # until the test writes there
+        while kind == "spin":
+            torch.ones(8).sum()
         if kind == "fill_disk":
             with Path(os.environ["FAULT_FILL"]).open("wb", buffering=0) as file:
                 while True:
