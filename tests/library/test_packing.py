@@ -186,6 +186,28 @@ def test_a_run_without_its_evidence_is_not_bundled(
     assert (code, "evidence is not there" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("damage", "place"),
+    [
+        (lambda text: text.replace("{", "(", 1), "1"),
+        (lambda text: "\n".join(text.splitlines()[:4]), "4"),
+        (lambda text: json.dumps(json.loads(text) | {"nproc": 0}), "nproc"),
+        (lambda text: "{}", "suite_version"),
+    ],
+)
+def test_damaged_plan_is_one_error_with_its_line_or_key(
+    run_dir: Path, tmp_path: Path, cli: Any, damage: Callable[[str], str], place: str
+) -> None:
+    file = run_dir / "plan.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(damage(json.dumps(document, indent=2)), encoding="utf-8")
+    output = tmp_path / "run.trainmark.zip"
+    code, _, err = cli("bundle", run_dir, "-o", output)
+    assert (code, output.exists()) == (2, False)
+    assert err.startswith(f"trainmark: {file}:{place}: ")
+    assert "Traceback" not in err
+
+
 def test_a_record_that_its_evidence_contradicts_is_not_bundled(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:

@@ -103,3 +103,38 @@ def test_the_public_checker_misses_only_what_makes_a_submission(run, tmp_path):
     }  # fmt: skip
     assert complaints(path, "6.1.0") == (submission | disclosure, [])
     assert complaints(path, "5.1.0") == (submission, [])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: b"garbage\n",
+        lambda line: b'{"event":"window","t_ns":1}\n',
+        lambda line: line.replace(b'"t_ns"', b'"time"'),
+        lambda line: line[:20] + b"\xff\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["events.launcher.jsonl", "events.rank0.jsonl"])
+def test_damaged_event_is_one_error_with_its_line(form, damage, name, run):
+    made, folder = run
+    path = folder / name
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = 1 if name == "events.launcher.jsonl" else 3
+    lines[number - 1] = damage(lines[number - 1])
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(RecordError) as fault:
+        FORMS[form][0](made, folder)
+    assert fault.value.where == f"{path}:{number}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_steps_that_the_record_does_not_have_are_an_error_with_their_line(form, run):
+    made, folder = run
+    path = folder / "events.rank0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    windows = [number for number, line in enumerate(lines, 1) if b'"window"' in line]
+    path.write_bytes(b"".join([*lines, *(lines[number - 1] for number in windows)]))
+    with pytest.raises(RecordError) as fault:
+        FORMS[form][0](made, folder)
+    assert fault.value.where == f"{path}:{len(lines) + 1}"

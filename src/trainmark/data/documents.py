@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from secrets import token_hex
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import RecordError, UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=BaseModel)
 
+_JSON_LINE = re.compile(r" at line (\d+)")  # as pydantic's JSON parser ends its messages
 _MOST_BYTES = 256 << 20  # the record of a million steps has 27 MB
 
 
@@ -104,6 +106,26 @@ def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> 
         fault = usage_error(error, kind, f"{file}: ")
     fault.remedy = fault.remedy or remedy
     raise fault
+
+
+def damaged(
+    error: OSError | ValueError, file: Path, what: str, *, rule: str, remedy: str | None = None
+) -> RecordError:
+    """Return the fault of a JSON file of ours that cannot be read.
+
+    It names the file, with the line where it stops being JSON, or the key that breaks the schema.
+
+    Args:
+        what: the fault in short, which the reason follows.
+    """
+    where, reason = str(file), getattr(error, "strerror", None) or str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        reason = first["msg"]
+        line = _JSON_LINE.search(reason) if first["type"] == "json_invalid" else None
+        place = line[1] if line else ".".join(map(str, first["loc"]))
+        where = f"{file}:{place}" if place else where
+    return RecordError(f"{what}: {reason}", where=where, rule=rule, remedy=remedy)
 
 
 def usage_error(error: ValidationError, model: type[BaseModel], where: str) -> UsageError:

@@ -15,7 +15,7 @@ import psutil
 
 from trainmark.errors import EnvironmentFault, LostRunError, RecordError, TrainmarkError, escaped
 from trainmark.launch import processes
-from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.record import index_record, record, reduce
 
@@ -168,11 +168,14 @@ def make_record(folder: Path) -> None:
     if (folder / record.RECORD_FILE).exists():
         return
     try:
-        plan = Plan.read(folder)
-        if plan.node_processes:
-            what = f"a run of launcher {plan.launcher}, whose job may still be running"
-            remedy = f"`trainmark run --attach {folder}` waits for it and makes the record"
-            raise RecordError(what, where=str(folder), remedy=remedy)
+        plan = read_plan(folder)
+    except RecordError as fault:
+        raise RecordError(f"cannot be read: {fault}", where=str(folder)) from None
+    if plan.node_processes:
+        what = f"a run of launcher {plan.launcher}, whose job may still be running"
+        remedy = f"`trainmark run --attach {folder}` waits for it and makes the record"
+        raise RecordError(what, where=str(folder), remedy=remedy)
+    try:
         with locked(folder):
             if not (folder / record.RECORD_FILE).exists():
                 _make(plan, folder)

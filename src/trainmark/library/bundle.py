@@ -24,7 +24,7 @@ from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record
 from trainmark.library import archive, redaction
 from trainmark.library.archive import AlteredError, BundleError, unpacked
-from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.plan.plan import PLAN_FILE, read_plan
 from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
@@ -72,7 +72,7 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     if not (folder / PLAN_FILE).exists() or len(reduce.evidence(folder)) < 2:
         what, remedy = "its evidence is not there", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), remedy=remedy)
-    plan = Plan.read(folder)
+    plan = read_plan(folder)
     if plan.about.page.figures and plan.case not in cases.names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
         raise BundleError(what, where=str(folder))

@@ -26,7 +26,7 @@ from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import COLUMNS, KINDS, column_name
 from trainmark.pages.cells import clean
-from trainmark.rank.events import LAUNCHER_FILE, EventFile, any_event, node_file, rank_file
+from trainmark.rank.events import LAUNCHER_FILE, node_file, rank_file, whole_events
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
 from trainmark.record.index_record import index_records
@@ -185,9 +185,13 @@ def _filled(part: Any, values: dict[str, Any]) -> Any:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file, if it exists, each with its ``file`` and ``lineno``."""
+    """Yield the events of a file, if it exists, each with its ``file`` and ``lineno``.
+
+    Raises:
+        RecordError: the first line that is not an event.
+    """
     if path.exists():
-        for number, event in enumerate(EventFile(path, any_event), 1):
+        for number, event in whole_events(path):
             yield event | {"file": path.name, "lineno": number}
 
 
@@ -199,7 +203,8 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
     of that step.
 
     Raises:
-        RecordError: the events are not in ``folder``.
+        RecordError: the events are not in ``folder``, a line of them is not an event, or they have
+            more steps than the record.
     """
     # With nodes, rank 0 is on the first, whose clock need not be the launcher's.
     files = (folder / node_file(0), folder / LAUNCHER_FILE)
@@ -217,6 +222,12 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
         for kind, t_ns in _kinds(event, epoch, last_ns):
             epoch = event["epoch"] if kind == "epoch" else epoch
             step += len(event["step_ns"]) if kind == "window_end" else 0
+            if step >= len(trained):
+                raise RecordError(
+                    f"{step} steps until here, and {len(record.steps.samples)} in the record",
+                    where=f"{path}:{event['lineno']}", rule="the events are those of the record",
+                    remedy="`trainmark verify` names what differs",
+                )  # fmt: skip
             last_ns, time_ms = t_ns, (t_ns + shift_ns) // 1_000_000
             so_far = {"trained": trained[step], "loss": losses[step], "step": step}
             place = {"epoch": max(epoch, 0), "next_step": step + 1, "time_ms": time_ms}

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from trainmark import cases
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
+from trainmark.errors import RecordError
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
 from trainmark.plan.request import MOST_TFLOPS
@@ -210,3 +211,21 @@ class Plan(Frozen):
             ValueError: not a regular file, or not a plan of this schema.
         """
         return cls.model_validate_json(documents.read_bytes(run_dir / PLAN_FILE), strict=True)
+
+
+def read_plan(run_dir: Path) -> Plan:
+    """Read the plan of a run directory.
+
+    Raises:
+        RecordError: there is none, or it is damaged, with the line or the key.
+    """
+    try:
+        return Plan.read(run_dir)
+    except FileNotFoundError:
+        where, rule = str(run_dir / PLAN_FILE), f"it needs {PLAN_FILE} and events"
+        raise RecordError("not a run directory", where=where, rule=rule) from None
+    except (OSError, ValueError) as error:
+        raise documents.damaged(
+            error, run_dir / PLAN_FILE, "not a plan of this schema",
+            rule="a plan stays as the run wrote it",
+        ) from None  # fmt: skip

@@ -18,6 +18,7 @@ from msgspec import Meta, field
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
+from trainmark.errors import RecordError
 from trainmark.protocols.monitor import DeviceSample, FaultKind  # noqa: TC001 - read at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
@@ -345,6 +346,29 @@ def any_event(line: bytes) -> dict[str, Any]:
     if "event" not in event:
         raise ValueError("an event is an object with a name")
     return event
+
+
+def whole_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each event of a file with the number of its line, as ``any_event`` returns it.
+
+    An incomplete last line is left out: its writer was killed.
+
+    Raises:
+        RecordError: the first line that is not an event, with its number.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                read_event(line)
+            except ValueError as error:
+                raise RecordError(
+                    f"not an event: {error}", where=f"{path}:{number}",
+                    rule="each line is an event as the run wrote it",
+                ) from None  # fmt: skip
+            yield number, any_event(line)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError, model_validator, with_config
+from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
@@ -320,19 +320,15 @@ def read(path: Path) -> Record:
     file = path / RECORD_FILE if path.is_dir() else path
     try:
         found = Record.model_validate_json(documents.read_bytes(file), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise RecordError(
-            f"not a record of this schema: {first['msg']}",
-            where=":".join((str(file), *map(str, first["loc"]))),
-            rule="a record is read by the version that wrote it",
-            remedy="name a run directory or its record.json; the schema: `trainmark list schema`",
-        ) from None
+    except FileNotFoundError as error:
+        remedy = "name a run directory or its record.json"
+        what = f"no record there: {error.strerror}"
+        raise RecordError(what, where=str(file), remedy=remedy) from None
     except (OSError, ValueError) as error:
-        raise RecordError(
-            f"no record there: {getattr(error, 'strerror', None) or error}",
-            where=str(file),
-            remedy="name a run directory or its record.json",
+        rule = "a record is read by the version that wrote it"
+        remedy = "name a run directory or its record.json; the schema: `trainmark list schema`"
+        raise documents.damaged(
+            error, file, "not a record of this schema", rule=rule, remedy=remedy
         ) from None
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 

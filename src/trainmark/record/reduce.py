@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
-from trainmark.plan.plan import PLAN_FILE, Plan
+from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.protocols import Counts
 from trainmark.record import figures as figures_of
 from trainmark.record.record import (
@@ -208,16 +208,15 @@ def reduce(run_dir: Path) -> Record:
     """Compute the record of ``run_dir`` from its plan and events.
 
     Raises:
-        RecordError: no plan or no launcher events there.
+        RecordError: no plan or no launcher events there, or a damaged file.
     """
+    plan = read_plan(run_dir)
     try:
-        plan = Plan.read(run_dir)
         timeline = read_run(run_dir, plan.world_size, plan.node_processes)
     except (OSError, ValueError) as error:
-        where = str(getattr(error, "filename", None) or run_dir / PLAN_FILE)
-        raise RecordError(
-            "not a run directory", where=where, rule=f"it needs {PLAN_FILE} and events"
-        ) from error
+        where = str(getattr(error, "filename", None) or run_dir)
+        rule = f"it needs {PLAN_FILE} and events"
+        raise RecordError("not a run directory", where=where, rule=rule) from error
     samples = telemetry_of.read_samples(run_dir, timeline) if plan.sample_every_s else None
     telemetry = telemetry_of.summarize(samples, timeline) if samples else None
     known = measured(plan, timeline, telemetry)
