@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from safetensors.torch import save_file
+from transformers import DistilBertConfig, LlamaConfig
 
+from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig as DistilbertKeys
+from trainmark.cases.llama2_7b_lora.model_files import ModelConfig as LlamaKeys
 from trainmark.data.model_folder import (
+    DEFAULTS,
     INDEX,
     SINGLE,
     ConfigKeys,
@@ -36,6 +40,8 @@ class Keys(ConfigKeys):
     heads: Size = 1
     dropout: Share = 0.1
     tied: Literal[False] = Field(False, exclude=True)
+    unused_keys: ClassVar[frozenset[str]] = frozenset({"of_the_writer"})
+    defaults: ClassVar[dict[str, Any]] = {"bias": False, "rate": 0.0}
 
     @field_validator("heads")
     @classmethod
@@ -88,6 +94,52 @@ def test_a_value_outside_its_range_is_named(
     assert what in error.what
     assert rule in str(error.rule)
     assert error.remedy == "fetch it"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bias": False, "rate": 0},
+        {"bias": None, "unheard_of": None},
+        {"use_cache": True, "torch_dtype": "float16", "temperature": 0.7, "is_decoder": False},
+    ],
+)
+def test_keys_that_change_nothing_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert read(tmp_path, {**SOUND, **changes}).raw == {"model_type": "small", "hidden_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"bias": True}, "bias is true"),
+        ({"rate": 0.1}, "rate is 0.1"),
+        ({"unheard_of": {"b": 1}}, 'unheard_of is {"b": 1}'),
+        ({"is_decoder": True}, "is_decoder is true"),
+        ({"width": 9}, "width is 9"),  # the field's name, where the file's key is another
+    ],
+)
+def test_key_that_may_change_the_model_is_refused(
+    tmp_path: Path, changes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, {**SOUND, **changes})
+    assert caught.value.what == what
+    assert caught.value.where == f"{tmp_path / 'config.json'}, {next(iter(changes))}"
+    assert caught.value.rule
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("library", "keys"), [(LlamaConfig, LlamaKeys), (DistilBertConfig, DistilbertKeys)]
+)
+def test_every_key_of_the_library_is_honoured_held_to_its_default_or_named_as_unused(
+    tmp_path: Path, library: Any, keys: type[ConfigKeys]
+) -> None:
+    written = library(attn_implementation="sdpa").to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    assert read_config(tmp_path, keys, FAULT)
+    for key, value in {**DEFAULTS, **keys.defaults}.items():
+        assert written.get(key) in (value, None)
 
 
 @pytest.mark.parametrize(

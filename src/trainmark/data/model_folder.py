@@ -1,8 +1,9 @@
 """A Hugging Face model folder: the keys of its ``config.json``, and its weights by name and shape.
 
-A case declares the keys that it needs as ``ConfigKeys``: each field has a type, a range and, as its
-description, the rule that an error names. Other keys are the writer's business. Headers of weights
-are held against the shapes that its model expects. Knows no model and no case; no torch, so that
+A case declares the keys that it honours as ``ConfigKeys``: each field has a type, a range and, as
+its description, the rule that an error names. Any other key may change the model: it is refused,
+unless it is listed as one that changes nothing or has the library's default. Headers of weights are
+held against the shapes that its model expects. Knows no model and no case; no torch, so that
 the launcher can check. Files that torch wrote are ``train.checkpoints``'s.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,6 +29,26 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 Size = Annotated[int, Field(gt=0, description="a size is a whole number above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 _SHOWN_CHARACTERS = 80
+# Keys of any model's config.json in transformers 4 and 5: about generation, outputs and files.
+UNUSED_KEYS = frozenset((
+    "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "architectures", "dtype",
+    "finetuning_task", "output_past", "prefix", "return_dict", "task_specific_params",
+    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
+    "use_bfloat16", "use_cache", "use_return_dict",
+    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty",
+    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id",
+    "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_scores", "remove_invalid_values",
+    "repetition_penalty", "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "temperature", "top_k", "top_p", "typical_p",
+))  # fmt: skip
+# Keys of any model that would change what is computed, with the library's default.
+DEFAULTS: dict[str, Any] = {
+    "add_cross_attention": False, "attn_implementation": "sdpa", "chunk_size_feed_forward": 0,
+    "is_decoder": False, "is_encoder_decoder": False, "output_attentions": False,
+    "output_hidden_states": False, "pruned_heads": {}, "tie_encoder_decoder": False,
+}  # fmt: skip
 
 
 class ConfigKeys(BaseModel):
@@ -36,6 +57,9 @@ class ConfigKeys(BaseModel):
     A field's alias is the key's name in the file. A validator that raises ``ValueError`` gives
     the rule that was broken as its text.
     """
+
+    unused_keys: ClassVar[frozenset[str]] = frozenset()  # of this model, beside UNUSED_KEYS
+    defaults: ClassVar[dict[str, Any]] = {}  # keys with one valid value, beside DEFAULTS
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="ignore")
 
@@ -57,9 +81,12 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
     file = folder / CONFIG
     raw = read_json(file, fault)
     try:
-        return keys.model_validate(raw)
+        config = keys.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+    else:
+        _refuse_unknown_keys(raw, keys, file, fault)
+        return config
     broken = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
     if not first["loc"]:  # a rule about several keys names them itself
         raise fault(broken or first["msg"], where=str(file))
@@ -70,6 +97,34 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
         where=f"{file}, {name}",
         rule=broken or found.description or first["msg"],
     )
+
+
+def _refuse_unknown_keys(
+    raw: dict[str, Any], keys: type[ConfigKeys], file: Path, fault: Fault
+) -> None:
+    """Refuse a key that is not honoured and may change the model; null is no value.
+
+    Raises:
+        DataError: the first such key, with its value.
+    """
+    honoured = {item.alias or name for name, item in keys.model_fields.items()}
+    defaults = DEFAULTS | keys.defaults
+    for key, value in raw.items():
+        if key in honoured | UNUSED_KEYS | keys.unused_keys or value is None:
+            continue
+        if key in defaults and value == defaults[key]:
+            continue
+        rule = "a key that this case does not know may change the model"
+        remedy = f"use a model without {key}; or remove the key, if the model is the same without"
+        if key in defaults:
+            rule = f"this case trains models with {key} {json.dumps(defaults[key])} only"
+            remedy = "use the folder of such a model"
+        raise fault(
+            f"{key} is {json.dumps(value):.{_SHOWN_CHARACTERS}}",
+            where=f"{file}, {key}",
+            rule=rule,
+            remedy=remedy,
+        )
 
 
 def read_json(file: Path, fault: Fault) -> Any:

@@ -141,6 +141,11 @@ def set_config(folder, **changes):
         (lambda f: (f / "model" / "vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
         (lambda f: set_config(f, vocab_size=20), "vocab_size 20"),
         (lambda f: set_config(f, max_position_embeddings=16), "add seq=16"),
+        (lambda f: set_config(f, num_labels=3), "num_labels is 3"),
+        (lambda f: set_config(f, id2label={"0": "a", "1": "b", "2": "c"}), "SST-2 has 2 labels"),
+        (lambda f: set_config(f, pruned_heads={"0": [1]}), 'pruned_heads is {"0": [1]}'),
+        (lambda f: set_config(f, hidden_size=128), "hidden_size is 128"),
+        (lambda f: set_config(f, activation="tanh"), "activation is 'tanh'"),
     ],
 )  # fmt: skip
 def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):

@@ -180,3 +180,46 @@ def test_a_config_that_cannot_be_trained_is_refused(
         read_config(tmp_path)
     assert "config.json" in str(caught.value.where)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"head_dim": 32}, "head_dim is 32"),
+        ({"attention_bias": True}, "attention_bias is true"),
+        ({"mlp_bias": True}, "mlp_bias is true"),
+        ({"attention_dropout": 0.1}, "attention_dropout is 0.1"),
+        ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
+        ({"quantization_config": {"bits": 4}}, 'quantization_config is {"bits": 4}'),
+        ({"sliding_window": 4096}, "sliding_window is 4096"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+         "rope_parameters is {'rope_type': 'default', 'partial_rotary_factor': 0.5}"),
+    ],
+)  # fmt: skip
+def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str) -> None:
+    write_folder(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(DataError) as caught:
+        read_config(tmp_path)
+    assert caught.value.what == what
+    assert caught.value.where == f"{file}, {next(iter(changes))}"
+
+
+def test_two_values_of_rope_theta_are_refused(tmp_path: Path) -> None:
+    theta = {"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **theta}))
+    with pytest.raises(DataError, match="the two are one number"):
+        read_config(tmp_path)
+
+
+def test_keys_of_the_published_llama_2_are_read(tmp_path: Path) -> None:
+    """Those of Llama-2-7b-hf's config.json beside the sizes, and a head_dim that follows."""
+    published = {
+        "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu",
+        "pretraining_tp": 1, "rope_scaling": None, "torch_dtype": "float16",
+        "transformers_version": "4.31.0.dev0", "use_cache": True, "max_length": 4096,
+        "_name_or_path": "meta-llama/Llama-2-7b-hf", "head_dim": 16,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **published}))
+    assert read_config(tmp_path).raw == TINY.raw

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -42,6 +42,12 @@ Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
 class ModelConfig(ConfigKeys):
     """Sizes of the model. Keys with only one valid value for Llama-2 are checked, not stored."""
 
+    # Sliced matrices of the same model; newer versions of the library ignore the key.
+    unused_keys: ClassVar[frozenset[str]] = frozenset({"pretraining_tp", "id2label", "label2id"})
+    defaults: ClassVar[dict[str, Any]] = {
+        "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
+    }  # fmt: skip
+
     model_type: Literal["llama"] = Field(description='this case trains "llama"')
     architectures: list[str] | None = None
     vocab_size: Size
@@ -49,6 +55,7 @@ class ModelConfig(ConfigKeys):
     num_layers: Size = Field(alias="num_hidden_layers")
     num_heads: Size = Field(alias="num_attention_heads")
     key_value_heads: Size | None = Field(None, alias="num_key_value_heads")
+    head_dim: Size | None = Field(None, exclude=True)
     intermediate_size: Size
     max_positions: Size = Field(alias="max_position_embeddings")
     rms_norm_eps: Positive = 1e-6
@@ -84,8 +91,20 @@ class ModelConfig(ConfigKeys):
     @classmethod
     def _not_scaled(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         angles = value or {}
+        if unknown := sorted(angles.keys() - {"rope_type", "rope_theta"}):
+            raise ValueError(f"its keys are rope_type and rope_theta; {unknown[0]} is another")
         if angles.get("rope_type", "default") != "default":
             raise ValueError('a Llama-2 has rope_type "default"')
+        return value
+
+    @field_validator("head_dim")
+    @classmethod
+    def _shares_hidden_size(cls, value: int | None, info: ValidationInfo) -> int | None:
+        hidden, heads = info.data.get("hidden_size", 0), info.data.get("num_heads", 1)
+        if value is not None and value * heads != hidden:
+            raise ValueError(
+                f"this case trains heads of hidden_size / num_attention_heads: {hidden} / {heads}"
+            )
         return value
 
     @field_validator("bos_token_id", "eos_token_id", "pad_token_id")
@@ -102,6 +121,10 @@ class ModelConfig(ConfigKeys):
     @model_validator(mode="after")
     def _of_sizes_that_fit(self) -> ModelConfig:
         hidden, heads = self.hidden_size, self.num_heads
+        theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
+        if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
+            rule = f"rope_parameters has rope_theta {theta}; the two are one number"
+            raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
         if hidden % heads or hidden // heads % 2:
             rule = f"hidden_size {hidden} divides into heads of an even width"
             raise ValueError(f"num_attention_heads is {heads}; {rule}")

@@ -7,7 +7,7 @@ checks with it before anything starts.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -46,6 +46,14 @@ NUM_LABELS = 2
 class ModelConfig(ConfigKeys):
     """Sizes of the model, and the rates of its dropouts."""
 
+    unused_keys: ClassVar[frozenset[str]] = frozenset(  # of other heads, and of generation
+        {"bos_token_id", "eos_token_id", "qa_dropout", "tie_weights_", "tie_word_embeddings"}
+    )
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_labels": NUM_LABELS, "_num_labels": NUM_LABELS,
+        "problem_type": "single_label_classification",
+    }  # fmt: skip
+
     model_type: Literal["distilbert"] = Field(description='this case trains "distilbert"')
     dim: Size
     n_layers: Size
@@ -54,12 +62,16 @@ class ModelConfig(ConfigKeys):
     vocab_size: Size
     max_position_embeddings: Size
     pad_token_id: int = 0
-    activation: str = "gelu"
+    activation: Literal["gelu", "gelu_new", "relu", "silu"] = Field(
+        "gelu", description='"gelu", "gelu_new", "relu" or "silu"'
+    )
     dropout: Share = 0.1
     attention_dropout: Share = 0.1
     seq_classif_dropout: Share = 0.2
     initializer_range: float = Field(0.02, gt=0, lt=1e3, description="a number above 0, below 1000")
     sinusoidal_pos_embds: bool = Field(False, description="true or false")
+    id2label: dict[str, Any] | None = Field(None, exclude=True)
+    label2id: dict[str, Any] | None = Field(None, exclude=True)
 
     @property
     def parameters(self) -> int:
@@ -83,6 +95,13 @@ class ModelConfig(ConfigKeys):
         dim = info.data.get("dim", 0)
         if dim % value:
             raise ValueError(f"dim is a multiple of n_heads: {dim}")
+        return value
+
+    @field_validator("id2label", "label2id")
+    @classmethod
+    def _of_two_labels(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and len(value) != NUM_LABELS:
+            raise ValueError(f"SST-2 has {NUM_LABELS} labels")
         return value
 
     @field_validator("pad_token_id")
