@@ -6,7 +6,14 @@ from contextlib import nullcontext
 import pytest
 
 from gpt_tokenizers import END, ids_of, write_one_file, write_two_files
-from trainmark.data.tokenizer import open_corpus_tokenizer, refuse_short
+from trainmark.data.tokenizer import (
+    CORPUS_FAULT,
+    FAST,
+    WORDPIECE,
+    open_corpus_tokenizer,
+    open_wordpiece,
+    refuse_short,
+)
 from trainmark.errors import DataError
 
 WRITERS = [write_two_files, write_one_file]
@@ -62,6 +69,42 @@ def fault(folder):
     assert caught.value.rule
     assert "token" in caught.value.remedy
     return str(caught.value)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_space_before_a_text_that_the_tokenizer_does_not_put_there_is_refused(tmp_path, write):
+    settings = write(tmp_path) / "tokenizer_config.json"
+    settings.write_text(json.dumps({"add_prefix_space": False}))
+    assert open_corpus_tokenizer(tmp_path).vocab_size == 264
+    settings.write_text(json.dumps({"add_prefix_space": True}))
+    assert f"{settings}, add_prefix_space: add_prefix_space is true" in fault(tmp_path)
+
+
+@pytest.mark.parametrize("form", [WORDPIECE, FAST])
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [
+        ("do_lower_case", False, True),
+        ("strip_accents", False, True),
+        ("tokenize_chinese_chars", False, True),
+        ("never_split", ["a"], True),
+        ("do_lower_case", True, False),
+        ("strip_accents", None, False),
+        ("model_max_length", 512, False),
+    ],
+)
+def test_settings_of_a_bert_that_its_tokenizer_does_not_follow_are_refused(
+    tmp_path, form, key, value, refused
+):
+    (tmp_path / WORDPIECE).write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    )
+    library = open_wordpiece(tmp_path / WORDPIECE, CORPUS_FAULT)
+    library.save(str(tmp_path / FAST))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({key: value}))
+    refusal = pytest.raises(DataError, match=f"{key} is")
+    with refusal if refused else nullcontext():
+        open_wordpiece(tmp_path / form, CORPUS_FAULT)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.data.model_folder import read_json
 from trainmark.data.splits import refuse_unreadable
@@ -120,7 +120,40 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
         library.post_processor = processors.BertProcessing(
             ("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"])
         )
+    refuse_other_settings(file, library, fault)
     return library
+
+
+def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
+    """Refuse ``tokenizer_config.json`` if the tokenizer opened from ``file`` does not follow it.
+
+    The library's own classes read these keys; other tokens would train another model.
+
+    Raises:
+        DataError: the first key that differs, with its value.
+    """
+    settings = file.with_name(SETTINGS[0])
+    if not settings.is_file():
+        return
+    document = json.loads(library.to_str())
+    used: dict[str, Any] = {"do_basic_tokenize": True, "never_split": []}
+    normalizer = document["normalizer"] or {}
+    if normalizer.get("type") == "BertNormalizer":
+        used["do_lower_case"] = normalizer["lowercase"]
+        used["strip_accents"] = normalizer["strip_accents"]
+        used["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
+    splitter = document["pre_tokenizer"] or {}
+    if splitter.get("type") == "ByteLevel":
+        used["add_prefix_space"] = splitter["add_prefix_space"]
+    written = read_json(settings, fault)
+    for key, value in used.items():
+        if written.get(key) not in (value, None):
+            raise fault(
+                f"{key} is {json.dumps(written[key])}",
+                where=f"{settings}, {key}",
+                rule=f"text is tokenised with {key} {json.dumps(value)}, as {file.name} is read",
+                remedy=f"give the {FAST} that the library saved with these settings",
+            )
 
 
 def named_token(folder: Path, key: str, fault: Fault) -> str | None:
@@ -203,6 +236,7 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     files = corpus_files(folder)
     file = files[FAST if FAST in files else BPE[0]]
     library = open_tokenizer(file, CORPUS_FAULT)
+    refuse_other_settings(file, library, CORPUS_FAULT)
     vocab_size = max(library.get_vocab().values()) + 1
     if not ends:
         return CorpusTokenizer(library, vocab_size)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data import prepared
 from trainmark.data.splits import find_layout
+from trainmark.data.tokenizer import SETTINGS
 from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
@@ -55,6 +56,9 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     if form is JSONL:
         vocabulary = vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
+        settings = vocabulary.with_name(SETTINGS[0])
+        if settings.is_file():
+            copies[f"{MODEL}/{settings.name}"] = settings
         tokens = open_vocabulary(vocabulary).library.get_vocab_size()
         other = f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}" * (tokens != PUBLISHED_TOKENS)
         notes.append(f"{vocabulary.name}: {tokens:,} tokens{other}")

@@ -269,6 +269,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     """
     file = tokenizer_file(folder, FAULT, (FAST,))
     library = tokenizer.open_tokenizer(file, FAULT)
+    tokenizer.refuse_other_settings(file, library, FAULT)
     vocab = library.get_vocab(with_added_tokens=True)
     size = max(vocab.values(), default=-1) + 1
     if size > vocab_size:
