@@ -246,8 +246,8 @@ def run(
         _, entries = planned_entries(request, say=_warn)
         run_entries(entries, quiet=quiet, say=_warn, deliver=True)
         for one in entries:
-            if one.state in ("skipped", "left"):
-                _warn(f"{one.name}: {one.reason}")
+            if one.state in ("skipped", "left") or one.contradiction:
+                _warn(f"{one.name}: {one.contradiction or one.reason}")
         ended = [pair for one in entries for pair in zip(one.records, one.folders, strict=True)]
         return Records([record for record, _ in ended], [folder for _, folder in ended])
     plan, settings = planned(request, say=_warn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +14,9 @@ from trainmark.record.messages import render
 from trainmark.record.record import Cause, Trust
 from trainmark.record.trust import graded
 from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Record
 
 RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
 
@@ -109,6 +112,39 @@ def missed(record: Any) -> Any:
     quality = record.quality.model_copy(update={"reached": False})
     cause = Cause(kind="target_missed", message=message("x"))
     return record.model_copy(update={"quality": quality, "status": "target_missed", "cause": cause})
+
+
+def early_failure(name: str) -> Record:
+    """Return a launch that failed before its ranks told their devices and built the model."""
+    failed = launch(name, 9, 50, status="failed",
+                    cause=Cause(kind="error", message=message("exception", text="x")))  # fmt: skip
+    device = failed.plan.device.model_copy(update={"product_names": []})  # of another machine
+    plan = failed.plan.model_copy(update={"device": device})
+    unknown = {"job": None, "devices": [None] * plan.world_size}
+    return failed.model_copy(update={"plan": plan, "environment": failed.environment | unknown})
+
+
+@pytest.mark.parametrize("failed_of", ["a", "b", "ab"])
+def test_launch_that_failed_before_its_model_was_built_is_left_out(failed_of: str) -> None:
+    sides = {
+        "a": series("a", RATES),
+        "b": series("b", times(RATES, 0.9), first_minute=10),
+    }
+    for name in failed_of:
+        sides[name].append(early_failure(f"{name}-failed"))
+    found = compare(sides["a"], sides["b"])
+    assert (found.verdict, found.allowed) == ("slower", ())
+    left_out = {name: [(one.name, one.reason.code) for one in side.left_out]
+                for name, side in (("a", found.a), ("b", found.b))}  # fmt: skip
+    expected = {name: [] for name in "ab"}
+    expected |= {name: [(f"{name}-failed", "compare_not_passed")] for name in failed_of}
+    assert left_out == expected
+
+
+def test_side_of_failed_launches_alone_has_too_little_data() -> None:
+    found = compare(series("a", RATES), [early_failure("b1")])
+    assert (found.verdict, found.exit_code) == ("too_little_data", 3)
+    assert [one.launches for one in found.figures] == [(5, 0)]
 
 
 @pytest.mark.parametrize(

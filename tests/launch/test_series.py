@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, FakeVendor, check_golden
+import trainmark
+from fakes import (
+    GOLDEN,
+    FakeVendor,
+    S,
+    check_golden,
+    event,
+    launch_event,
+    rank_events,
+    write_run,
+)
 from trainmark import devices
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
@@ -23,6 +33,7 @@ from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import of_repeat
 from trainmark.record import record as records
+from trainmark.record import reduce
 from trainmark.record.record import Cause, Record
 from trainmark.spec import Message
 
@@ -365,8 +376,11 @@ def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
     return replace(outcome, plan=plan, ended=ended)
 
 
-def test_the_summary_of_a_plan(go: Callable[..., list[Outcome]], launcher: Launcher) -> None:
+def test_the_summary_of_a_plan(
+    go: Callable[..., list[Outcome]], launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
+    monkeypatch.setattr(series, "checked", lambda record, _: record)  # their figures are invented
     launcher.endings = {"oom": "oom", "stopped r1": "between", "again": "timed_out"}
     text = """\
 runs:
@@ -392,6 +406,40 @@ runs:
     ]
     said = series_table(outcomes, width=110)
     check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
+
+
+def leave_events(plan: Plan) -> Path:
+    """Leave a launch that passed, with the events that its record is computed from."""
+    folder = Path(plan.run_dir)
+    folder.mkdir(parents=True)
+    plan.save(folder)
+    agent = event("ranks_ended", 13 * S, failures=[])
+    write_run(folder, [launch_event(), agent], rank_events())
+    records.write(reduce.reduce(folder), folder)
+    return folder
+
+
+def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("runs:\n- {case: toy, name: a}\n", encoding="utf-8")
+    (planned,) = series.check(read_plan_file(RunRequest(case=str(path))))
+    folder = leave_events(planned.plan)
+    (entry,) = series.check(read_plan_file(RunRequest(case=str(path))))
+    assert entry.state == "finished"
+    assert [record.verification for record in entry.records] == ["verified"]
+    code, out, _ = cli("run", path)
+    assert (code, "not to be quoted, verified" in out, "unverified" in out) == (0, True, False)
+
+    events = folder / "events.rank0.jsonl"
+    events.write_text(events.read_text().replace('"value":0.9375', '"value":0.9376'))
+    (entry,) = series.check(read_plan_file(RunRequest(case=str(path))))
+    assert [record.verification for record in entry.records] == ["unverified"]
+    code, out, _ = cli("run", path, "--json")
+    (run,) = json.loads(out)["runs"]
+    assert (code, run["status"]) == (1, "finished")
+    assert run["reason"].startswith(planned.plan.run_id[:8])
+    with pytest.warns(UserWarning, match="does not agree with its evidence"):
+        trainmark.run(str(path))
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: Path) -> None:

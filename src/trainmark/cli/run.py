@@ -147,6 +147,8 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     for entry in entries:
         entry.run_dir = entry.run_dir and from_here(entry.run_dir)
     code = series.exit_code(entries)
+    if not dry_run and any(entry.contradiction for entry in entries):
+        code = EXIT_FAILED
     if as_json:
         say_json(series_json(entries, name=file.name, exit_code=code))
     else:

@@ -4,9 +4,11 @@ Every entry is checked before the first starts. Entries that this machine cannot
 with a reason. A failure does not stop the others; Ctrl-C does. Only one call at a time can work in
 a folder.
 
-A launch is finished if it has a record that passed, of the same work as planned now. Whatever did
-not pass stays in its folder. Launches that are missing go into a new one, the run's next attempt:
-``toy-2`` after ``toy``. So the finished launches of an entry may lie in several attempts.
+A launch is finished if it has a record that passed, of the same work as planned now. Its record is
+checked against its evidence, as everywhere: one that is contradicted stays finished and is named.
+Whatever did not pass stays in its folder. Launches that are missing go into a new one, the run's
+next attempt: ``toy-2`` after ``toy``. So the finished launches of an entry may lie in several
+attempts.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from trainmark.plan.plan_file import attempt_name, attempt_number
 from trainmark.plan.resolving import launches, resolve
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read
+from trainmark.record.trust import refuted
+from trainmark.record.verify import checked
 from trainmark.record.work import differing, planned_work
 
 if TYPE_CHECKING:
@@ -90,12 +94,19 @@ class Outcome:
         """Record of each launch that has ended, by their numbers."""
         return [record for _, (_, record) in sorted(self.ended.items())]
 
+    @property
+    def contradiction(self) -> str | None:
+        """Return which launches something contradicts; None if there is none."""
+        runs = [record.run_id for record in self.records if refuted(record.trust)]
+        return f"{', '.join(runs)} does not agree with its evidence" if runs else None
+
     def look(self) -> None:
         """Find what the folders of its attempts hold, and what is missing."""
         assert self.plan is not None, "a skipped entry has no folders"
         base, wanted = Path(self.plan.run_dir).parent, _work(self.plan)
         attempts = _attempts(base, self.name)
         self.run_dir = base / attempt_name(self.name, max(attempts, default=0) + 1)
+        verified = dict(self.ended.values())  # records never change: each is checked once
         self.ended, self.missing, self.fallen = {}, [], []
         used = [0]
         for single in launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
@@ -108,6 +119,7 @@ class Outcome:
                 if record is None or not record.passed:
                     self.fallen.append(folder)
                 elif single.repeat_index not in self.ended:
+                    record = verified.get(folder) or checked(record, folder)
                     self.ended[single.repeat_index] = folder, record
                     used.append(number)
             if single.repeat_index not in self.ended:
@@ -115,7 +127,7 @@ class Outcome:
         if not self.missing:
             self.run_dir = attempts[max(used)]
         self.state = "to run" if self.missing else "finished"
-        self.reason = self.plan.case_key if self.missing else None
+        self.reason = self.plan.case_key if self.missing else self.contradiction
 
     def close(self, fault: str | None) -> None:
         """Say how it ended, once nothing more will be launched.

@@ -24,6 +24,7 @@ from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.texts import LANGUAGES, t
 from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.trust import verification_of
+from trainmark.record.verify import checked
 from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
@@ -187,5 +188,5 @@ def write_summary(outcome: Outcome) -> None:
     """Write the page of a series beside its newest launches: of all, those that failed too."""
     place = outcome.run_dir
     if outcome.planned > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
-        fallen = [read(x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
+        fallen = [checked(read(x), x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
         write_pages([*outcome.records, *fallen], place)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 _ENDED = ("passed", "target_missed")  # what crashed before its target has not missed it
+_TOLD_BY_RANKS = {"parameters", "device_products"}
 NEVER_ALLOWED = ("case", "data", "content_id", "parameters")
 
 
@@ -115,12 +116,11 @@ def allowed_work(
         if proportional(one.steps.time_ns, other.steps.time_ns):
             what = f"step times of {one.run_id} and {other.run_id} are the same or proportional"
             raise UsageError(what, rule="launches are measured, not copied")
-    jobs = [one.environment.get("job") or {} for one in records]  # none: it ended before
-    facts = [
-        work(a) | {"parameters": b.get("parameters")} for a, b in zip(records, jobs, strict=True)
-    ]
+    facts = [_known_work(one) for one in records]
     known = dict.fromkeys(name for one in facts for name in one)
-    facts = [{name: one.get(name) for name in known} for one in facts]
+    # A field that a recipe does not have is None. What ranks did not tell stays unknown.
+    always = [name for name in known if name not in _TOLD_BY_RANKS]
+    facts = [dict.fromkeys(always) | one for one in facts]
     allow = [FIELD_ALIASES.get(key, key) for key in allow]
     for key in allow:
         if key not in known:
@@ -131,7 +131,7 @@ def allowed_work(
     never = [one.name for one in found if one.name in NEVER_ALLOWED]
     refused = never or [one.name for one in found if one.name not in allow]
     if refused:
-        values = dict.fromkeys(repr(one[refused[0]]) for one in facts)
+        values = dict.fromkeys(repr(one[refused[0]]) for one in facts if refused[0] in one)
         rule = "another case, model or data set is never compared"
         if not never:
             rule = f"only the same work compares; differing: {', '.join(refused)}"
@@ -139,6 +139,16 @@ def allowed_work(
         what = f"{refused[0]} is {' and '.join([*values][:2])}"
         raise UsageError(what, where="the work of A and B", rule=rule, remedy=remedy)
     return tuple(found)
+
+
+def _known_work(record: Record) -> dict[str, Any]:
+    """Return the work of a launch with the size of its model, without what it did not tell.
+
+    A launch that failed early has told neither its devices nor the parameters of its model.
+    """
+    job = record.environment.get("job") or {}
+    found = work(record) | {"parameters": job.get("parameters")}
+    return {name: x for name, x in found.items() if name not in _TOLD_BY_RANKS or x}
 
 
 def _facts(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
