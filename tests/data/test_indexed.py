@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_tokens import document_of
+from trainmark.data import indexed
 from trainmark.data.indexed import IndexedReader, write_pair
 from trainmark.errors import DataError
 
@@ -104,3 +105,42 @@ def test_a_damaged_pair_is_refused(pair, ending, content, says):
     with pytest.raises(DataError, match=says) as caught:
         IndexedReader.open(pair)
     assert caught.value.where == str(file)
+
+
+SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "where", "what"),
+    [
+        ((SIZES, [4, 4, 6], BOUNDS), "pointers", "sequence 0 begins at byte 4"),
+        ((SIZES, [0, 6, 6], BOUNDS), "pointers", "sequence 1 begins at byte 6"),
+        ((SIZES, [0, -4, 6], BOUNDS), "pointers", "sequence 1 begins at byte -4"),
+        ((SIZES, [0, 4, 1 << 62], BOUNDS), "pointers", f"sequence 2 begins at byte {1 << 62}"),
+        (([2, -1, 5], [0, 4, 2], BOUNDS), "sizes", "sequence 1 has -1 tokens"),
+        ((SIZES, POINTERS, [1, 2, 3]), "document index", "it goes from 1 to 3"),
+        ((SIZES, POINTERS, [0, 1, 2]), "document index", "it goes from 0 to 2"),
+        ((SIZES, POINTERS, [0, 2, 1, 3]), "document index", "bound 1 is 2, the next one 1"),
+        ((SIZES, POINTERS, [0, 1, 9, 3]), "document index", "bound 2 is 9, the next one 3"),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 2, 1 << 20])
+def test_arrays_of_an_index_that_contradict_each_other_are_refused(
+    tmp_path, monkeypatch, arrays, where, what, block
+):
+    monkeypatch.setattr(indexed, "BLOCK_SEQUENCES", block)
+    idx, data = parts(tmp_path / "x")
+    idx.write_bytes(raw_idx(*arrays))
+    data.write_bytes(np.arange(6, dtype="<u2").tobytes())
+    with pytest.raises(DataError) as caught:
+        IndexedReader.open(tmp_path / "x")
+    assert caught.value.where == f"{idx}, {where}"
+    assert caught.value.what.startswith(what)
+
+
+def test_header_that_claims_more_than_an_index_can_hold_is_refused(tmp_path):
+    idx, data = parts(tmp_path / "x")
+    idx.write_bytes(raw_idx([2], [0], [0, 1], sequences=(1 << 63) - 1))
+    data.write_bytes(bytes(4))
+    with pytest.raises(DataError, match="as long as its header says"):
+        IndexedReader.open(tmp_path / "x")

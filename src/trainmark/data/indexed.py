@@ -1,13 +1,14 @@
 """Megatron's indexed token files: a ``.bin`` of tokens and the ``.idx`` that cuts it.
 
-Owns the byte layout, reading (memory-mapped, header and lengths checked), writing, and the scan of
-all tokens for ids outside a vocabulary. Must not know splits or samples. Numpy only.
+Owns the byte layout, reading (memory-mapped, all arrays of the index held against one another),
+writing, and the scan of all tokens for ids outside a vocabulary. Must not know splits or samples.
+Numpy only.
 
 An ``.idx`` is little endian and packed: magic (9 bytes), version (int64), element type
 (uint8), number of sequences S and of document bounds D (int64 each), then the arrays
 sizes (int32, S), pointers (int64, S; where each sequence begins in the ``.bin``, in bytes)
-and document bounds (int64, D; sequence numbers from 0 to S). A document is any number of
-sequences, usually one.
+and document bounds (int64, D; sequence numbers from 0 to S, ascending). A document is any number
+of sequences, usually one. Pointers follow from sizes: a sequence begins where the one before ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import struct
 from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,6 +41,7 @@ _fault = partial(DataError, remedy="copy both files of the pair again, or prepar
 
 PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
+BLOCK_SEQUENCES = 1 << 20  # of an index checked at a time
 
 readable = partial(
     splits.readable,
@@ -86,7 +89,7 @@ class IndexedReader:
 
     @classmethod
     def open(cls, prefix: Path) -> Self:
-        """Map a pair after checking its header and its lengths.
+        """Map a pair after checking its header, its lengths and its index.
 
         Raises:
             DataError: the first fault found, with its file.
@@ -94,7 +97,7 @@ class IndexedReader:
         idx, data = idx_file(prefix), bin_file(prefix)
         dtype, sequences, bounds = _read_header(idx)
         raw = _map(idx, np.dtype(np.uint8))
-        ends = np.cumsum([HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds])
+        ends = [*accumulate((HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds))]
         if len(raw) != ends[-1]:
             what = f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
             raise _fault(
@@ -106,9 +109,11 @@ class IndexedReader:
             raw[start:end].view(kind)
             for start, end, kind in zip(ends, ends[1:], ("<i4", "<i8", "<i8"), strict=False)
         )
+        num_tokens = _refuse_other_pointers(idx, sizes, pointers, dtype.itemsize)
+        _refuse_other_documents(idx, document_index, sequences)
         tokens = _map(data, dtype)
-        if sizes.sum(dtype=np.int64) != len(tokens) or document_index[-1] != sequences:
-            what = f"{len(tokens)} tokens, where the index beside it cuts {sizes.sum()}"
+        if num_tokens != len(tokens):
+            what = f"{len(tokens)} tokens, where the index beside it cuts {num_tokens}"
             raise _fault(what, where=str(data), rule="the two files of a pair go together")
         return cls(prefix, sizes, pointers, document_index, tokens)
 
@@ -164,6 +169,62 @@ def write_index(idx: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> No
         stream.write(HEADER.pack(MAGIC, VERSION, code, len(sizes), len(bounds)))
         for array, kind in ((sizes, "<i4"), (np.cumsum(lengths) - lengths, "<i8"), (bounds, "<i8")):
             stream.write(np.ascontiguousarray(array, kind).data)
+
+
+def _refuse_other_pointers(
+    idx: Path, sizes: NDArray[np.int32], pointers: NDArray[np.int64], itemsize: int
+) -> int:
+    """Refuse sizes below 0, and pointers that do not follow from the sizes; return the tokens.
+
+    Raises:
+        DataError: the first such sequence, counted from 0.
+    """
+    end = 0  # of the tokens before
+    for first in range(0, len(sizes), BLOCK_SEQUENCES):
+        block = sizes[first : first + BLOCK_SEQUENCES].astype(np.int64)
+        if (block < 0).any():
+            number = int((block < 0).argmax())
+            raise _fault(
+                f"sequence {first + number} has {block[number]} tokens",
+                where=f"{idx}, sizes",
+                rule="a sequence has 0 tokens or more",
+            )
+        ends = end + np.cumsum(block)
+        begins = (ends - block) * itemsize
+        given = pointers[first : first + BLOCK_SEQUENCES]
+        if (given != begins).any():
+            number = int((given != begins).argmax())
+            raise _fault(
+                f"sequence {first + number} begins at byte {given[number]}, and its predecessor "
+                f"ends at byte {begins[number]}",
+                where=f"{idx}, pointers",
+                rule="a sequence begins where the one before it ends, the first at 0",
+            )
+        end = int(ends[-1])
+    return end
+
+
+def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int) -> None:
+    """Refuse document bounds that do not cut the sequences from the first to the last.
+
+    Raises:
+        DataError: the first bound, counted from 0, that breaks the rule.
+    """
+    fault = partial(
+        _fault,
+        where=f"{idx}, document index",
+        rule=f"it ascends from 0 to the number of sequences, {sequences}",
+    )
+    if bounds[0] != 0 or bounds[-1] != sequences:
+        raise fault(f"it goes from {bounds[0]} to {bounds[-1]}")
+    for first in range(0, len(bounds) - 1, BLOCK_SEQUENCES):
+        block = bounds[first : first + BLOCK_SEQUENCES + 1]
+        falling = np.diff(block) < 0
+        if falling.any():
+            number = int(falling.argmax())
+            raise fault(
+                f"bound {first + number} is {block[number]}, the next one {block[number + 1]}"
+            )
 
 
 def _map(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
