@@ -107,6 +107,12 @@ def test_a_damaged_pair_is_refused(pair, ending, content, says):
     assert caught.value.where == str(file)
 
 
+@pytest.fixture(params=[1, 2, 1 << 20])
+def block(request, monkeypatch):
+    """Check so many sequences at a time."""
+    monkeypatch.setattr(indexed, "BLOCK_SEQUENCES", request.param)
+
+
 SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
 
 
@@ -124,11 +130,8 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
         ((SIZES, POINTERS, [0, 1, 9, 3]), "document index", "bound 2 is 9, the next one 3"),
     ],
 )
-@pytest.mark.parametrize("block", [1, 2, 1 << 20])
-def test_arrays_of_an_index_that_contradict_each_other_are_refused(
-    tmp_path, monkeypatch, arrays, where, what, block
-):
-    monkeypatch.setattr(indexed, "BLOCK_SEQUENCES", block)
+@pytest.mark.usefixtures("block")
+def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arrays, where, what):
     idx, data = parts(tmp_path / "x")
     idx.write_bytes(raw_idx(*arrays))
     data.write_bytes(np.arange(6, dtype="<u2").tobytes())

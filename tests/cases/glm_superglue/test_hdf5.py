@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 
@@ -78,3 +79,82 @@ def test_longer_sequences_and_damaged_files_are_refused(folder):
     next(folder.rglob(FILES["train"])).write_bytes(b"x")
     with pytest.raises(DataError, match="not readable as HDF5"):
         data.check(folder, RECIPE)
+
+
+def change(folder, name, edit, split="validation"):
+    """Replace an array of a file by what ``edit`` makes of it; return the file."""
+    file = next(folder.rglob(FILES[split]))
+    with h5py.File(file, "r+") as opened:
+        found = opened[name][()]
+        del opened[name]
+        opened[name] = edit(found)
+    return file
+
+
+def other(*pairs):
+    """Return an edit that sets numbers at their places."""
+
+    def edit(array):
+        array = array.copy()
+        for place, value in pairs:
+            array[place] = value
+        return array
+
+    return edit
+
+
+CONTRADICTIONS = {
+    "more data than indices": ("text/data", lambda x: x[:-1], "data has"),
+    "indptr too short": ("text/indptr", lambda x: x[:-1], "indptr has"),
+    "indptr begins later": ("text/indptr", other((0, 1)), "indptr goes from 1"),
+    "indptr ends early": ("text/indptr", other((-1, 5)), "indptr goes from 0 to 5"),
+    "indptr falls": ("target/indptr", other((1, 1000), (2, 0)), "line 1 (from 0) begins at 1000"),
+    "negative in indptr": ("target/indptr", other((1, -3)), "line 0 (from 0) begins at 0"),
+    "column outside": ("text/indices", other((0, 64)), "row 0 (from 0) has the column 64"),
+    "column below 0": ("text/indices", other((0, -1)), "row 0 (from 0) has the column -1"),
+    "column twice": ("text/indices", other((1, 0)), "row 0 (from 0) has the column 0 twice"),
+    "no target": ("logit_mask/data", lambda x: 0 * x, "sequence 0 (from 0) has no target"),
+    "separator outside": ("mask/data", other((0, 65)), "sequence 0 has its separator at 65"),
+    "token outside": ("text/data", other((0, 128)), "numbers from 0 to 128"),
+    "position outside": ("position/data", other((0, 65)), "numbers from 0 to 65"),
+    # The bounds' first number, 0, is not stored: numbers 1 to 4 are those of samples 1 and 2.
+    "first samples point to a later one": (
+        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[3:5], x[3:]]), "a part from"
+    ),
+    "sample without a sequence": (
+        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[2:3], x[2:]]), "a part from"
+    ),
+    "answer outside": ("answer_idx/data", other((0, 9)), "sample"),
+    "answers of another sample": ("answer_start_end/data", other((0, 2)), "a part from"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
+    name, edit, what = CONTRADICTIONS[kind]
+    data.check(folder, RECIPE)  # what it keeps does not hide the change
+    file = change(folder, name, edit)
+    with pytest.raises(DataError) as caught:
+        data.check(folder, RECIPE)
+    assert caught.value.what.startswith(what)
+    assert caught.value.where == f"{file}, {name.partition('/')[0]}"
+
+
+def test_files_of_other_numbers_of_sequences_are_refused(folder):
+    file = next(folder.rglob(FILES["train"]))
+    with h5py.File(file, "r+") as opened:
+        del opened["target"]
+        opened.copy("choice_start_end", "target")
+    with pytest.raises(DataError, match="its shape is") as caught:
+        data.check(folder, RECIPE)
+    assert caught.value.where == f"{file}, target"
+
+
+@pytest.mark.parametrize("kind", ["indptr falls", "column outside", "more data than indices"])
+def test_prepare_refuses_to_turn_a_contradictory_matrix(tmp_path, splits, kind):
+    folder = write(tmp_path / "raw", splits, form="csc")
+    name, edit, _ = CONTRADICTIONS[kind]
+    change(folder, name, other((0, 10_000)) if kind == "column outside" else edit)
+    with pytest.raises(DataError):
+        prepare(folder, tmp_path / "data", lambda _: None)
+    assert not (tmp_path / "data").exists()

@@ -12,6 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from trainmark.data.cache import cached_scan
 from trainmark.data.model_folder import ModelWeights, StoredTensor
 from trainmark.data.splits import Form, Layout, find_layout, readable, refuse_unreadable
 from trainmark.errors import DataError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from ..case import GlmRecipe, GlmShape
     from .examples import Examples
+    from .hdf5 import SparseExamples
 
 
 def predict(
@@ -135,10 +137,14 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     Raises:
         DataError: the first fault found, with file, line or sample, rule and way out.
     """
+    from .hdf5 import SparseExamples
     from .passages import digest_of, vocabulary_file
 
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
+    for split in (loaded.train, loaded.validation):
+        if isinstance(split, SparseExamples):
+            _check_sequences(split, folder / TOKENS)
     files = [file for (file,) in layout.files.values()]
     if layout.kind == JSONL.kind:
         files.append(vocabulary_file(folder / MODEL))
@@ -151,6 +157,14 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
     )  # fmt: skip
+
+
+def _check_sequences(split: SparseExamples, place: Path) -> None:
+    """Refuse a file of sequences with a damaged number; what was found is kept in ``place``."""
+    findings = place / f"{split.file.stem}.json"
+    with readable(split.file, FAULT):
+        content = cached_scan(findings, {split.file.name: split.file}, split.scan_sequences)
+    split.refuse_outside(content)
 
 
 def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> None:

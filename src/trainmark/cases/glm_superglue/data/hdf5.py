@@ -6,20 +6,27 @@ Owns the names in the file and the layout of its matrices. ``text``, ``target`` 
 ``answer_start_end`` and ``answer_idx`` each evaluation sample's right candidates. A matrix is
 a CSR group in the layout of the h5sparse package, or a plain data set. The publisher's program
 stores CSC groups: ``write_rows`` turns them once.
+
+All these arrays imply one another: opening a file compares their lengths and bounds, and
+``scan_sequences`` reads every number once.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from hashlib import file_digest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.splits import library, starts_of
+from trainmark.data.cache import Extremes
+from trainmark.data.splits import library, readable, starts_of
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -33,6 +40,8 @@ RULE = (
     "data sets; prepare turns csc into csr"
 )
 AGAIN = "fetch and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
+BLOCK_SEQUENCES = 4096  # scanned at a time
+_fault = partial(DataError, rule=RULE, remedy=AGAIN)
 
 
 class SparseExamples(Examples):
@@ -42,8 +51,8 @@ class SparseExamples(Examples):
         evaluation: the file says which candidates are right; in training the first is.
 
     Raises:
-        DataError: the file or a group of it cannot be read, or sequences are longer than the
-            recipe's.
+        DataError: the file or a group of it cannot be read, its arrays contradict each other, or
+            sequences are longer than the recipe's.
         EnvironmentFault: the library that reads HDF5 is not installed.
     """
 
@@ -62,14 +71,104 @@ class SparseExamples(Examples):
             )  # fmt: skip
         self.separators = _Matrix(opened, "mask").rows(0, None).reshape(-1)
         self.samples = _Matrix(opened, "choice_start_end").rows(0, None)
+        self._refuse_other_lengths()
         counts = np.diff(self.samples).reshape(-1)
-        self.answers: list[Numbers] | None = None
-        if evaluation:
-            answers = _Matrix(opened, "answer_idx").rows(0, None).reshape(-1)
-            bounds = _Matrix(opened, "answer_start_end").rows(0, None).tolist()
-            self.answers = [answers[first:last] for first, last in bounds]
+        self.answers = self._read_answers(opened, counts) if evaluation else None
         most = counts.max(initial=0) if evaluation else 1 + recipe.max_wrong_choices
         self.num_choices = np.minimum(counts, most)
+
+    def _refuse_other_lengths(self) -> None:
+        """Refuse arrays that do not hold the same sequences, each in one sample."""
+        sequences, columns = self.text.shape
+        wanted = {
+            "target": (self.target.shape, (sequences, columns)),
+            "logit_mask": (self.logit_mask.shape, (sequences, columns)),
+            "position": (self.position.shape, (2 * sequences, columns)),
+            "mask": (self.separators.shape, (sequences,)),
+            "choice_start_end": (self.samples.shape, (len(self.samples), 2)),
+        }
+        for name, (found, expected) in wanted.items():
+            if found != expected:
+                raise _fault(
+                    f"its shape is {found}, where text has {sequences} sequences of {columns} "
+                    f"tokens: {expected}",
+                    where=f"{self.file}, {name}",
+                )
+        outside = (self.separators < 0) | (self.separators > columns)
+        if outside.any():
+            number = int(outside.argmax())
+            raise _fault(
+                f"sequence {number} has its separator at {self.separators[number]}",
+                where=f"{self.file}, mask",
+                rule=f"a separator is a place in a sequence, 0 to {columns}",
+            )
+        _refuse_other_parts(self.samples, sequences, f"{self.file}, choice_start_end")
+
+    def _read_answers(self, opened: Any, counts: Numbers) -> list[Numbers]:
+        """Return the numbers of each sample's right candidates."""
+        answers = _Matrix(opened, "answer_idx").rows(0, None).reshape(-1)
+        bounds = _Matrix(opened, "answer_start_end").rows(0, None)
+        if bounds.shape != (len(counts), 2):
+            raise _fault(
+                f"its shape is {bounds.shape}, for {len(counts)} samples",
+                where=f"{self.file}, answer_start_end",
+            )
+        _refuse_other_parts(bounds, len(answers), f"{self.file}, answer_start_end")
+        found = [answers[first:last] for first, last in bounds.tolist()]
+        for sample, (right, count) in enumerate(zip(found, counts, strict=True)):
+            if right.min() < 0 or right.max() >= count:
+                raise _fault(
+                    f"sample {sample} (from 0) has the answers {right.tolist()}",
+                    where=f"{self.file}, answer_idx",
+                    rule=f"an answer is one of the sample's {count} candidates, counted from 0",
+                )
+        return found
+
+    def scan_sequences(self) -> dict[str, Extremes]:
+        """Read every sequence once; return the extremes of token ids and of position ids.
+
+        Raises:
+            DataError: a sequence without a target, or a matrix with a damaged row.
+        """
+        with readable(self.file, _fault), self.file.open("rb") as stream:
+            digest = file_digest(stream, "sha256").hexdigest()
+        ends: dict[str, list[int]] = {"text": [], "position": []}
+        for first in range(0, len(self.separators), BLOCK_SEQUENCES):
+            last = min(first + BLOCK_SEQUENCES, len(self.separators))
+            scored = self.logit_mask.rows(first, last).any(1)
+            if not scored.all():
+                raise _fault(
+                    f"sequence {first + int(scored.argmin())} (from 0) has no target",
+                    where=f"{self.file}, logit_mask",
+                    rule="every sequence has a target",
+                )
+            text, target = self.text.rows(first, last), self.target.rows(first, last)
+            position = self.position.rows(2 * first, 2 * last)
+            ends["text"] += [min(text.min(), target.min()), max(text.max(), target.max())]
+            ends["position"] += [position.min(), position.max()]
+        return {
+            name: Extremes(digest, int(min(values)), int(max(values)))
+            for name, values in ends.items()
+        }
+
+    def refuse_outside(self, content: Mapping[str, Extremes]) -> None:
+        """Refuse ids for which the recipe's model has no row; see ``scan_sequences``.
+
+        Raises:
+            DataError: naming the array and its least and greatest number.
+        """
+        for name, limit, rule in (
+            ("text", self.vocab_size, "token ids lie in [0, vocab_size), the recipe's"),
+            ("position", self.seq_length + 1, "position ids lie in [0, seq_length], the recipe's"),
+        ):
+            found = content[name]
+            if found.smallest < 0 or found.largest >= limit:
+                raise _fault(
+                    f"numbers from {found.smallest} to {found.largest}",
+                    where=f"{self.file}, {name}",
+                    rule=f"{rule}: below {limit}",
+                    remedy=f"set the recipe's sizes to the model's, or {AGAIN}",
+                )
 
     def sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one a candidate."""
@@ -107,7 +206,7 @@ def _open(file: Path) -> Any:
         return h5py.File(file, "r", locking="best-effort")  # some file systems know no locks
     except OSError as error:
         what = f"not readable as HDF5: {str(error).splitlines()[0]}"
-        raise DataError(what, where=str(file), rule=RULE, remedy=AGAIN) from None
+        raise _fault(what, where=str(file)) from None
 
 
 class _Matrix:
@@ -121,14 +220,19 @@ class _Matrix:
                 self.shape = tuple(np.ravel(found.attrs["h5sparse_shape"]).tolist())
                 self.data, self.indices = found["data"], found["indices"]
                 self.starts = found["indptr"][()].astype(np.int64)
-                sound = _format(found) == "csr" and len(self.starts) == self.shape[0] + 1
+                sound = _format(found) == "csr" and len(self.shape) == 2
             else:
                 self.data, self.shape, sound = found, found.shape, True
         except (KeyError, ValueError) as error:
             sound, file = False, f"{file.filename} ({error})"
         if not sound:
             where = f"{getattr(file, 'filename', file)}, {name}"
-            raise DataError("no matrix of rows", where=where, rule=RULE, remedy=AGAIN)
+            raise _fault("no matrix of rows", where=where)
+        self.place = f"{file.filename}, {name}"
+        if self.sparse:
+            _refuse_other_starts(
+                self.starts, self.shape[0], len(self.data), len(self.indices), self.place
+            )
 
     def rows(self, first: int, last: int | None) -> Numbers:
         """Return rows, int64; what is not stored is 0."""
@@ -138,8 +242,64 @@ class _Matrix:
         stored = slice(int(starts[0]), int(starts[-1]))
         dense = np.zeros((len(starts) - 1, self.shape[1]), np.int64)
         owner = np.repeat(np.arange(len(dense)), np.diff(starts))
-        dense[owner, self.indices[stored]] = self.data[stored]
+        columns = self.indices[stored].astype(np.int64)
+        _refuse_other_columns(owner, columns, self.shape[1], first, self.place)
+        dense[owner, columns] = self.data[stored]
         return dense
+
+
+def _refuse_other_starts(
+    starts: Numbers, lines: int, num_data: int, num_indices: int, place: str
+) -> None:
+    """Refuse an ``indptr`` that does not cut ``data`` and ``indices`` into ``lines`` parts."""
+    rule = "indptr ascends from 0 to the length of data and of indices, one step a line"
+    if num_data != num_indices:
+        raise _fault(f"data has {num_data} numbers, indices {num_indices}", where=place, rule=rule)
+    if len(starts) != lines + 1:
+        raise _fault(f"indptr has {len(starts)} numbers for {lines} lines", where=place, rule=rule)
+    if starts[0] != 0 or starts[-1] != num_data:
+        what = f"indptr goes from {starts[0]} to {starts[-1]}, data has {num_data} numbers"
+        raise _fault(what, where=place, rule=rule)
+    falling = np.diff(starts) < 0
+    if falling.any():
+        line = int(falling.argmax())
+        what = f"line {line} (from 0) begins at {starts[line]} and ends at {starts[line + 1]}"
+        raise _fault(what, where=place, rule=rule)
+
+
+def _refuse_other_columns(
+    owner: Numbers, columns: Numbers, width: int, first: int, place: str
+) -> None:
+    """Refuse columns outside the matrix, and a column that is there twice in a row."""
+    rule = f"a column of a row is stored once; columns lie in [0, {width})"
+    outside = (columns < 0) | (columns >= width)
+    if outside.any():
+        at = int(outside.argmax())
+        what = f"row {first + owner[at]} (from 0) has the column {columns[at]}"
+        raise _fault(what, where=place, rule=rule)
+    cells = owner * width + columns
+    if (np.diff(cells) <= 0).any():  # not in order: rare, and sound where no cell is there twice
+        values, counts = np.unique(cells, return_counts=True)
+        if counts.max(initial=1) > 1:
+            row, column = divmod(int(values[counts.argmax()]), width)
+            what = f"row {first + row} (from 0) has the column {column} twice"
+            raise _fault(what, where=place, rule=rule)
+
+
+def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
+    """Refuse bounds (parts, 2) that do not hold each of ``total`` things once, in any order."""
+    order = bounds[np.argsort(bounds[:, 0], kind="stable")]
+    begins, ends = order[:, 0], order[:, 1]
+    expected = np.append(0, ends[:-1])
+    wrong = (begins != expected) | (ends <= begins)
+    if not len(bounds) or wrong.any() or ends[-1] != total:
+        at = int(wrong.argmax()) if wrong.any() else len(order) - 1
+        what = f"a part from {begins[at]} to {ends[at]}" if len(bounds) else "no part"
+        raise _fault(
+            what,
+            where=place,
+            rule=f"the parts hold each of 0 to {total - 1} once, none is empty",
+        )
 
 
 def _format(group: Any) -> str:
@@ -162,8 +322,16 @@ def write_rows(source: Path, target: Path) -> None:
             rows, columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
             group = made.create_group(name)
             group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = "csr", (rows, columns)
-            row = matrix["indices"][()]
-            column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(matrix["indptr"]))
+            row, starts = matrix["indices"][()], matrix["indptr"][()].astype(np.int64)
+            place = f"{source}, {name}"
+            _refuse_other_starts(starts, columns, len(matrix["data"]), len(row), place)
+            if len(row) and not 0 <= row.min() <= row.max() < rows:
+                raise _fault(
+                    f"rows from {row.min()} to {row.max()}",
+                    where=place,
+                    rule=f"rows lie in [0, {rows})",
+                )
+            column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(starts))
             order = np.argsort(row, kind="stable")  # within a row the columns ascend, as before
             group["data"], group["indices"] = matrix["data"][()][order], column[order]
             group["indptr"] = starts_of(np.bincount(row, minlength=rows))
