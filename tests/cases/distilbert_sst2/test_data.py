@@ -173,6 +173,10 @@ def write_npz(folder, split, **changes):
          "input_ids, row 1: input_ids of 999"),
         ({"input_ids": np.zeros((3, 7), int)}, "input_ids (3, 7)"),
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
+        ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "input_ids has the pad_token_id"),
+        ({"idx": np.arange(4)}, "idx has shape (4,), where label has 3 rows"),
+        ({"sentence": np.array(["a b"])}, "sentence has shape (1,), where label has 3 rows"),
+        ({"idx": np.array([2, 2, 2])}, "row 2 is there 3 times"),
     ],
 )  # fmt: skip
 def test_npz_rows_are_read_and_checked(tmp_path, changes, says):

@@ -124,6 +124,7 @@ def test_the_form_with_aliases_is_read(tmp_path):
         (r"dtype: float16", "dtype: bool", "num_0: a column of this channel is float16"),
         (r"  num_1:\n    dtype: float16\n", "", "channel_spec has"),
         (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: one file for all"),
+        (r"train/cat_1.bin", "train/./cat_0.bin", "train/cat_0.bin is the file of several columns"),
         (r"channel_spec:", "channel_spec: [", "not YAML"),
     ],
 )  # fmt: skip

@@ -71,7 +71,10 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
     """Write a split in the published format, with smaller integer types, and count it."""
     config, truncated = read_config(model), 0
     if kind == NPZ.kind:
-        ids, labels = read_npz(files[0], seq_length=None, vocab_size=config.vocab_size)
+        ids, labels = read_npz(
+            files[0], seq_length=None, vocab_size=config.vocab_size,
+            pad_token_id=config.pad_token_id,
+        )  # fmt: skip
         shutil.copyfile(files[0], target)
     else:
         texts = read_texts(files)

@@ -121,8 +121,9 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
         files, digest, truncated = layout.files[split], sha256(), 0
         if layout.kind == NPZ.kind:
             ids, labels = read_npz(
-                files[0], seq_length=recipe.seq_length, vocab_size=config.vocab_size
-            )
+                files[0], seq_length=recipe.seq_length, vocab_size=config.vocab_size,
+                pad_token_id=config.pad_token_id,
+            )  # fmt: skip
             for array in (ids.values, ids.starts, labels):
                 digest.update(array.tobytes())
         else:

@@ -68,25 +68,24 @@ def padded(
     return out, mask
 
 
-MEMBERS = ("label", "attention_mask", "input_ids")  # others are not read
+MEMBERS = ("label", "attention_mask", "input_ids")
+EXTRA_MEMBERS = ("idx", "sentence")  # of the published files; a number and a text a row
 RULE = (
     "input_ids and attention_mask are (rows, tokens), the mask ones and then zeros; label has 0 "
     "or 1 for each row"
 )
-NPZ_REMEDY = (
-    "give the model folder and the recipe that the data was made for, or run "
-    "`trainmark prepare distilbert_sst2`"
-)
+NPZ_REMEDY = "give the model folder and the recipe that the data was made for, or the whole file"
 
 
 def read_npz(
-    file: Path, *, seq_length: int | None, vocab_size: int
+    file: Path, *, seq_length: int | None, vocab_size: int, pad_token_id: int
 ) -> tuple[Ragged, NDArray[np.int64]]:
     """Return the token ids and labels of one split.
 
     Args:
         seq_length: the recipe's; columns after it must be padding. None: the file's width.
         vocab_size: token ids are in [0, vocab_size).
+        pad_token_id: stands where the mask is 0: a mask that is too short would cut a sentence.
 
     Raises:
         DataError: a damaged file, a missing member, or a row that breaks a rule.
@@ -94,6 +93,7 @@ def read_npz(
     try:
         with np.load(file) as arrays:
             labels, mask, ids = (arrays[name] for name in MEMBERS)
+            extra = {name: arrays[name] for name in EXTRA_MEMBERS if name in arrays}
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
         raise DataError(what, where=str(file), rule=RULE, remedy=NPZ_REMEDY) from None
@@ -102,9 +102,11 @@ def read_npz(
     if not whole or not same or not len(ids):
         what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
         raise DataError(what, where=str(file), rule=RULE, remedy=NPZ_REMEDY)
+    _refuse_other_rows(file, extra, len(ids))
     lengths = mask.sum(1, dtype=np.int64)
     prefix = np.arange(mask.shape[1]) < lengths[:, None]
     outside = ((ids < 0) | (ids >= vocab_size)).any(1)
+    masked_tokens = ((ids != pad_token_id) & ~prefix).sum(1)
     for name, bad, shown, rule in (
         ("label", (labels != 0) & (labels != 1), labels, "a label is 0 or 1"),
         ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
@@ -112,6 +114,8 @@ def read_npz(
          f"a row has at most seq_length={seq_length} tokens; rows are never cut silently"),
         ("input_ids", outside, ids.max(1),
          f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json"),
+        ("attention_mask", masked_tokens > 0, lengths,
+         f"behind the mask, input_ids has the pad_token_id of model/config.json, {pad_token_id}"),
     ):  # fmt: skip
         if bad.any():
             row = int(bad.argmax())
@@ -119,6 +123,26 @@ def read_npz(
             raise DataError(what, where=where, rule=rule, remedy=NPZ_REMEDY)
     rows = Ragged(ids[prefix].astype(np.int32), starts_of(lengths))
     return rows, labels.astype(np.int64)
+
+
+def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) -> None:
+    """Refuse members of other rows than the labels, and a row number that is there twice."""
+    for name, array in extra.items():
+        if array.shape != (rows,):
+            raise DataError(
+                f"{name} has shape {array.shape}, where label has {rows} rows",
+                where=f"{file}, {name}",
+                rule="all members hold the same rows",
+                remedy=NPZ_REMEDY,
+            )
+    numbers, counts = np.unique(extra.get("idx", np.empty(0)), return_counts=True)
+    if counts.max(initial=1) > 1:
+        raise DataError(
+            f"row {numbers[counts.argmax()]} is there {counts.max()} times",
+            where=f"{file}, idx",
+            rule="idx has the number of each row once",
+            remedy=NPZ_REMEDY,
+        )
 
 
 COLUMNS = ("sentence", "label")

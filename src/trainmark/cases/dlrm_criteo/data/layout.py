@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os.path import normpath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -201,6 +202,9 @@ class _Spec(Frozen):
                     f"{split}: one file for all numerical columns in their order, one for the "
                     "label, one for each categorical column"
                 )
+            files = [normpath(source.files[0]) for source in sources]
+            if repeated := [name for name in files if files.count(name) > 1]:
+                raise ValueError(f"{split}: {repeated[0]} is the file of several columns")
         return self
 
 
