@@ -11,7 +11,7 @@ import os
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +20,13 @@ from filelock import FileLock
 from trainmark.data.documents import written_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+
+ARRAYS_FILE = "arrays.json"  # lists a folder's arrays with their sha256
 
 
 def replace_file(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
@@ -45,20 +48,56 @@ def mapped_arrays(
 ) -> list[NDArray[Any]]:  # fmt: skip
     """Return the arrays of ``folder``, mapped; one process builds and writes them, others wait.
 
+    Arrays that are not as they were written are built again: orders and places that contradict
+    each other would leave rows out.
+
     Args:
         folder: its name must say all that the arrays depend on.
     """
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
+    arrays = _read_arrays(folder)
+    if arrays is not None:
+        return arrays
     writable = os.access(folder, os.W_OK)
     with FileLock(folder / ".lock") if writable else nullcontext():
-        if not (folder / "00.npy").exists():
+        arrays = _read_arrays(folder)  # another process may have written them meanwhile
+        if arrays is None:
             built = build()
-            for number, array in reversed(list(enumerate(built))):  # the first: all are there
-                write = partial(np.save, arr=array)
-                if not replace_file(folder / f"{number:02}.npy", write):
-                    return built
-    return [np.load(file, mmap_mode="r") for file in sorted(folder.glob("[0-9][0-9].npy"))]
+            if not _write_arrays(folder, built):
+                return built
+            arrays = [np.load(folder / name, mmap_mode="r") for name in _names(built)]
+    return arrays
+
+
+def _names(arrays: Sequence[NDArray[Any]]) -> list[str]:
+    return [f"{number:02}.npy" for number in range(len(arrays))]
+
+
+def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
+    """Return the arrays that ``folder`` lists, mapped; None if one is not as it was written."""
+    try:
+        listed: dict[str, str] = json.loads((folder / ARRAYS_FILE).read_bytes())
+        for name, digest in listed.items():
+            with (folder / name).open("rb") as stream:
+                if file_digest(stream, "sha256").hexdigest() != digest:
+                    return None
+        return [np.load(folder / name, mmap_mode="r") for name in listed]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _write_arrays(folder: Path, arrays: Sequence[NDArray[Any]]) -> bool:
+    """Write arrays and then their list; return whether that was possible."""
+    listed = {}
+    for name, array in zip(_names(arrays), arrays, strict=True):
+        if not replace_file(folder / name, partial(np.save, arr=array)):
+            return False
+        with (folder / name).open("rb") as stream:
+            listed[name] = file_digest(stream, "sha256").hexdigest()
+    return replace_file(
+        folder / ARRAYS_FILE, lambda stream: stream.write(json.dumps(listed).encode())
+    )
 
 
 @dataclass(frozen=True, slots=True)
