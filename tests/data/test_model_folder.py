@@ -25,6 +25,7 @@ from trainmark.data.model_folder import (
     Share,
     Size,
     StoredTensor,
+    folder_tensors,
     read_config,
     weight_files,
 )
@@ -197,6 +198,37 @@ def test_weights_of_another_model_are_refused(
     error = caught.value
     assert (error.what, error.where, error.rule) == (what, where, rule)
     assert error.remedy == "use another"
+
+
+def test_weight_that_is_stored_twice_is_refused() -> None:
+    twice = [*held(), StoredTensor(Path("other"), "table", SHAPES["table"])]
+    with pytest.raises(DataError, match="table is also in file") as caught:
+        expected().match(twice, where=Path("folder"))
+    assert caught.value.where == "other, table"
+
+
+@pytest.mark.parametrize(
+    ("listed", "where", "what"),
+    [
+        ({"a": "1.safetensors", "b": "2.safetensors"}, None, None),
+        ({"a": "2.safetensors", "b": "1.safetensors"}, "1.safetensors, a", "a is not listed"),
+        ({"a": "1.safetensors", "b": "2.safetensors", "c": "2.safetensors"}, "2.safetensors, c",
+         "c is not there"),
+        ({"a": "1.safetensors"}, None, None),  # the other file is not this index's
+    ],
+)  # fmt: skip
+def test_files_hold_what_their_index_lists(
+    tmp_path: Path, listed: dict[str, str], where: str | None, what: str | None
+) -> None:
+    for number, name in enumerate("ab", 1):
+        save_file({name: torch.ones(2)}, tmp_path / f"{number}.safetensors")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": listed}))
+    if where is None:
+        assert {tensor.key for tensor in folder_tensors(tmp_path, FAULT)} == set(listed)
+        return
+    with pytest.raises(DataError, match=what) as caught:
+        folder_tensors(tmp_path, FAULT)
+    assert caught.value.where == f"{tmp_path}/{where}"
 
 
 def stored(file: Path) -> list[StoredTensor]:

@@ -193,7 +193,8 @@ class ModelWeights:
             where: the file or folder of the checkpoint, for what is missing from it.
 
         Raises:
-            DataError: a tensor that is unknown or of another shape, or a weight that is missing.
+            DataError: a tensor that is unknown, of another shape or there twice, or a weight that
+                is missing.
         """
         names = {self._bare(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
@@ -206,6 +207,10 @@ class ModelWeights:
                 if tensor.shape != (*rows, *wanted[1:]):
                     rule = f"{self.model} has it as {wanted}"
                     raise self._fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
+                if names[bare] in matched:
+                    other = matched[names[bare]]
+                    what = f"{tensor.key} is also in {other.file.name} as {other.key}"
+                    raise self._fault(what, place, "every weight is stored once")
                 matched[names[bare]] = tensor
             elif not self.unused(bare):
                 rule = f"{self.model} has no such weight"
@@ -239,11 +244,38 @@ def weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Pat
         raise fault(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
     if file.name != INDEX:
         return [file]
-    found = read_json(file, fault)
+    return [folder / name for name in sorted(set(_weight_map(file, fault).values()))]
+
+
+def _weight_map(index: Path, fault: Fault) -> dict[str, str]:
+    """Return the file of each weight that an index lists."""
+    found = read_json(index, fault)
     listed = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(listed, dict) or not listed:
-        raise fault("no weight_map", where=str(file))
-    return [folder / name for name in sorted(set(map(str, listed.values())))]
+        raise fault("no weight_map", where=str(index))
+    return {str(name): str(file) for name, file in listed.items()}
+
+
+def folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
+    """Return the tensors of a folder's safetensors files, one or those that an index lists.
+
+    Raises:
+        DataError: a file is missing or damaged, or holds other tensors than the index says.
+    """
+    files = weight_files(folder, (SINGLE, INDEX), fault)
+    tensors = [tensor for file in files for tensor in stored_tensors(file, fault)]
+    if files == [folder / SINGLE]:
+        return tensors
+    listed = set(_weight_map(folder / INDEX, fault).items())
+    stored = {(tensor.key, tensor.file.name) for tensor in tensors}
+    for name, file in sorted(listed ^ stored):
+        what = "is not there" if (name, file) in listed else f"is not listed in {INDEX}"
+        raise fault(
+            f"{name} {what}",
+            where=f"{folder / file}, {name}",
+            rule=f"a file holds the weights that {INDEX} lists for it",
+        )
+    return tensors
 
 
 def stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:

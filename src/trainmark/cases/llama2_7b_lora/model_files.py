@@ -20,8 +20,8 @@ from trainmark.data.model_folder import (
     ModelWeights,
     Size,
     StoredTensor,
+    folder_tensors,
     read_json,
-    stored_tensors,
 )
 from trainmark.data.tokenizer import FAST, SETTINGS, named_token, refuse_short, tokenizer_file
 from trainmark.errors import DataError
@@ -212,7 +212,6 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
         DataError: a file that is missing or cut short, or a weight that is missing, unknown,
             of another type, or of another shape than the config's.
     """
-    stored = [tensor for file in weight_files(folder) for tensor in stored_tensors(file, FAULT)]
     weights = ModelWeights(
         model="the Llama of model/config.json",
         shapes=expected_shapes(config),
@@ -221,7 +220,7 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
             or (name == "lm_head.weight" and bool(config.tie_embeddings))  # tied to the table
         ),
     )
-    return weights.match(stored, where=folder)
+    return weights.match(folder_tensors(folder, FAULT), where=folder)
 
 
 @dataclass(frozen=True, slots=True)
