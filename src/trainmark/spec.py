@@ -259,12 +259,14 @@ class PrepareOption:
         type: type to which the text on the command line is converted.
         help: one line, with the default.
         choices: the allowed values, as a range or a list; empty: all.
+        required: whether ``prepare`` needs it.
     """
 
     name: str
     type: type[int | str | Path]
     help: str
     choices: Sequence[int | str] = ()
+    required: bool = False
 
     @property
     def rule(self) -> str:
@@ -273,7 +275,7 @@ class PrepareOption:
             return f"{self.choices[0]} to {self.choices[-1]}"
         if self.choices:
             return " or ".join(map(str, self.choices))
-        return "a whole number" if self.type is int else "text"
+        return {int: "a whole number", str: "text"}.get(self.type, "a path")
 
     def read(self, text: str) -> int | str | Path:
         """Return the value of ``text``.
@@ -283,12 +285,14 @@ class PrepareOption:
         """
         try:
             value = self.type(text)
-            fits = not self.choices or value in self.choices
+            fits = text != "" and (not self.choices or value in self.choices)
         except ValueError:
             fits = False
         if not fits:
-            remedy = "leave it out for the default"
-            raise UsageError(f"{self.name} is {text}", rule=self.rule, remedy=remedy)
+            remedy = "correct the value" if self.required else "leave it out for the default"
+            raise UsageError(
+                f"{self.name} is {text!r}", where=self.name, rule=self.rule, remedy=remedy
+            )
         return value
 
 

@@ -66,8 +66,23 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
-            ["no option of distilbert"],
+            ["no option of distilbert_sst2", "takes no option"],
         ),
+        (
+            ["prepare", "gpt_megatron", "--from", ".", "--data", "x"],
+            ["option tokenizer is missing", "add tokenizer=VALUE"],
+        ),
+        (
+            ["prepare", "llama3", "--from", ".", "--data", "x"],
+            ["option tokenizer is missing", "trainmark prepare llama31_8b"],
+        ),
+        (
+            ["prepare", "gpt", "tokenizer=", "--from", ".", "--data", "x"],
+            ["tokenizer is ''", "a path"],
+        ),
+        (["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"], ["write tokenizer=VALUE"]),
+        (["prepare", "dlrm", "--from", "nowhere", "--data", "x"], ["no such file or folder"]),
+        (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
         (["report"], ["no run there yet"]),
         (["report", "nowhere"], ["no record there"]),
     ],
@@ -129,7 +144,7 @@ def test_a_case_is_handed_the_options_that_it_declares(cli):
     _, out, _ = cli("list", "options", "--json")
     own = [one["option"] for one in json.loads(out)["options"] if one["case"] == "own"]
     assert own == ["folds", "text_order", "labels"]
-    for word, said in (("folds=1", "folds is 1; 2 to 10"), ("text_order=x", "input or sorted")):
+    for word, said in (("folds=1", "folds is '1'; 2 to 10"), ("text_order=x", "input or sorted")):
         code, out, err = cli("prepare", "own", word, "--from", "raw", "--data", "none")
         assert (code, out, said in err, Path("none").exists()) == (2, "", True, False)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainmark.cli.output import say
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.overrides import parse_assignments
+
+if TYPE_CHECKING:
+    from trainmark.spec import Case
 
 EXAMPLES = {
     "prepare": """\
@@ -40,12 +43,29 @@ def prepare(
             where="CASE",
             remedy=f"`trainmark run {chosen.name}` generates its data",
         )
-    known = {option.name: option for option in chosen.prepare_options}
-    given = parse_assignments(options or [])
-    for name in given.keys() - known.keys():
-        raise UsageError(f"no option of {case}", where=name, remedy=nearest(name, known))
-    values = {name: known[name].read(text) for name, text in given.items()}
-
+    values = _read_options(chosen, options or [])
     progress = partial(say, err=True)
     cases.part(chosen.name, "prepare").prepare(raw, data, progress, **values)
     say(str(data))
+
+
+def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
+    """Return the values of a case's options.
+
+    Raises:
+        UsageError: an unknown option, a value that does not fit, or a required option is missing.
+    """
+    known = {option.name: option for option in case.prepare_options}
+    given = parse_assignments(words, example=f"{next(iter(known), 'name')}=VALUE")
+    for name in given.keys() - known.keys():
+        remedy = nearest(name, known) if known else f"{case.name} takes no option"
+        raise UsageError(f"no option of {case.name}", where=name, remedy=remedy)
+    for name, option in known.items():
+        if option.required and name not in given:
+            raise UsageError(
+                f"option {name} is missing",
+                where=f"trainmark prepare {case.name}",
+                rule=f"{name}: {option.help}",
+                remedy=f"add {name}=VALUE",
+            )
+    return {name: known[name].read(text) for name, text in given.items()}

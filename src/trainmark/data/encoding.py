@@ -19,7 +19,7 @@ from trainmark.data import prepared
 from trainmark.data.indexed import dtype_for, write_index
 from trainmark.data.text import BYTE_ORDER_MARK
 from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
-from trainmark.errors import DataError, UsageError
+from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ def write_pairs(
     *,
     case: str,
     pairs: Mapping[str, Mapping[str, Path]],
-    tokenizer: Path | None,
+    tokenizer: Path,
     most: Mapping[str, int] | None = None,
     text_key: str = "text",
     ends: bool = True,
@@ -65,18 +65,10 @@ def write_pairs(
         options: what the manifest says besides; see ``prepared.writing``.
 
     Raises:
-        UsageError: no tokenizer.
         DataError: a corpus or the tokenizer is missing or damaged, or ``data`` is not
             this call's to write.
         EnvironmentFault: no room or no permission.
     """
-    if tokenizer is None:
-        raise UsageError(
-            "no tokenizer",
-            where="--tokenizer",
-            rule=f"{case} trains on tokens: a corpus needs the tokenizer that makes them",
-            remedy="give --tokenizer a folder with tokenizer.json, or vocab.json and merges.txt",
-        )
     opened = open_corpus_tokenizer(tokenizer, ends=ends)
     files = {name: file for found in pairs.values() for name, file in found.items()}
     copies = {f"{TOKENIZER}/{name}": file for name, file in corpus_files(tokenizer).items()}

@@ -209,8 +209,11 @@ def _plain(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def parse_assignments(words: Sequence[str]) -> dict[str, str]:
+def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str, str]:
     """Split ``KEY=VALUE`` words.
+
+    Args:
+        example: such a word, for the message about one that is not.
 
     Raises:
         UsageError: a word without ``=``, or a key given twice.
@@ -220,7 +223,9 @@ def parse_assignments(words: Sequence[str]) -> dict[str, str]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise UsageError(
-                f"{word!r} is not KEY=VALUE", where="KEY=VALUE", remedy="write bs=96, for example"
+                f"{word!r} is not KEY=VALUE",
+                where="KEY=VALUE",
+                remedy=f"write {example}, for example",
             )
         if name in values:
             raise UsageError(f"{name} is given twice", where=word, remedy="name it once")

@@ -175,7 +175,7 @@ CASE = Case(
     },
     data_fields=frozenset({"seed", "vocab_size"}),
     prepare_options=(
-        PrepareOption("tokenizer", Path, "folder of the tokenizer; always needed"),
+        PrepareOption("tokenizer", Path, "folder of the tokenizer; required", required=True),
         PrepareOption("text_key", str, "key of a line's text; default: text"),
     ),
     aliases=("gpt",),

@@ -224,7 +224,9 @@ CASE = Case(
     },
     data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
     prepare_options=(
-        PrepareOption("tokenizer", Path, "folder of Llama 3.1's tokenizer; always needed"),
+        PrepareOption(
+            "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
+        ),
     ),
     aliases=("llama3",),
     mlperf=mlperf,

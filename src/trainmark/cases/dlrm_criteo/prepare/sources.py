@@ -57,7 +57,10 @@ def find_sources(raw: Path) -> dict[str, Path]:
     """
     if raw.is_file():
         return {raw.name: raw}
-    found = sorted(raw.iterdir()) if raw.is_dir() else []
+    if not raw.is_dir():
+        remedy = "give --from a folder of logs, or one log"
+        raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, remedy=remedy)
+    found = sorted(raw.iterdir())
     logs = {file.name: file for file in found if LOG.fullmatch(file.name) and file.is_file()}
     names = [name.removesuffix(".gz") for name in logs]
     days = [int(name.removeprefix("day_")) for name in names if name != SINGLE]
