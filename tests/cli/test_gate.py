@@ -89,6 +89,8 @@ def test_runs_against_their_own_history(gate: Call) -> None:
         (["gate", "runs/good", "--baseline", "none"], "none"),
         (["gate", "runs/good", "--baseline", "runs", "--junit", "no/where.xml"], "no/where.xml"),
         (["gate", "runs/good", "--baseline", "runs", "--figure", "p_trian"], "mean p_train"),
+        (["gate", "runs/good", "--baseline", "runs/good"], "is its own baseline"),
+        (["gate", "runs/good", "--baseline", "runs"], "is its own baseline"),
     ],
 )
 def test_what_cannot_be_judged_is_a_usage_error(gate: Call, words: list[str], said: str) -> None:

@@ -269,3 +269,73 @@ def test_another_model_is_refused_though_its_recipe_is_allowed() -> None:
     with pytest.raises(UsageError, match="never compared") as fault:
         compare(series("a", RATES), b, allow=["max_steps"])
     assert fault.value.remedy is None
+
+
+def at_ranks(name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any) -> Any:
+    """Return launches on so many ranks, with these throughputs of all ranks."""
+    made = []
+    for one, rate in zip(
+        series(name, rates, first_minute=minute, recipe=recipe), rates, strict=True
+    ):
+        result = one.figures["final_result"].model_copy(update={"value": rate, "reason": None})
+        plan = one.plan.model_copy(update={"nproc": nproc})
+        figures = one.figures | {"final_result": result}
+        made.append(one.model_copy(update={"plan": plan, "figures": figures}))
+    return made
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
+    sides = [at_ranks("a", [100.0, 101.0, 99.0], 2), at_ranks("b", [360.0, 356.4, 363.6], 8, 10)]
+    found = compare(*(reversed(sides) if swapped else sides))
+    assert (found.verdict, found.exit_code, found.figures) == ("other_world", 2, ())
+    assert found.sentence.code == "compare_weak_scaling"
+    assert found.scaling is not None
+    small, large = found.scaling.worlds
+    assert (small.name, small.efficiency, large.name) == ("1x2", 1.0, "1x8")
+    assert large.efficiency == pytest.approx(0.9, rel=1e-6)
+    assert large.low == pytest.approx(0.25 * 356.4 / 101)
+    assert large.high == pytest.approx(0.25 * 363.6 / 99)
+    assert found.scaling.doubts == []
+    assert found.as_dict()["scaling"]["worlds"][1]["ranks"] == 8
+
+
+def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
+    a = at_ranks("a", [100.0], 2, micro_batch_size=96)
+    b = at_ranks("b", [300.0], 8, 10, micro_batch_size=24)
+    found = compare(a, b)
+    assert found.sentence.code == "compare_strong_scaling"
+    assert found.sentence.args["efficiency"] == pytest.approx(0.75)
+
+
+def test_efficiency_above_what_devices_can_do_is_doubted() -> None:
+    found = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
+    assert found.scaling is not None
+    (doubt,) = found.scaling.doubts
+    assert (doubt.code, doubt.args["efficiency"]) == ("scaling_above_one", pytest.approx(3.665))
+    said = render(doubt, "en")
+    assert "366.5%" in said
+
+
+def test_ranks_may_be_allowed_and_other_work_is_refused_as_before() -> None:
+    a, b = at_ranks("a", RATES, 2), at_ranks("b", RATES, 8, 10)
+    found = compare(a, b, allow=["ran_world"])
+    assert (found.scaling, found.verdict) == (None, "no_difference")
+    other = at_ranks("b", RATES, 8, 10, learning_rate=1.0)
+    with pytest.raises(UsageError, match="learning_rate"):
+        compare(a, other)
+    for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):  # no kind of scaling
+        with pytest.raises(UsageError, match="differing: "):
+            compare(a, at_ranks("b", RATES, 8, 10, **unlike))
+    failed = [one.model_copy(update={"status": "failed"}) for one in b]
+    with pytest.raises(UsageError, match="ran_world"):
+        compare(a, failed)
+
+
+def test_trust_of_each_side_is_its_own() -> None:
+    doubtful = graded([message("trust_generated_data")])
+    a, b = series("a", RATES), series("b", RATES, first_minute=10, trust=doubtful)
+    found = compare(a, b)
+    assert (found.a.trust.grade, found.b.trust.grade) == ("usable", "do_not_quote")
+    assert [reason.code for reason in found.a.trust.reasons] == []
+    assert [reason.code for reason in found.b.trust.reasons] == ["trust_generated_data"]

@@ -80,6 +80,16 @@ def test_runs_that_failed_or_are_refuted_are_no_baseline() -> None:
         list(against_baseline([golden()], [], []))
 
 
+def test_run_is_not_its_own_baseline() -> None:
+    runs = launches("a", [100.0, 101.0])
+    with pytest.raises(UsageError) as caught:
+        list(against_baseline(runs, runs, ["p_train"]))
+    assert caught.value.where == "a-r1"
+    others = launches("base", [200.0])
+    (found,) = against_baseline(runs, [*runs, *others], ["p_train"])
+    assert (found.verdict, found.message.args["expected"]) == ("regressed", 200.0)
+
+
 @pytest.mark.parametrize("judge", [against_baseline, against_history])
 def test_a_figure_that_is_not_known_is_refused_with_the_nearest(judge: Any) -> None:
     with pytest.raises(UsageError, match="did you mean p_train"):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.comparison_power import KINDS, LAUNCHES, coverage, power
+from tools.comparison_power import KINDS, LAUNCHES, coverage, power, trends
 
+from trainmark.judge.comparison import drift_of_sides
 from trainmark.record.stats import over_launches, proportional, ratio, student, trend
 
 PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
@@ -85,3 +86,15 @@ def test_intervals_hold_as_often_as_the_page_says(kind: str) -> None:
 def test_what_is_seen_is_as_the_page_says() -> None:
     loss, equal, false = power(5, 0.01, repetitions=800, seed=9)
     assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(stated("1%")[0], abs=2.5)
+
+
+def test_launches_without_a_drift_seem_to_drift_as_often_as_the_page_says() -> None:
+    (known,) = stated("trend seen, 1%")[0]
+    assert 100 * trends(5, 0.01, repetitions=800, seed=9) == pytest.approx(known, abs=1.5)
+
+
+def test_a_drift_below_a_third_of_the_threshold_is_none() -> None:
+    steady = [100.0 + 0.001 * place for place in range(5)]  # certain, and 0.005% over a side
+    drifting = [100.0 + place for place in range(5)]
+    assert drift_of_sides(steady, steady, 0.03) is None
+    assert drift_of_sides(steady, drifting, 0.03) == pytest.approx(0.0098, abs=2e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,7 +85,16 @@ def test_site_has_the_other_runs_and_fails(
 def test_damaged_record_in_a_baseline_fails_the_gate(
     run_dir: Path, broken: Path, cli: Callable[..., Any]
 ) -> None:
-    code, out, err = cli("gate", run_dir, "--baseline", run_dir.parent, "--json")
+    other = run_dir.with_name("other")
+    shutil.copytree(run_dir, other)
+    document = json.loads((other / "record.json").read_text())
+    document["run_id"] = document["plan"]["run_id"] = "20260102T030405Z-toy-def456"
+    (other / "record.json").write_text(json.dumps(document))
+    for name in ("plan.json", "events.launcher.jsonl", "events.rank0.jsonl"):
+        (other / name).unlink()
+    words = ("gate", run_dir, "--unverified", "--json", "--baseline")
+    assert cli(*words, other)[0] == 0
+    code, out, err = cli(*words, f"{other.parent}")
     assert (code, json.loads(out)["exit_code"], str(broken) in err) == (1, 1, True)
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from document_texts import rows
 from fakes import GOLDEN, check_golden
-from trainmark.pages.document import Section, Table
+from trainmark.pages.document import Paragraph, Section, Table
 from trainmark.pages.page import documents
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import say
-from trainmark.record.record import Record
+from trainmark.record.record import Record, Trust
+from trainmark.spec import message
 
 TEMPLATE = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
@@ -88,3 +89,48 @@ def test_one_world_with_two_batches_scales_weakly_and_strongly() -> None:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_golden_pages(lang: str) -> None:
     check_golden(f"page.scaling.{lang}.md", to_markdown(documents(weak())[:1], lang))
+
+
+@pytest.mark.parametrize(
+    ("rate", "doubted"), [(200.0, False), (209.0, False), (212.0, True), (733.0, True)]
+)
+def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) -> None:
+    (found,) = sections([run("1x1", 100.0), run("1x2", rate)])
+    paragraphs = [block for block in found.blocks if isinstance(block, Paragraph)]
+    doubts = [block.text for block in paragraphs if block.tone == "warn"]
+    expected = message(
+        "scaling_above_one", world="1x2", first="1x1", efficiency=rate / 200, most=1.05
+    )
+    assert doubts == ([expected] if doubted else [])
+
+
+def graded(grade: str) -> Trust:
+    reasons = {"usable": [], "noisy": [message("machine_busy", share=0.25)],
+               "do_not_quote": [message("trust_generated_data")]}  # fmt: skip
+    return Trust(grade=grade, reasons=reasons[grade])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status", "tone", "words"),
+    [
+        ("usable", "usable", "passed", "good", "2 of 2 launches passed"),
+        ("usable", "noisy", "passed", "warn", "2 of 2 launches passed"),
+        ("do_not_quote", "usable", "passed", "bad", "2 of 2 launches passed, not to be quoted"),
+        ("usable", "usable", "failed", "bad", "1 of 2 launches passed"),
+    ],
+)
+def test_badge_of_several_works_is_that_of_the_worst(
+    first: str, second: str, status: str, tone: str, words: str
+) -> None:
+    runs = [run("1x1", 100.0, trust=graded(first)),
+            run("1x8", 760.0, trust=graded(second), status=status)]  # fmt: skip
+    page = documents(runs)[0]
+    assert (page.tone, say(page.badge, "en")) == (tone, words)
+
+
+def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
+    runs = [run("1x1", 100.0 + n, number=n, trust=graded("usable")) for n in range(5)]
+    assert documents(runs)[0].tone == "good"
+    failed = run("1x1", 90.0, number=9, status="failed", trust=graded("do_not_quote"))
+    page = documents([*runs, failed])[0]
+    assert (page.tone, say(page.badge, "en")) == ("bad", "5 of 6 launches passed")

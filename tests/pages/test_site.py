@@ -259,6 +259,20 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
             views.compare_page(database, chosen)
 
 
+def test_runs_of_other_numbers_of_ranks_show_how_they_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainmark.pages.site.views.checked", lambda record, *_, **__: record)
+    runs = [
+        (f"{side}/r{number}", document(
+            f"{side}{number}", plan__repeat_index=number, plan__repeat_count=2,
+            plan__nproc=nproc, figures={"final_result": 100.0 * nproc + number},
+        ))
+        for side, nproc in (("a", 2), ("b", 4)) for number in (1, 2)
+    ]  # fmt: skip
+    page = Reader(views.compare_page(store(tmp_path, *runs), ["a1", "b1"]))
+    assert {"1x2", "1x4"} <= set(page.texts)
+    assert {"100.0%", "99.6% (99.3% – 100.0%)"} <= set(page.texts)
+
+
 def test_addresses_are_relative_and_names_are_safe():
     links = Links("runs/a.html", "zh")
     assert (links.file, links.here) == ("zh/runs/a.html", "../runs/a.html")

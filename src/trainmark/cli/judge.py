@@ -122,6 +122,10 @@ def gate(
 
     if not (baseline or history):
         raise UsageError("nothing to judge by", remedy="give --baseline WORD or --history WORD")
+    if junit and not junit.absolute().parent.is_dir():
+        raise UsageError(
+            "no such folder", where=f"--junit {junit}", remedy="make it, or name another"
+        )
     given = [_selected(words) if words else Selection() for words in (runs, baseline, history)]
     records, expected, earlier = (one.records for one in given)
     for record in (*records, *expected, *earlier):

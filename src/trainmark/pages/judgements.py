@@ -13,7 +13,19 @@ from trainmark.judge.comparison import REGRESSIONS, UNTOLD
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Table, table
 from trainmark.pages.rendering import rendered
-from trainmark.pages.texts import TONES, Phrase, Tone, heads, join, say, t, term, trust_line, worded
+from trainmark.pages.texts import (
+    TONES,
+    Phrase,
+    Tone,
+    counted,
+    heads,
+    join,
+    say,
+    t,
+    term,
+    trust_line,
+    worded,
+)
 from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message
@@ -23,11 +35,13 @@ if TYPE_CHECKING:
 
     from trainmark.judge.comparison import ComparedFigure, Comparison
     from trainmark.judge.comparison.gate import Judgement
+    from trainmark.judge.comparison.scaling import Scaling
     from trainmark.judge.compliance import Compliance
 
     Kind = Mapping[str, Any]
 
 _IN_UNIT = ("value", "expected")  # arguments of a message
+_SCALING = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
 _CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of_peak")
 
 
@@ -38,19 +52,23 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
         b: what the other side is called than A.
     """
     tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
-    tone = "warn" if found.verdict in UNTOLD else tone
-    said = replace(found.sentence, args=found.sentence.args | {"side": b})
-    name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
-    columns = (name, "A", b, unit, f"{b}/A", *rest)
-    shown: list[Block] = [Paragraph(said, tone), table(columns, map(_row, found.figures))]
+    tone = "warn" if found.verdict in (*UNTOLD, "other_world") else tone
+    shown: list[Block] = [Paragraph(_of_side(found.sentence, b), tone)]
+    if found.scaling:
+        shown += scaling_blocks(found.scaling)
+    else:
+        name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
+        columns = (name, "A", b, unit, f"{b}/A", *rest)
+        shown.append(table(columns, map(_row, found.figures)))
     quality = found.quality
     if quality:
-        shown.append(Paragraph(replace(quality, args=quality.args | {"side": b})))
+        shown.append(Paragraph(_of_side(quality, b)))
     sides = (("A", found.a), (b, found.b))
     for name, side in sides:
         line = trust_line(side.trust, side.verification, name)
         shown.append(Paragraph(line, TONES[side.trust.grade]))
-    shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
+    if not found.scaling:
+        shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
     shown += [
         Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
         for name, side in sides for one in side.left_out
@@ -67,6 +85,28 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
             shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))
             shown.append(table((t("compare.fact"), "A", b), rows))
     return shown
+
+
+def _of_side(said: Message, b: str) -> Message:
+    """Return a sentence with the letter of its side."""
+    return replace(said, args=said.args | {"side": b})
+
+
+def scaling_blocks(found: Scaling) -> list[Block]:
+    """Return throughput and efficiency of each world, what they are, and doubts of them."""
+    rows: list[list[Phrase]] = []
+    alone = counted("launches", 1)
+    for world in found.worlds:
+        rate = world.throughput
+        ends = f"{cells.number(rate.low)} – {cells.number(rate.high)}"
+        efficiency = f"{world.efficiency:.1%}"
+        if world.low is not None and world.high is not None:
+            efficiency += f" ({world.low:.1%} – {world.high:.1%})"
+        throughput = (cells.number(rate.mean), " (", ends if rate.launches > 1 else alone, ")")
+        rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
+    names = (t(f"scaling.{name}", unit=found.unit) for name in _SCALING)
+    means = Paragraph(t("scaling.means", first=found.worlds[0].name))
+    return [table(names, rows), *(Paragraph(x, "warn") for x in found.doubts), means]
 
 
 def _row(one: ComparedFigure) -> tuple[Phrase, ...]:

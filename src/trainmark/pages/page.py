@@ -121,11 +121,10 @@ def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> D
         Section(of[0].plan.about.title, f"table{place}", (provenance.performance_table(of),))
         for place, of in enumerate(found.values(), start=1)
     )
-    passed = sum(record.passed for record in records)
+    badge, tone = summary.badge(*works)
     return Document(
         title=t("section.performance"), verification=t(f"trust.{verification_of(records)}"),
-        badge=t("repeats.counted", passed=passed, all=len(records)),
-        tone="good" if passed == len(records) else "warn", sentence="",
+        badge=badge, tone=tone, sentence="",
         sections=(*sections, *figures.scaling(works)), ident="all-",
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ from trainmark.pages.texts import (
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
-from trainmark.record.trust import of_repeats, trust_of, verification_of
+from trainmark.record.trust import of_repeats, trust_of, verification_of, worst_grade
 from trainmark.record.work import differing, each_once, work
 
 if TYPE_CHECKING:
@@ -160,12 +160,26 @@ def title(record: Record) -> Phrase:
     return join([work, name, precision_label(record), *nodes], "dot")
 
 
-def badge(records: Sequence[Record]) -> tuple[Phrase, Tone]:
-    """Return passed, passed and not to be quoted, or failed; with its tone."""
-    if not any(record.passed for record in records):
+def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
+    """Return the badge of the worst run: passed, not to be quoted or failed; with its tone.
+
+    Of several works, or if a launch failed, it also has how many passed.
+
+    Args:
+        works: launches of each work.
+    """
+    launches = [record for records in works for record in records]
+    passed = sum(record.passed for record in launches)
+    if not passed:
         return t("badge.failed"), "bad"
-    grade = trust_of(records).grade
-    return t(f"badge.{'do_not_quote' if grade == 'do_not_quote' else 'passed'}"), TONES[grade]
+    grade = worst_grade(trust_of(records).grade for records in works)
+    tone = TONES[grade] if passed == len(launches) else "bad"
+    if len(works) == 1 and passed == len(launches):
+        return t("badge.do_not_quote" if grade == "do_not_quote" else "badge.passed"), tone
+    words: list[Phrase] = [t("repeats.counted", passed=passed, all=len(launches))]
+    if grade == "do_not_quote":
+        words.append(t("trust.do_not_quote"))
+    return join(words), tone
 
 
 def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:

@@ -5,10 +5,10 @@ Owns the thresholds and which reason leads to which grade; docs/metrics.md print
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from trainmark.plan.plan import SIMULATED
-from trainmark.record.record import Trust
+from trainmark.record.record import Grade, Trust
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 from trainmark.spec import Message, message
 
@@ -96,6 +96,11 @@ def of_repeats(records: Sequence[Record]) -> Trust:
 def trust_of(records: Sequence[Record]) -> Trust:
     """Return the trust in one launch or in several of the same work."""
     return records[0].trust if len(records) == 1 else of_repeats(records)
+
+
+def worst_grade(grades: Iterable[Grade]) -> Grade:
+    """Return the worst of at least one grade."""
+    return max(grades, key=get_args(Grade).index)
 
 
 def verification_of(records: Iterable[Record]) -> Verification:

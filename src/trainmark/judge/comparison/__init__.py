@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED, UsageError, nearest
+from trainmark.errors import (
+    EXIT_FAILED,
+    EXIT_NOISY,
+    EXIT_PASSED,
+    EXIT_USAGE,
+    UsageError,
+    nearest,
+)
 from trainmark.judge.comparison import sides
+from trainmark.judge.comparison.scaling import OF_WORLD, scaling_between
 from trainmark.record.figures import specs
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio, trend
 from trainmark.spec import message
@@ -16,13 +24,14 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from trainmark.judge.comparison.scaling import Scaling
     from trainmark.judge.comparison.sides import Difference, Side
     from trainmark.record.record import Record
     from trainmark.spec import FigureSpec, Message
 
 Verdict = Literal[
     "slower", "worse", "target_missed", "too_noisy", "too_little_data",
-    "no_difference", "no_direction", "faster", "better",
+    "no_difference", "no_direction", "faster", "better", "other_world",
 ]  # fmt: skip
 REGRESSIONS: tuple[Verdict, ...] = ("slower", "worse", "target_missed")
 UNTOLD: tuple[Verdict, ...] = ("too_noisy", "too_little_data")
@@ -62,11 +71,13 @@ class Comparison:
 
     Args:
         verdict: the gravest: a regression, then what cannot be told, then the first figure's.
-        exit_code: 0 if there is no regression, 1 if there is one, 3 if it cannot be told.
+        exit_code: 0 if there is no regression, 1 if there is one, 2 for other numbers of ranks, 3
+            if it cannot be told.
         quality: how many launches of each reached their target; None: there is none to reach.
         differences: facts of machine and software that differ.
         allowed: in what the work differs, as allowed.
         paired: launches were done in turns and are compared in pairs.
+        scaling: how the work scales, in place of figures, if only the numbers of ranks differ.
     """
 
     verdict: Verdict
@@ -80,6 +91,7 @@ class Comparison:
     allowed: tuple[Difference, ...]
     paired: bool
     threshold: float
+    scaling: Scaling | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON has it."""
@@ -103,8 +115,9 @@ def compare(
         allow: keys of the work in which the sides may differ.
 
     Raises:
-        UsageError: other work, with the key and both values; a run given twice or copied; an
-            unknown figure; a threshold outside 0 to 1; a side without launches.
+        UsageError: other work than at other numbers of ranks, with the key and both values; a run
+            given twice or copied; an unknown figure; a threshold outside 0 to 1; a side without
+            launches.
     """
     if not a or not b:
         raise UsageError("a side without launches", remedy="name runs that have a record")
@@ -114,7 +127,14 @@ def compare(
     for name in figures or ():
         if name not in known:
             raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
-    allowed = sides.allowed_work(a, b, allow)
+    allowed, refused = sides.different_work(a, b, allow)
+    if refused:
+        scaling = None
+        if all(one.name in OF_WORLD for one in refused):
+            scaling = scaling_between(a, b)
+        if scaling is None:
+            raise sides.other_work(refused)
+        return _scaled(a, b, scaling, allowed, threshold)
     kept, paired = sides.counted(a, b)
     of_a, of_b = map(sides.side_of, (a, b), kept)
     found = tuple(
@@ -129,8 +149,27 @@ def compare(
     return Comparison(
         verdict, sentence, EXIT_NOISY if verdict in UNTOLD else code, of_a, of_b,
         figures=found, quality=words,
-        differences=sides.unlike_environment(*kept), allowed=allowed,
+        differences=sides.unlike_environment(*kept), allowed=tuple(allowed),
         paired=paired, threshold=threshold,
+    )  # fmt: skip
+
+
+def _scaled(
+    a: Sequence[Record], b: Sequence[Record], scaling: Scaling,
+    allowed: Sequence[Difference], threshold: float,
+) -> Comparison:  # fmt: skip
+    """Return how the work scales between sides of other numbers of ranks."""
+    kept, _ = sides.counted(a, b)
+    of_a, of_b = map(sides.side_of, (a, b), kept)
+    smallest, largest = scaling.worlds[0], scaling.worlds[-1]
+    sentence = message(
+        f"compare_{scaling.kind}_scaling", side="B", world=largest.name, first=smallest.name,
+        efficiency=largest.efficiency,
+    )  # fmt: skip
+    return Comparison(
+        "other_world", sentence, EXIT_USAGE, of_a, of_b, figures=(), quality=None,
+        differences=sides.unlike_environment(*kept), allowed=tuple(allowed), paired=False,
+        threshold=threshold, scaling=scaling,
     )  # fmt: skip
 
 
@@ -164,13 +203,13 @@ def _compared(
         known = [[pair[side] for pair in whole] for side in (0, 1)]
     a, b = ([value for value in side if value is not None] for side in known)
     value, low, high = ratio(a, b, paired=paired) if a and b else (None, None, None)
-    moved = None if paired or low is None else trend(a) or trend(b) or trend(a, b)
+    moved = None if paired or low is None else drift_of_sides(a, b, threshold)
     args = {"side": "B", "figure": name, "ratio": value, "low": low, "high": high,
             "threshold": threshold, "launches": min(len(a), len(b)),
             "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
     verdict = _verdict(low, high, spec, threshold)
     code = f"verdict.{verdict}"
-    if moved and abs(moved) * min(len(a), len(b)) > threshold / 3:
+    if moved is not None:
         verdict, code, args = "too_noisy", "compare_trend", args | {"change": moved}
     elif low is None:
         code = "compare_absent" if value is None else "compare_no_interval"
@@ -181,6 +220,18 @@ def _compared(
         ratio=value, low=low, high=high, launches=(len(a), len(b)), verdict=verdict,
         sentence=message(code, **args),
     )  # fmt: skip
+
+
+def drift_of_sides(a: Sequence[float], b: Sequence[float], threshold: float) -> float | None:
+    """Return by what share a figure changes from launch to launch, if that could pass for B.
+
+    Of launches that were not done in turns: the machine may drift from A to B as well. None if
+    chance explains the change, or if over a side it is below a third of the threshold.
+    """
+    moved = trend(a) or trend(b) or trend(a, b)
+    if moved is None or abs(moved) * min(len(a), len(b)) <= threshold / 3:
+        return None
+    return moved
 
 
 def _verdict(low: float | None, high: float | None, spec: FigureSpec, threshold: float) -> Verdict:

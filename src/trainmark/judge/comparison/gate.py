@@ -113,12 +113,13 @@ def against_baseline(
     """Yield a judgement for each figure by the launches of ``baseline`` with the same work.
 
     Args:
+        baseline: runs of ``records`` among them do not count.
         names: figures to judge; none: those of ``FIGURES`` that the baseline has.
         worse_by: share by which a figure may be worse; None: by the baseline's own scatter.
 
     Raises:
         RecordError: a record of the baseline that did not pass, or that its evidence contradicts.
-        UsageError: there is none, or one of ``names`` is no figure.
+        UsageError: there is none, a run is its own baseline, or one of ``names`` is no figure.
     """
     if not baseline:
         raise UsageError("no run there", where="--baseline", remedy="name runs that passed")
@@ -126,8 +127,11 @@ def against_baseline(
         if refuted(one.trust) or not one.passed:
             rule = "a baseline is of runs that passed and agree with their evidence"
             raise RecordError(f"status {one.status}", where=one.run_id, rule=rule)
-    for launches in groups(records):
+    works = groups(records)
+    for launches in works:
         _refuse_unknown(launches[0], names)
+    baseline = _without(baseline, records)
+    for launches in works:
         key = work(launches[0])
         known = [one for one in baseline if work(one) == key]
         if not known:
@@ -142,6 +146,23 @@ def against_baseline(
         told = [name for name in FIGURES if len(_values(known, name)) == len(known)]
         for name in (names or told) if usable else ():
             yield _by_baseline(usable, known, name, worse_by)
+
+
+def _without(baseline: Sequence[Record], records: Sequence[Record]) -> list[Record]:
+    """Return the baseline without the runs to judge, which a folder may hold too.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    judged = {one.run_id for one in records}
+    others = [one for one in baseline if one.run_id not in judged]
+    if not others:
+        raise UsageError(
+            "the run is its own baseline", where=baseline[0].run_id,
+            rule="a run is judged by other runs: against itself it always passes",
+            remedy="name earlier runs with --baseline",
+        )  # fmt: skip
+    return others
 
 
 def _refuse_unknown(record: Record, names: Sequence[str]) -> None:

@@ -101,14 +101,13 @@ def side_of(given: Sequence[Record], kept: Sequence[Record]) -> Side:
     )
 
 
-def allowed_work(
+def different_work(
     a: Sequence[Record], b: Sequence[Record], allow: Collection[str]
-) -> tuple[Difference, ...]:
-    """Return in what the work differs, all of it allowed.
+) -> tuple[list[Difference], list[Difference]]:
+    """Return in what the work differs: what is allowed, and what is not.
 
     Raises:
-        UsageError: a run given twice or copied, an unknown key to allow, or work that differs in
-            another key, with both values.
+        UsageError: a run given twice or copied, or an unknown key to allow.
     """
     records = [*a, *b]
     each_once(one.run_id for one in records)
@@ -128,17 +127,24 @@ def allowed_work(
             raise UsageError(what, where="--allow", remedy=nearest(key, known))
     sides = _facts(facts[: len(a)], facts[len(a) :])
     found = [one for one in sides if len({*map(repr, (*one.a, *one.b))}) > 1]
-    never = [one.name for one in found if one.name in NEVER_ALLOWED]
-    refused = never or [one.name for one in found if one.name not in allow]
-    if refused:
-        values = dict.fromkeys(repr(one[refused[0]]) for one in facts if refused[0] in one)
+    refused = [one for one in found if one.name in NEVER_ALLOWED or one.name not in allow]
+    return [one for one in found if one not in refused], refused
+
+
+def other_work(refused: Sequence[Difference]) -> UsageError:
+    """Return the error of sides whose work differs, with the first key and both its values."""
+    never = [one for one in refused if one.name in NEVER_ALLOWED]
+    first, *_ = shown = never or refused
+    values = dict.fromkeys(map(repr, (*first.a, *first.b)))
+    what = f"{first.name} is {' and '.join([*values][:2])}"
+    where = "the work of A and B"
+    if never:
         rule = "another case, model or data set is never compared"
-        if not never:
-            rule = f"only the same work compares; differing: {', '.join(refused)}"
-        remedy = None if never else " ".join(f"--allow {name}" for name in refused)
-        what = f"{refused[0]} is {' and '.join([*values][:2])}"
-        raise UsageError(what, where="the work of A and B", rule=rule, remedy=remedy)
-    return tuple(found)
+        return UsageError(what, where=where, rule=rule)
+    names = [one.name for one in shown]
+    rule = f"only the same work compares; differing: {', '.join(names)}"
+    remedy = " ".join(f"--allow {name}" for name in names)
+    return UsageError(what, where=where, rule=rule, remedy=remedy)
 
 
 def _known_work(record: Record) -> dict[str, Any]:

@@ -1,24 +1,18 @@
-"""All figures of a run with its spans, evaluations, ranks, doubts; and how works scale.
-
-Owns what the same work of several worlds is. Weak scaling: each rank has the same batch; strong
-scaling: all ranks together have it. The efficiency is the throughput of a device over that in the
-smallest world.
-"""
+"""All figures of a run with its spans, evaluations, ranks, doubts; and how works scale."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
+from trainmark.judge.comparison.scaling import find_scaling
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Section, folded, table
+from trainmark.pages.judgements import scaling_blocks
 from trainmark.pages.sections.limits import rules_table
-from trainmark.pages.summary import summary
 from trainmark.pages.texts import (
     Link,
     Phrase,
-    counted,
     definition,
     heads,
     join,
@@ -30,13 +24,11 @@ from trainmark.pages.texts import (
 )
 from trainmark.record import figures as figures_of
 from trainmark.record.trust import trust_of, verification_of
-from trainmark.record.work import work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.pages.document import Tile
-    from trainmark.pages.summary import RepeatSummary
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import IntervalName, Use
 
@@ -48,9 +40,6 @@ _USE = {
     "clock_mhz": "lowest",
 }  # fmt: skip
 _RANKS = ("rank", "node", "step_ms", "wait_ms", "tflops", "memory", *_USE, "throttled")
-_BATCH = ("micro_batch_size", "grad_accum_steps")
-_OF_WORLD = ("ran_world", "world", *_BATCH)  # ``world``: for which one a recipe was written
-_WORLD = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
 
 
 def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Section:
@@ -171,42 +160,7 @@ def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
     Args:
         works: launches of each work; those that did not pass do not count.
     """
-    found: dict[tuple[str, object, str], list[RepeatSummary]] = {}
-    for one in (x for x in map(summary, works) if "final_result" in x.figures):
-        plan = one.passed[0].plan
-        same = {x: y for x, y in work(one.passed[0]).items() if x not in _OF_WORLD}
-        batch = [plan.recipe[name] for name in _BATCH]
-        for kind, size in (("weak", (*batch,)), ("strong", prod(batch) * plan.world_size)):
-            found.setdefault((kind, size, str(sorted(same.items()))), []).append(one)
-    several = ((kind, of) for (kind, *_), of in found.items() if len(of) > 1)
-    for place, (kind, of) in enumerate(several, start=1):
-        worlds = sorted(of, key=lambda one: one.passed[0].plan.world_size)
-        yield _section(kind, worlds, f"scaling{place}")
-
-
-def _section(kind: str, worlds: Sequence[RepeatSummary], anchor: str) -> Section:
-    """Return throughput and efficiency of each world: geometric means, both ends of the interval.
-
-    That of an efficiency joins the far ends of two worlds' intervals, so it is wider than 95%.
-    """
-    base, small = worlds[0].figures["final_result"], worlds[0].passed[0]
-    rows: list[list[Phrase]] = []
-    alone = counted("launches", 1)
-    for one in worlds:
-        plan, rate = one.passed[0].plan, one.figures["final_result"]
-        share = small.plan.world_size / plan.world_size
-        several = min(rate.launches, base.launches) > 1 and one is not worlds[0]
-        over = (rate.low / base.high, rate.high / base.low) if several else ()
-        shown = [f"{share * x:.1%}" for x in (rate.mean / base.mean, *over)]
-        ends = f"{cells.number(rate.low)} – {cells.number(rate.high)}"
-        rows.append([
-            f"{plan.nnodes}x{plan.nproc}", rate.launches,
-            prod(plan.recipe[name] for name in _BATCH),
-            (cells.number(rate.mean), " (", ends if rate.launches > 1 else alone, ")"),
-            "{} ({} – {})".format(*shown) if several else shown[0],
-        ])  # fmt: skip
-    names = (t(f"scaling.{x}", unit=small.figures["final_result"].unit) for x in _WORLD)
-    title = t("scaling.title", case=small.plan.case, device=short_device(small))
-    heading = join((title, t(f"scaling.{kind}")), "colon")
-    means = Paragraph(t("scaling.means", first=rows[0][0]))
-    return Section(heading, anchor, (table(names, rows), means))
+    for place, (found, record) in enumerate(find_scaling(works), start=1):
+        title = t("scaling.title", case=found.case, device=short_device(record))
+        heading = join((title, t(f"scaling.{found.kind}")), "colon")
+        yield Section(heading, f"scaling{place}", tuple(scaling_blocks(found)))

@@ -18,13 +18,14 @@ from markupsafe import Markup
 
 from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import Comparison, compare
+from trainmark.judge.comparison.scaling import scaling_between
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
 from trainmark.pages.charts import over_each_other, ratios
 from trainmark.pages.document import Block, Paragraph, Section, table
-from trainmark.pages.judgements import comparison
+from trainmark.pages.judgements import comparison, scaling_blocks
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, t, term
@@ -168,6 +169,8 @@ def compare_page(
             refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
             words = t("site.refused", side=letter, keys=_worded(kept))
             blocks: list[Block] = [Paragraph(words, "warn")]
+            if scaling := scaling_between(first, side):
+                blocks += scaling_blocks(scaling)
         else:
             compared[letter] = compare(first, side, allow=unlike)
             verdict, *blocks = comparison(compared[letter], letter)
