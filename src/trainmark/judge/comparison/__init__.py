@@ -228,10 +228,9 @@ def drift_of_sides(a: Sequence[float], b: Sequence[float], threshold: float) -> 
     Of launches that were not done in turns: the machine may drift from A to B as well. None if
     chance explains the change, or if over a side it is below a third of the threshold.
     """
-    moved = trend(a) or trend(b) or trend(a, b)
-    if moved is None or abs(moved) * min(len(a), len(b)) <= threshold / 3:
-        return None
-    return moved
+    changes = (change for change in (trend(a), trend(b), trend(a, b)) if change is not None)
+    greatest = max(changes, key=abs, default=0.0)
+    return greatest if abs(greatest) * min(len(a), len(b)) > threshold / 3 else None
 
 
 def _verdict(low: float | None, high: float | None, spec: FigureSpec, threshold: float) -> Verdict:
