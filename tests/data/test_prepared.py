@@ -57,11 +57,119 @@ def test_a_folder_takes_its_name_last_and_is_written_once(raw, tmp_path):
     assert "is already prepared" in said[-1]
 
 
-def test_an_interrupted_call_leaves_nothing(raw, tmp_path):
-    with pytest.raises(EnvironmentFault, match="No space left"):
+def test_a_stopped_call_is_gone_on_with(raw, tmp_path):
+    with pytest.raises(EnvironmentFault, match="No space left") as caught:
         write(raw, fail=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
+    assert ".data.partial" in caught.value.remedy
+    assert write(raw) == ["late"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [
+        "late.txt", "manifest.json", "sub"
+    ]  # fmt: skip
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
+    assert manifest["files"] == {"sub/abc.txt": ABC, "late.txt": ABC}
+
+
+def other_source(raw):
+    (raw / "a.txt").write_bytes(b"abd")
+    return {}
+
+
+def other_option(raw):
+    return {"seed": 2}
+
+
+def damaged_part(raw):
+    (raw.parent / ".data.partial" / "sub" / "abc.txt").write_bytes(b"abd")
+    return {}
+
+
+def no_state(raw):
+    (raw.parent / ".data.partial" / prepared.STATE).write_text("{")
+    return {}
+
+
+@pytest.mark.parametrize("change", [other_source, other_option, damaged_part, no_state])
+def test_what_no_longer_fits_is_made_again(raw, tmp_path, change):
+    with pytest.raises(EnvironmentFault):
+        write(raw, fail=True)
+    assert write(raw, **change(raw)) == ["abc", "late"]
+    assert (tmp_path / "data" / "sub" / "abc.txt").read_bytes() == b"abc"
+
+
+def test_digest_of_an_unchanged_source_is_not_taken_again(raw, monkeypatch):
+    with pytest.raises(EnvironmentFault):
+        write(raw, fail=True)
+    taken = []
+    take = prepared.fingerprint
+    monkeypatch.setattr(prepared, "fingerprint", lambda file, *rest: (
+        taken.append(file.name), take(file, *rest))[1])  # fmt: skip
+    write(raw)
+    assert "a.txt" not in taken
+
+
+def test_a_fault_of_the_data_leaves_nothing(raw, tmp_path):
+    def prepare():
+        with prepared.writing(tmp_path / "data", raw, {}, print, case="a", form=1) as unfinished:
+            unfinished.file("a", lambda target: target.write_bytes(b"a"))
+            raise DataError("row 3")
+
+    with pytest.raises(DataError, match="row 3"):
+        prepare()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["raw"]
-    assert write(raw) == ["abc", "late"]
+
+
+def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
+    def prepare():
+        made = []
+        sources = {"a.txt": raw / "a.txt"}
+        with prepared.writing(tmp_path / "data", raw, sources, print, case="a", form=1) as found:
+            rows = found.stage("count", lambda: made.append("count") or [1, 2])
+            if not stopped:
+                stopped.append(1)
+                raise KeyboardInterrupt
+            assert rows == [1, 2]
+            (found.work / "scratch").write_bytes(b"x")
+        return made
+
+    stopped = []
+    with pytest.raises(KeyboardInterrupt):
+        prepare()
+    assert prepare() == []
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["manifest.json"]
+
+
+class Units(prepared.Reporter):
+    """Collects stages with their units."""
+
+    def __init__(self):
+        super().__init__(lambda _: None)
+        self.stages = {}
+
+    def begin(self, stage, total, done=0):
+        self.stages[stage] = [total, done]
+        self.stage = stage
+
+    def advance(self, units):
+        self.stages[self.stage][1] += units
+
+
+def test_a_copied_file_is_shown_as_progress_also_when_it_is_kept(raw, tmp_path):
+    def prepare(*, stop):
+        units = Units()
+        sources = {"a.txt": raw / "a.txt"}
+        with prepared.writing(tmp_path / "data", raw, sources, units, case="a", form=1) as found:
+            units.begin("writing", 3)
+            found.copy("copied", raw / "a.txt")
+            if stop:
+                raise KeyboardInterrupt
+        return units.stages
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(stop=True)
+    assert prepare(stop=False) == {"checking 1 files": [3, 3], "writing": [3, 3]}
+    assert (tmp_path / "data" / "copied").read_bytes() == b"abc"
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmark.cli.options import Quiet
 from trainmark.cli.output import say
-from trainmark.errors import UsageError, nearest
+from trainmark.data.prepared import Reporter
+from trainmark.errors import UsageError, escaped, nearest
 from trainmark.plan.overrides import parse_assignments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+    from rich.progress import TaskID
+
     from trainmark.spec import Case
 
 EXAMPLES = {
@@ -23,15 +33,19 @@ EXAMPLES = {
   trainmark run CASE --data data/mine --recipe standard
 """,
 }
+LINE_EVERY_S = 60.0
 
 
 def prepare(
     case: Annotated[str, typer.Argument(help="Name of a case.")],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive as downloaded.")],
-    data: Annotated[Path, typer.Option("--data", help="Folder to write; resumed if half there.")],
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder to write; goes on where a call was stopped.")
+    ],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of the case.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Check raw data and write it in the form a case reads."""
     from trainmark import cases
@@ -44,8 +58,8 @@ def prepare(
             remedy=f"`trainmark run {chosen.name}` generates its data",
         )
     values = _read_options(chosen, options or [])
-    progress = partial(say, err=True)
-    cases.part(chosen.name, "prepare").prepare(raw, data, progress, **values)
+    with open_reporter(quiet=quiet) as reporter:
+        cases.part(chosen.name, "prepare").prepare(raw, data, reporter, **values)
     say(str(data))
 
 
@@ -69,3 +83,82 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
                 remedy=f"add {name}=VALUE",
             )
     return {name: known[name].read(text) for name, text in given.items()}
+
+
+@contextmanager
+def open_reporter(*, quiet: bool) -> Iterator[Reporter]:
+    """Give what shows the work on standard error: a bar on a terminal, else a few lines."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet:
+        yield Reporter(lambda _: None)
+    elif console.is_terminal and not console.is_dumb_terminal:
+        bar = BarReporter(console)
+        with bar.progress:
+            yield bar
+    else:
+        yield LineReporter(partial(say, err=True))
+
+
+class LineReporter(Reporter):
+    """Prints each line, each stage, and how far a long stage is once a minute.
+
+    Args:
+        clock: seconds that pass.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(say)
+        self._clock = clock
+        self._stage, self._total, self._done, self._before = "", 0, 0, 0
+        self._begin_s = self._shown_s = 0.0
+
+    def begin(self, stage: str, total: int, done: int = 0) -> None:
+        """Print the stage."""
+        self._stage, self._total, self._done, self._before = stage, total, done, done
+        self._begin_s = self._shown_s = self._clock()
+        self.say(stage)
+
+    def advance(self, units: int) -> None:
+        """Print how far the stage is, if a minute has passed since the last line."""
+        self._done += units
+        now_s = self._clock()
+        if now_s - self._shown_s < LINE_EVERY_S:
+            return
+        self._shown_s = now_s
+        line = f"{self._stage}: {100 * self._done / max(1, self._total):.0f}%"
+        new_units = self._done - self._before
+        if new_units:
+            left_s = (now_s - self._begin_s) * (self._total - self._done) / new_units
+            line += f", about {timedelta(seconds=max(0, round(left_s)))} left"
+        self.say(line)
+
+
+class BarReporter(Reporter):
+    """Shows a stage as a bar with percent and time left on a terminal, below the lines."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+        super().__init__(
+            lambda line: console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
+        )
+        self.progress = Progress(
+            "{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+            console=console, transient=True,
+        )  # fmt: skip
+        self._task: TaskID | None = None
+
+    def begin(self, stage: str, total: int, done: int = 0) -> None:
+        """Replace the bar by the stage's."""
+        if self._task is not None:
+            self.progress.remove_task(self._task)
+        self._task = self.progress.add_task(stage, total=total, completed=done)
+
+    def advance(self, units: int) -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self.progress.advance(self._task, units)

@@ -14,6 +14,7 @@ from trainmark.cases.dlrm_criteo import prepare as stages
 from trainmark.cases.dlrm_criteo.data.layout import read_spec
 from trainmark.cases.dlrm_criteo.prepare import prepare
 from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
+from trainmark.data.prepared import Reporter, Unfinished
 from trainmark.errors import DataError
 
 pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")
@@ -238,16 +239,67 @@ def test_damaged_files_are_refused(days, tmp_path, small):
     assert f"{days / 'day_1.gz'}, row 1: no row in the file" in refused(days, data)
 
 
-def test_a_stopped_call_begins_again(days, tmp_path, small):
-    data = tmp_path / "data"
+STAGES = [
+    "read day_0", "read day_1.gz", "read day_2", "number categories", "encode day_0",
+    "encode day_1.gz", "encode day_2", "write train", "write test", "write validation",
+]  # fmt: skip
 
-    def say(line):
-        if line == "done: write train":
+
+@pytest.mark.parametrize("stop_after", range(len(STAGES)))
+@pytest.mark.usefixtures("small")
+def test_a_stopped_call_goes_on_after_its_last_finished_stage(
+    days, tmp_path, monkeypatch, stop_after
+):
+    done = []
+    stage = Unfinished.stage
+
+    def counted(unfinished, name, make):
+        def once():
+            done.append(name)
+            return make()
+
+        result = stage(unfinished, name, once)
+        if not resumed and len(done) == stop_after + 1:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(Unfinished, "stage", counted)
+    resumed, data = [], tmp_path / "data"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(days, data, print, workers=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
+    resumed.append(True)
+    run(days, data)
+    assert done == STAGES
+    assert files_of(data) == expected(ALL, SPLITS)[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
+    assert run(days, data)[-1].startswith(f"{data} is already prepared")
+
+
+@pytest.mark.usefixtures("small")
+def test_other_rules_begin_anew_after_a_stopped_call(days, tmp_path):
+    def stop(line):
+        if line.startswith("tables of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(days, data, say, workers=2)
-    assert [p.name for p in tmp_path.iterdir()] == ["raw"]
-    run(days, data)
-    assert files_of(data) == expected(ALL, SPLITS)[0]
-    assert run(days, data)[-1].startswith(f"{data} is already prepared")
+        prepare(days, tmp_path / "data", stop, workers=2)
+    run(days, tmp_path / "data", frequency_threshold=3)
+    assert files_of(tmp_path / "data") == expected(ALL, SPLITS, 3)[0]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_lost_scratch_database_begins_anew(days, tmp_path):
+    def stop(line):
+        if line == "writing rows":
+            raise KeyboardInterrupt
+
+    class Stopping(Reporter):
+        def begin(self, stage, total, done=0):
+            stop(stage)
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(days, tmp_path / "data", Stopping(print), workers=2)
+    (tmp_path / ".data.partial" / "work" / prepare_tables.SCRATCH).unlink()
+    run(days, tmp_path / "data")
+    assert files_of(tmp_path / "data") == expected(ALL, SPLITS)[0]

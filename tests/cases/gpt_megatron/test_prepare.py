@@ -12,6 +12,7 @@ from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding
 from trainmark.data.encoding import source_files, texts_of
 from trainmark.data.indexed import IndexedReader
+from trainmark.data.prepared import Reporter
 from trainmark.errors import DataError
 
 TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
@@ -147,3 +148,74 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "no document in the corpus, 1 empty texts" in message
     assert not (tmp_path / ".data.partial").exists()
+
+
+class Stopping(Reporter):
+    """Interrupts the call at an advance, counted from 1 within the stage of tokens."""
+
+    def __init__(self, at):
+        super().__init__(lambda _: None)
+        self.at, self.begun = at, []
+
+    def begin(self, stage, total, done=0):
+        self.begun.append((stage, done))
+
+    def advance(self, units):
+        if self.begun[-1][0].startswith("tokenising"):
+            self.at -= 1
+            if self.at == 0:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", [1, 2, 9])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.usefixtures("small")
+def test_a_stopped_call_goes_on_after_the_last_saved_block(
+    tokenizer, tmp_path, monkeypatch, at, packed
+):
+    monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number, part in enumerate((TEXTS[:25], TEXTS[25:])):
+        content = lines(part).encode()
+        (raw / f"{number}.jsonl").write_bytes(gzip.compress(content) if packed else content)
+    run(raw, tmp_path / "whole", tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        run_with(raw, tmp_path / "data", tokenizer, Stopping(at))
+    with (tmp_path / ".data.partial" / "corpus_text_document.bin").open("ab") as stream:
+        stream.write(b"written after the last save")
+    again = Stopping(0)
+    run_with(raw, tmp_path / "data", tokenizer, again)
+    (done,) = (done for stage, done in again.begun if stage.startswith("tokenising"))
+    assert (done > 0) == (at > 1)
+    assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
+
+
+def run_with(raw, data, tokenizer, reporter):
+    prepare(raw, data, reporter, tokenizer=tokenizer)
+
+
+@pytest.mark.usefixtures("small")
+def test_workers_write_the_same_bytes_and_name_the_faulty_line(
+    corpus, tokenizer, tmp_path, monkeypatch
+):
+    run(corpus, tmp_path / "alone", tokenizer)
+    monkeypatch.setattr(encoding, "WORKER_BYTES", 100)
+    run(corpus, tmp_path / "together", tokenizer, workers=2)
+    assert files_of(tmp_path / "together") == files_of(tmp_path / "alone")
+    corpus.write_text(lines(TEXTS) + '{"body": "x"}\n')
+    message = fault(DataError, corpus, tmp_path / "data", tokenizer, workers=2)
+    assert f"{corpus}, line 61: no 'text'; its keys: body" in message
+
+
+def test_lines_are_read_at_most_as_many_as_asked_for_over_files_and_calls(tmp_path, small):
+    paths = []
+    for number in range(3):
+        paths.append(tmp_path / str(number))
+        paths[-1].write_text(lines(TEXTS[:10]))
+    blocks = [*encoding.read_blocks(paths, most=25)]
+    assert sum(len(block.lines) for block in blocks) == 25
+    for begin, block in enumerate(blocks):
+        rest = [*encoding.read_blocks(paths, block.after, most=25)]
+        assert [other.lines for other in rest] == [other.lines for other in blocks[begin + 1 :]]

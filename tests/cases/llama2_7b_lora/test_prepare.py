@@ -45,8 +45,8 @@ def test_what_is_missing_is_said_and_bounds_the_recipes(raw, tmp_path):
     (raw / "model" / "model.safetensors").unlink()
     said = []
     prepare(raw, tmp_path / "out", said.append)
-    assert said[1].startswith("no safetensors in the model folder: only init=random")
-    assert said[2].startswith("no MMLU found: only mmlu_mode=off will run")
+    assert said[0].startswith("no safetensors in the model folder: only init=random")
+    assert said[1].startswith("no MMLU found: only mmlu_mode=off will run")
     data.check(tmp_path / "out", dataclasses.replace(TINY, init="random", mmlu_mode="off"))
     with pytest.raises(DataError, match="114 of 114 files are missing"):
         data.check(tmp_path / "out", dataclasses.replace(TINY, init="random"))

@@ -177,6 +177,7 @@ CASE = Case(
     prepare_options=(
         PrepareOption("tokenizer", Path, "folder of the tokenizer; required", required=True),
         PrepareOption("text_key", str, "key of a line's text; default: text"),
+        PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
     ),
     aliases=("gpt",),
 )  # fmt: skip

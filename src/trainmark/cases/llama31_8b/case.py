@@ -227,6 +227,7 @@ CASE = Case(
         PrepareOption(
             "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
         ),
+        PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
     ),
     aliases=("llama3",),
     mlperf=mlperf,

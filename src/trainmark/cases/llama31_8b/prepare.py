@@ -22,7 +22,7 @@ def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
     """Write both pairs from a folder with ``c4-train.*`` and ``c4-validation.*``.
 
     No token ends a document: NeMo's script appends one on demand only, and the reference does not
-    demand it (README.md, section 3). Option: ``tokenizer``; see ``write_pairs``.
+    demand it (README.md, section 3). Options: ``tokenizer``, ``workers``; see ``write_pairs``.
 
     Raises:
         DataError: no shard of one kind, or as ``write_pairs``.

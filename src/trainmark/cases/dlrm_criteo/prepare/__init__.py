@@ -1,15 +1,15 @@
 """Turn Criteo's click logs into the binary form, whole or not at all.
 
 Owns the options and the order of the stages: read every log, number the categories, encode
-every part, write every split. The bytes are the same for any
-number of threads. The default rules are those of the published runs, which NVIDIA's DLRM
-preprocessing with Spark made.
+every part, write every split. A call that was stopped goes on after the last finished stage, whose
+tables are in the scratch database. The bytes are the same for any number of threads. The default
+rules are those of the published runs, which NVIDIA's DLRM preprocessing with Spark made.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from trainmark.data.prepared import Say, Unfinished
 
+    from .sources import Part
+
 FORMAT = 2
-WORK = "work"  # folder of what leads to the files, removed at the end
 BUCKET_ROWS = 1 << 22  # sorted and written at once
 
 
@@ -61,37 +62,52 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     ) as unfinished:
         if unfinished is None:
             return
-        folder, work = unfinished.folder, unfinished.folder / WORK
-        work.mkdir()
-        with tables.database(work, threads) as db:
+        if not (unfinished.work / tables.SCRATCH).exists():  # stages are those of its tables
+            unfinished.forget()
+        with tables.database(unfinished.work, threads) as db:
             spec = _stages(db, sources, unfinished, rules)
-        write_spec(folder, spec.cardinalities, rules=rules)
-        shutil.rmtree(work)
+        write_spec(unfinished.folder, spec.cardinalities, rules=rules)
 
 
 def _stages(
     db: Any, sources: dict[str, Path], unfinished: Unfinished, rules: dict[str, Any]
 ) -> FeatureSpec:
-    """Do every stage; return what was written."""
-    rows = {}
+    """Do every stage that no earlier call has finished; return what was written."""
+    report, rows = unfinished.report, {}
+    total_bytes = sum(path.stat().st_size for path in sources.values())
+    report.begin("reading logs and counting categories", total_bytes)
     for number, (name, path) in enumerate(sources.items()):
-        rows[path] = tables.read_log(db, number, path)
-        unfinished.say(f"done: read {name}")
+        read = partial(tables.read_log, db, number, path)
+        rows[path] = unfinished.stage(f"read {name}", read)
+        report.advance(path.stat().st_size)
     parts = dict(enumerate(split_rows(rows)))
-    sizes = tables.number_categories(db, len(rows), rules)
-    unfinished.say(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
-    for number, name in enumerate(sources):
+    number_all = partial(tables.number_categories, db, len(rows), rules)
+    sizes = unfinished.stage("number categories", number_all)
+    report(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
+    report.begin("encoding rows", sum(rows.values()))
+    for number, (name, path) in enumerate(sources.items()):
         own = {p: part for p, part in parts.items() if part.source == number}
-        tables.encode(db, number, own, sizes, rules)
-        unfinished.say(f"done: encode {name}")
+        unfinished.stage(f"encode {name}", partial(tables.encode, db, number, own, sizes, rules))
+        report.advance(rows[path])
     spec = FeatureSpec.of(unfinished.folder, sizes)
+    report.begin("writing rows", sum(rows.values()))
+    _write_splits(db, parts, spec, unfinished, rules)
+    return spec
+
+
+def _write_splits(
+    db: Any,
+    parts: dict[int, Part],
+    spec: FeatureSpec,
+    unfinished: Unfinished,
+    rules: dict[str, Any],
+) -> None:
+    """Write and count the rows of every split that no earlier call has written."""
+    report = unfinished.report
     for split in SPLITS:
         own = {p: part for p, part in parts.items() if part.split == split}
         count = sum(part.end - part.start for part in own.values())
         unfinished.manifest["counts"][split] = count
-        folder = unfinished.folder / split
-        types = spec.row_types("train").items()
-        files = [folder / file.name for file, _ in types]
         keys = tables.KEYS if split == "train" else count
         turns = -(-count // BUCKET_ROWS)
         bounds = [keys * turn // turns for turn in range(turns + 1)] if turns else []
@@ -99,7 +115,11 @@ def _stages(
             batch for between in pairwise(bounds)
             for batch in tables.encoded_rows(db, [*own], spec, rules, range(*between))
         )  # fmt: skip
-        written = tables.write_rows(files, batches) if count else 0
-        assert written == count, f"{split}: {written} of {count} rows were written"
-        unfinished.say(f"done: write {split}")
-    return spec
+        files = [unfinished.folder / split / file.name for file in spec.row_types("train")]
+        if f"write {split}" in unfinished.state["stages"]:
+            report.advance(count)
+        elif count:
+            files[0].parent.mkdir(exist_ok=True)
+            write = partial(tables.write_rows, files, batches, report.advance)
+            written = unfinished.stage(f"write {split}", write)
+            assert written == count, f"{split}: {written} of {count} rows were written"

@@ -11,6 +11,7 @@ numbers of a column's categories, ``part_p`` encoded rows sorted by ``key``.
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
 from .sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Rules = Mapping[str, Any]
@@ -66,6 +67,7 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     duckdb, limit = library("duckdb", where=folder), memory_limit()
     threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
     config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
+    shutil.rmtree(folder / "spill", ignore_errors=True)  # of a call that was killed
     try:
         with duckdb.connect(folder / SCRATCH, config=config) as opened:
             yield opened
@@ -76,7 +78,8 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     except (duckdb.OperationalError, duckdb.FatalException) as error:
         what = f"duckdb: {str(error).splitlines()[0]}"
         rule = f"it works within {limit >> 20} MiB of memory and spills to this disk"
-        remedy = "free memory or disk space, or use fewer workers=; else remove the folder"
+        remedy = "free memory or disk space, or use fewer workers=, and call again; or remove the "
+        remedy += "folder to begin anew"
         raise EnvironmentFault(what, where=str(folder), rule=rule, remedy=remedy) from error
 
 
@@ -178,21 +181,27 @@ def encoded_rows(db: Any, parts: list[int], spec: FeatureSpec, rules: Rules, key
     return db.sql(query).to_arrow_reader(BATCH_ROWS)
 
 
-def write_rows(files: Sequence[Path], batches: Iterable[Any]) -> int:
+def write_rows(
+    files: Sequence[Path], batches: Iterable[Any], advance: Callable[[int], None]
+) -> int:
     """Write the rows of a split into its files; return their number.
 
     Args:
         batches: Arrow record batches as ``encoded_rows`` gives them.
+        advance: called with the rows of each batch.
     """
-    files[0].parent.mkdir()
     rows = 0
     with ExitStack() as stack:
         streams = [stack.enter_context(file.open("wb")) for file in files]
         for batch in batches:
             rows += len(batch)
+            advance(len(batch))
             label, *columns = (column.to_numpy() for column in batch.columns)
             numerical = np.stack(columns[:NUM_NUMERICAL], axis=1).astype("<f2")
             arrays = [label, numerical, *columns[NUM_NUMERICAL:]]
             for stream, array in zip(streams, arrays, strict=True):
                 stream.write(array.tobytes())
+        for stream in streams:
+            stream.flush()
+            os.fsync(stream.fileno())
     return rows

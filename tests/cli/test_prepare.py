@@ -1,0 +1,81 @@
+"""What ``prepare`` shows of its work: a bar on a terminal, else a few lines."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from trainmark.cases.distilbert_sst2.data import generated
+from trainmark.cli.prepare import BarReporter, LineReporter
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self):
+        self.now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_long_stage_is_a_line_a_minute_with_percent_and_time_left():
+    lines, clock = [], Clock()
+    reporter = LineReporter(lines.append, clock)
+    reporter.begin("tokenising", 1_000, done=200)
+    for after_s, units in ((10, 50), (60, 150), (90, 100), (121, 100)):
+        clock.now_s = 100.0 + after_s
+        reporter.advance(units)
+    assert lines == [
+        "tokenising",
+        "tokenising: 40%, about 0:03:00 left",  # 200 units a minute, 600 to go
+        "tokenising: 60%, about 0:02:01 left",  # 400 in 121 s, 400 to go
+    ]
+
+
+def test_stage_without_work_is_shown_without_an_error():
+    lines, clock = [], Clock()
+    reporter = LineReporter(lines.append, clock)
+    reporter.begin("writing", 0)
+    clock.now_s += 61.0
+    reporter.advance(0)
+    assert lines == ["writing", "writing: 0%"]
+
+
+def test_terminal_shows_percent_below_escaped_lines():
+    shown = io.StringIO()
+    bar = BarReporter(Console(file=shown, force_terminal=True, width=100, color_system=None))
+    with bar.progress:
+        bar("a [bold]line\x1b[31m")
+        bar.begin("checking", 10)
+        bar.advance(10)
+        bar.progress.refresh()
+        bar.begin("writing", 400)
+        bar.advance(100)
+        bar.progress.refresh()
+    text = shown.getvalue()
+    assert "a [bold]line\\u001b[31m" in text
+    assert re.search(r"checking .*100%", text)
+    assert re.search(r"writing .*25%", text)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    (tmp_path / "raw").mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / "raw" / name).write_text("sentence\tlabel\ngood film\t1\n")
+    generated.write_model_folder(tmp_path / "raw" / "model")
+    return tmp_path / "raw"
+
+
+def test_a_few_lines_are_printed_off_a_terminal_and_none_with_quiet(cli, raw):
+    code, out, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "made")
+    assert (code, out) == (0, "made\n")
+    assert err.splitlines()[:2] == [
+        "checking 5 files",
+        "no weights in the model folder: only init=random will run on this data",
+    ]
+    assert len(err.splitlines()) == 6
+    assert "NO" not in cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")[2]
+    assert cli("prepare", "distilbert", "--from", str(raw), "--data", "q2", "-q") == (0, "q2\n", "")

@@ -1,0 +1,44 @@
+"""Worker processes that encode a corpus end with the process that started them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+from gpt_tokenizers import write_two_files
+
+PARENT = """
+import sys
+from itertools import repeat
+from multiprocessing import active_children
+from pathlib import Path
+
+from trainmark.data.encoding import BEGIN, Block, BlockEncoder, encode_blocks
+
+if __name__ == "__main__":
+    block = Block([b'{"text": "hello"}'], Path("corpus"), 1, BEGIN)
+    encoder = BlockEncoder(Path(sys.argv[1]), "text", ends=True)
+    encoded = encode_blocks(repeat(block), encoder, 2)
+    next(encoded)
+    print(*(child.pid for child in active_children()), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    tokenizer = write_two_files(tmp_path / "gpt2")
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py"), str(tokenizer)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    workers = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+    assert workers
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    for worker in workers:
+        assert select.select([worker], [], [], 60.0)[0] == [worker]
+        os.close(worker)
+    parent.stdin.close()
+    parent.stdout.close()
