@@ -17,7 +17,7 @@ ROWS: list[dict[str, Any]] = peaks.table()["peak"]
 NAMES = [name for row in ROWS for name in row["names"]]
 OWN_KEYS = {
     "accelerator", "names", "compute_units", "also", "evidence", "note", "source", "date",
-    "exceptions",
+    "exceptions", "product", "form",
 }  # fmt: skip
 
 

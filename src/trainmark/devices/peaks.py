@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trainmark.recipe import Precision
+
+
+_MEMORY = re.compile(r"([0-9]{1,3})(?:g|gb|gib)")
+_SAME_MEMORY = 0.1  # GB and GiB differ by 7%
+# Words of a name that say which form factor it is; DGX and HGX machines have SXM modules.
+_FORMS = {"sxm": "SXM", "dgx": "SXM", "hgx": "SXM", "pcie": "PCIe", "nvl": "NVL"}
+_FORM = re.compile(r"(sxm|pcie|nvl|dgx|hgx)[0-9]*")
+# What stands before a product without a space: `Ascend910B3`.
+_VENDOR_WORDS = ("ascend", "nvidia", "tesla", "amd", "instinct", "mtt", "aws", "google", "intel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +65,53 @@ def peak(product_name: str, precision: Precision | None) -> Peak | None:
             known = provenance(data, row, figure)
             return Peak(precision=precision, per_second=row[figure] * 1e12, **known)
     return None
+
+
+@cache
+def products(name: str) -> tuple[dict[str, Any], ...]:
+    """Return the rows of all products that a device's name in other people's tables can mean.
+
+    A full product name means its row alone. Otherwise all words of a row's ``product`` must
+    follow each other in the name: ``A100`` means each A100, ``A100-SXM4-80GB`` one of them,
+    ``910B`` none. A form factor and a memory in the name narrow the choice; a memory that no
+    product has leaves none.
+    """
+    rows = table()["peak"]
+    exact = [row for row in rows if name in row["names"]]
+    if exact:
+        return tuple(exact)
+    words = _words(name)
+    lengths = [_matched_length(words, _words(row["product"])) for row in rows]
+    longest = max(lengths)  # `BI-V100` is not a V100
+    matching = [row for row, length in zip(rows, lengths, strict=True) if 0 < length == longest]
+    forms = {_FORMS[found[1]] for word in words if (found := _FORM.fullmatch(word))}
+    if any("form" in row for row in matching):
+        matching = [row for row in matching if not forms or row.get("form") in forms]
+    sizes = [float(found[1]) for word in words if (found := _MEMORY.fullmatch(word))]
+    if sizes:
+        matching = [row for row in matching if _has_memory(row, sizes)]
+    return tuple(matching)
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name in lower case, with forms split off: ``h100sxm`` is two."""
+    text = re.sub(r"(sxm|pcie|nvl)", r" \1", name.lower())
+    return re.findall(r"[a-z0-9]+", text)
+
+
+def _matched_length(words: Sequence[str], product: Sequence[str]) -> int:
+    """Return how many characters of the words are a product's; 0: it is not named."""
+    wanted = "".join(product)
+    for first, word in enumerate(words):
+        vendor = next((x for x in _VENDOR_WORDS if word.startswith(x) and word != x), "")
+        for last in range(first + 1, len(words) + 1):
+            if "".join(words[first:last]).removeprefix(vendor) == wanted:
+                return len(wanted)
+    return 0
+
+
+def _has_memory(row: Mapping[str, Any], sizes: Sequence[float]) -> bool:
+    return any(abs(size / row["memory_gb"] - 1) <= _SAME_MEMORY for size in sizes)
 
 
 def name_of_part(product_name: str, units: int) -> str:
