@@ -44,6 +44,7 @@ WORDS = {
         "with": "with a finding",
         "without": "without a finding",
         "unread": "places of the pages that could not be read (`trainmark import` lists them)",
+        "others": "other files of the folder, which hold no results",
         "rules": (
             "## Findings by rule\n\n| rule | checks that | error | warning | note |\n"
             "|---|---|---|---|---|"
@@ -66,6 +67,7 @@ WORDS = {
         "with": "有发现",
         "without": "没有发现",
         "unread": "页面中未能读取之处（由 `trainmark import` 列出）",
+        "others": "文件夹中其他不含结果的文件",
         "rules": (
             "## 各规则的发现\n\n| 规则 | 要求 | error | warning | note |\n"
             "|---|---|---|---|---|"
@@ -128,7 +130,8 @@ def main(folder: str, *source: str) -> None:
         "timed": sum(bool(TIMED & one.figures.keys()) for one in views),
         "with": len(marked),
         "without": len({(one.file, one.line) for one in views} - marked),
-        "unread": len(chosen.unread),
+        "unread": sum(entry.file.endswith(".md") for entry in chosen.unread),
+        "others": len({entry.file for entry in chosen.unread if not entry.file.endswith(".md")}),
     }
     for lang, ending in (("en", "md"), ("zh", "zh.md")):
         text = page(lang, found, counts, source)

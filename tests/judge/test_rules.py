@@ -74,7 +74,7 @@ def test_the_planted_error_is_found(name: str) -> None:
     rule, plant = PLANTS[name]
     found = [one for one in audit(subjects(plant, changed=True)) if one.rule == rule]
     assert [(one.message.code, one.severity) for one in found] == [
-        (plant["code"], plant.get("severity", RULES[rule][0]))
+        (plant["code"], plant.get("severity", RULES[rule].severity))
     ]
     (one,) = found
     assert one.subject.line == plant.get("line", one.subject.line)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from trainmark.library.importers import cells
-from trainmark.library.importers.cells import CellError, columns
+from trainmark.library.importers.cells import CellError
+from trainmark.library.importers.headers import read_header, read_headers
 
 GIB = 1024**3
 
 
 def column(header):
-    return columns([header], unknown="quality")[0]
+    return read_header(header)
 
 
 def values(header, cell):
@@ -54,7 +55,7 @@ def test_each_form_of_a_cell(header, cell, expected):
 
 
 def test_the_target_of_a_table_has_the_name_of_its_only_quality():
-    target, _ = columns(["目标精度", "auc"], unknown="quality")
+    target, _ = read_headers(["目标精度", "auc"])
     assert cells.read("0.38", target)["auc_target"].value == 0.38
 
 

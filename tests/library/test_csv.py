@@ -49,13 +49,12 @@ def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes
 def test_csv_with_named_columns(imported, delimiter):
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
     found = imported(text.replace(",", delimiter), "r.csv")
-    row, second = found.rows
+    (row,) = found.rows
     assert (row.configuration, row.world_size, row.figure("p_whole")) == ("X100 (2x8)", 16, 12.5)
     assert row.cells["note"] == "mine"
-    assert second.figures["p_whole"].value is None
     assert [(entry.line, entry.reason.code) for entry in found.unread] == [
-        (5, "row_has_other_cells")
-    ]
+        (3, "row_without_figures"), (5, "row_has_other_cells"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.library.importers import files
-from trainmark.library.importers import table as labels
+from trainmark.library.importers import labels
 
 
 @pytest.mark.parametrize(
@@ -71,15 +70,15 @@ def test_what_columns_say_of_the_world_is_held_against_the_label(
 
 
 def test_device_and_vendor_of_a_short_name():
-    assert files.device_and_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
-    assert files.device_and_vendor("cambricon /") == (None, "cambricon")
-    assert files.device_and_vendor("R300") == ("R300", None)
+    assert labels.device_and_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
+    assert labels.device_and_vendor("cambricon /") == (None, "cambricon")
+    assert labels.device_and_vendor("R300") == ("R300", None)
 
 
 def test_changed_hyper_parameters():
-    assert labels.changes("bs=96,lr=0.00015") == {"bs": "96", "lr": "0.00015"}
-    assert labels.changes("数据精度=fp16, local_batchsize=4") == {
+    assert labels.read_changes("bs=96,lr=0.00015") == {"bs": "96", "lr": "0.00015"}
+    assert labels.read_changes("数据精度=fp16, local_batchsize=4") == {
         "数据精度": "fp16", "local_batchsize": "4",
     }  # fmt: skip
-    assert labels.changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
-    assert labels.changes("74/81") == {}
+    assert labels.read_changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
+    assert labels.read_changes("74/81") == {}

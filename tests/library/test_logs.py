@@ -55,7 +55,8 @@ def test_losses_and_speeds_of_other_events_are_not_those_of_steps(imported):
     evaluated = perflog("EVALUATE", 4000, {"loss": 9.0})
     finished = perflog("FINISHED", 9000, {"throughput": 7.0})
     (row,) = imported(STEPS + evaluated + finished).rows
-    assert values(row) == {"token/p/s": 7.0, "p_train": 32.0, "last_loss": 0.0}
+    # A throughput without a unit is of nobody knows what.
+    assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
 
 
 def test_step_lines_alone_give_the_speed_of_their_intervals(imported):

@@ -151,6 +151,10 @@ def gate(
     raise typer.Exit(code)
 
 
+_SKIPPED_RULES = "rules about data and FLOPs do not apply"
+_SHOWN_MODELS = 5  # names of models that are not known
+
+
 def audit(
     results: Annotated[list[str] | None, typer.Argument(help=_AUDITED)] = None,
     rules: Annotated[
@@ -164,7 +168,7 @@ def audit(
     Ends with 1 if there is an error, a broken rule or a record that cannot be read.
     """
     from trainmark.api import audited
-    from trainmark.judge.audit.subject import workload_of
+    from trainmark.judge.audit.workloads import unknown_models
     from trainmark.library.selection import select
 
     chosen = select(results or [], rows=not rules)
@@ -187,10 +191,18 @@ def audit(
         place = f"{it['file']}:{it['line']}" if it["line"] else it["file"]
         say(f"{it['severity']} {it['rule']} {place} {it['configuration']}\n  {it['message']}")
     say(f"audited {count}, not read {len(chosen.unread)}, findings {len(found)}", err=True)
-    unknown = sum(not workload_of(row.case, row.model).names for row in chosen.rows)
+    unnamed, unknown = unknown_models(chosen.rows)
+    if unnamed:
+        say(f"{unnamed} rows name no model: {_SKIPPED_RULES}; add a column `model`", err=True)
     if unknown:
-        left_out = "rules about their data and FLOPs left out; add a column `model`"
-        say(f"of unknown models {unknown}: {left_out}", err=True)
+        names = ", ".join(list(unknown)[:_SHOWN_MODELS])
+        more = f" and {len(unknown) - _SHOWN_MODELS} more" if len(unknown) > _SHOWN_MODELS else ""
+        fix = "a size in the name (`qwen3_8b`) or a column `parameters` helps"
+        say(
+            f"{sum(unknown.values())} rows of models that are not known ({names}{more}): "
+            f"{_SKIPPED_RULES}; {fix}",
+            err=True,
+        )
     fail_if_damaged(chosen)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(EXIT_FAILED)

@@ -109,10 +109,13 @@ def _audit_rules(lang: str) -> Rows:
     from trainmark.spec import message
 
     return [
-        {"rule": name, "severity": severity,
-         "definition": render(message(f"audit_rule.{name}"), lang)}
-        for name, (severity, _) in audit.RULES.items()
-    ]  # fmt: skip
+        {
+            "rule": name,
+            "severity": rule.severities,
+            "definition": render(message(f"audit_rule.{name}"), lang),
+        }
+        for name, rule in audit.RULES.items()
+    ]
 
 
 def _width(text: str) -> int:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import from_json
+
 from trainmark.errors import RecordError
 from trainmark.launch.run_dir import make_record
 from trainmark.library.archive import ENDING, unpacked
@@ -189,8 +191,31 @@ def _imported(path: Path, found: Selection) -> bool:
         found.rows += imported.rows
         found.unread += imported.unread
         return True
-    if path.is_dir() or path.suffix == ".json" or not imported.unread:
+    if not imported.unread or _is_record(path):
         return False  # reading it as a record says why it is none
-    first, remedy = imported.unread[0], "add what is missing, or name another page, table or log"
-    why, where = render(first.reason, "en"), f"{first.file}:{first.line}"
+    first = imported.unread[0]
+    why, where = (
+        render(first.reason, "en"),
+        f"{first.file}:{first.line}" if first.line else first.file,
+    )
+    if path.is_dir():
+        files_read = len({entry.file for entry in imported.unread})
+        raise RecordError(
+            f"no run and no results in this folder: {files_read} files read",
+            where=str(path),
+            rule=f"the first is {where}: {why}",
+            remedy="name a folder with runs, result pages, tables or logs",
+        )
+    remedy = "add what is missing, or name another page, table or log"
     raise RecordError(why, where=where, remedy=remedy)
+
+
+def _is_record(path: Path) -> bool:
+    """Tell whether a file is meant to be a record, by its keys."""
+    if path.suffix != ".json":
+        return False
+    try:
+        document = from_json(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and {"run_id", "plan"} <= document.keys()

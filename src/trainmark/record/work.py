@@ -52,12 +52,13 @@ class Row(Frozen):
         file: as the user named it; in a folder, the folder's name and the path below it.
         line: the row's line in the file, from 1; 0: the file has no lines.
         table: line at which the row's table begins: rows of one table stand side by side.
+        section: the headings above the table, outermost first.
         form: form of the file: ``flagperf``, ``perflog``, ``mlperf``, ``index``, ``csv`` …
         raw: the text of the row, unchanged.
         cells: the text of each column under its header, unchanged.
         configuration: as printed, ``A100单机8卡（1x8）``.
         case: name of the case of ours that is the same workload; None: none is known.
-        changes: changed hyper-parameters by their printed name.
+        changes: changed hyper-parameters and settings by their name.
         data_origin: ``real`` or ``generated``, where the row tells it.
         metric: name of the quality among ``figures``.
         notes: what is odd about the row itself: a duplicate, a label that contradicts another.
@@ -66,6 +67,7 @@ class Row(Frozen):
     file: str
     line: Count
     table: Count = 0
+    section: str = ""
     form: str
     raw: str
     cells: dict[str, str] = Field({})

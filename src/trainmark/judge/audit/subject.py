@@ -1,23 +1,25 @@
 """One view of a record and of a row that others printed, so that one rule judges both.
 
 Owns how what a page prints is understood: the precision it declares, its device's published
-figures, how far a number is rounded, and what ``workloads.toml`` knows of its model.
+figures, how far a number is rounded, and the rates, FLOPs and samples that follow from its figures.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.data.documents import Frozen
 from trainmark.devices import peaks
-from trainmark.plan import reference
+from trainmark.judge.audit.workloads import (
+    SHORTEST_SEQUENCE,
+    Workload,
+    sequence_of,
+    trains_adapters,
+    workload_of_row,
+)
 from trainmark.spec import Message
 
 if TYPE_CHECKING:
@@ -26,38 +28,40 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.record.work import Row
 
-RATES = ("p_core", "p_train", "p_whole", "final_result")
-TIMES = ("e2e_time", "train_time")
+SAMPLE_RATES = ("p_core", "p_train", "p_whole")
+RATES = (*SAMPLE_RATES, "final_result")
+TIMES = ("e2e_time", "train_time", "step_time")
+TOKEN_RATES = ("token/p/s", "p_train_tokens")
 # End-to-end time contains starting and loading; no page prints how long they took.
 STARTING_S = 300.0
 # Words of pages for the precision of matmuls, in the words of recipes.
-_PRECISIONS = {"amp": "fp16", "fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32",
-               "fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "mxfp4": "fp4",
-               "nvfp4": "fp4"}  # fmt: skip
+_PRECISIONS = {
+    **dict.fromkeys(("amp", "mixed", "fp16", "float16", "half"), "fp16"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    "tf32": "tf32",
+    **dict.fromkeys(("fp32", "float32"), "fp32"),
+    **dict.fromkeys(("fp8", "mxfp8"), "fp8"),
+    **dict.fromkeys(("fp4", "mxfp4", "nvfp4"), "fp4"),
+}
+# Mixed precision: another word beside it says which; alone it is one of 16 bits.
+_MIXED = ("amp", "mixed")
+_SIXTEEN_BITS = ("fp16", "bf16")
+# Settings that may change from few devices to many.
+_TUNED = (
+    "micro_batch_size", "global_batch_size", "global_batch_tokens", "batch_size", "bs", "lr",
+    "grad_accum_steps", "learning_rate",
+)  # fmt: skip
+_DATA_SHEETS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")
+_COUNT = re.compile(r"[0-9][0-9,]*")
 
 
-class Workload(Frozen):
-    """What is known of a model that a page names, each with its source in ``workloads.toml``.
+class Peak(NamedTuple):
+    """A dense peak that bounds a device: FLOP/s, and whether a data sheet says it."""
 
-    Args:
-        names: as pages print the model, in lower case, with one space for each ``-`` and ``_``.
-        case: that is the same workload; the size of its data set is the case's.
-        samples_per_pass: training samples of its data set.
-        epochs: passes over them that its configuration allows.
-        flops_per_sample: model FLOPs to train on one sample.
-        parameters: in billions, the size in the model's name first.
-        flops_per_parameter: of a token: 6 trains all, 4 trains adapters, 2 trains none of them.
-    """
-
-    names: tuple[str, ...] = ()
-    case: str | None = None
-    source: str = ""
-    samples_per_pass: int | None = None
-    epochs: int | None = None
-    flops_per_sample: float | None = None
-    parameters: tuple[float, ...] = ()
-    flops_per_parameter: tuple[float, ...] = (6.0,)
+    flops: float
+    precision: str
+    is_sure: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +72,7 @@ class Subject:
         name: of the case, else of the model as printed.
         table: what stands side by side has the same, of one workload; None: a record.
         precisions: those that are named, in the words of recipes.
+        is_mixed: mixed precision, of whichever 16 bits.
         printed: figures that are known, in the units of a record's figures.
         record: a launch; its figures were held against each other when it was read.
     """
@@ -80,6 +85,7 @@ class Subject:
     world_size: int | None = None
     device: str | None = None
     precisions: tuple[str, ...] = ()
+    is_mixed: bool = False
     printed: dict[str, float] = field(default_factory=dict)
     workload: Workload = field(default_factory=Workload)
     record: Record | None = None
@@ -87,7 +93,7 @@ class Subject:
 
     @property
     def changes(self) -> Mapping[str, str]:
-        """What a row's label says of batch and recipe."""
+        """What a row says of batch, recipe and other settings."""
         return self.row.changes if self.row else {}
 
     @property
@@ -98,48 +104,162 @@ class Subject:
     @property
     def precision(self) -> str | None:
         """The precision that is declared; None: none, or a mixture without a single peak."""
-        alone = not {"fp4", "fp8"} & {*self.precisions}
-        return self.precisions[0] if len({*self.precisions}) == 1 and alone else None
+        return self.precisions[0] if len({*self.precisions}) == 1 else None
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample, of which a lower bound counts where the row does not say."""
+        is_named, length = sequence_of(self.changes)
+        if is_named:
+            return length
+        standard = self.workload.sequence_length
+        if standard is None:
+            return None
+        return standard if self._is_standard else min(standard, SHORTEST_SEQUENCE)
+
+    @property
+    def _is_standard(self) -> bool:
+        """Tell whether a row is of a known case, or of a form that names what rows change."""
+        if self.row is None:
+            return False
+        return self.row.case is not None or "fix_hp" in self.row.cells
+
+    @property
+    def work_settings(self) -> tuple[tuple[str, str], ...]:
+        """What a row of a foreign table says of its work, batch and learning rate left out.
+
+        Forms that name what rows change of one configuration tune these alone.
+        """
+        if self.row is None or "fix_hp" in self.row.cells:
+            return ()
+        return tuple(sorted(item for item in self.changes.items() if item[0] not in _TUNED))
+
+    def setting(self, name: str) -> float | None:
+        """Return a setting that is one number; None: the row does not print it."""
+        text = self.changes.get(name, "")
+        return float(text.replace(",", "")) if _COUNT.fullmatch(text) else None
+
+    def unit_of_last_digit(self, name: str) -> float:
+        """Return a unit of the last digit of a printed figure: 0.1 of ``23.4``, 1 of ``0``."""
+        text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
+        found = _NUMBER.search(text.replace(",", ""))
+        return 0.1 ** len(found[1] or "") if found else 0.0
 
     def rounding(self, *names: str) -> float:
         """Return half a unit of the last digit of printed figures, as shares of them, summed."""
-        told = self.row.figures if self.row else {}
-        found = (_NUMBER.search(told[x].raw.replace(",", "")) for x in names if x in told)
-        printed = ((float(text[0]), len(text[1] or "")) for text in found if text)
-        return sum(0.5 * 0.1**digits / number for number, digits in printed if number)
+        readings = self.row.figures if self.row else {}
+        texts = [readings[name].raw.replace(",", "") for name in names if name in readings]
+        numbers = [found for text in texts if (found := _NUMBER.search(text))]
+        shares = [
+            0.5 * 0.1 ** len(found[1] or "") / float(found[0])
+            for found in numbers
+            if float(found[0])
+        ]
+        return sum(shares)
 
     def published(self, figure: str) -> list[float]:
         """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""
-        return [row[figure] for row in _products(self.device or "") if figure in row]
+        return [row[figure] for row in self._products if figure in row]
+
+    @property
+    def _products(self) -> Sequence[Mapping[str, Any]]:
+        return peaks.products(self.device or "")
 
     def lacks(self, precision: str) -> bool:
         """Tell whether the device has peaks, and none in a precision."""
-        rows = _products(self.device or "")
+        rows = self._products
         known = any({"fp32_tflops", "fp16_tflops"} <= row.keys() for row in rows)
         has = (f"{precision}_tflops" in row or precision in row.get("also", ()) for row in rows)
         return known and not any(has)
 
+    @property
+    def has_data_sheet(self) -> bool:
+        """Whether a vendor's document or data sheet says what one of its products is."""
+        return any(row["evidence"] in _DATA_SHEETS for row in self._products)
+
     def dense_peaks(self) -> list[float]:
-        """Return the dense peaks of the declared precision, in FLOP/s."""
-        return [tflops * 1e12 for tflops in self.published(f"{self.precision}_tflops")]
+        """Return the dense peaks in FLOP/s by which an MFU may have been computed."""
+        names = {*self.precisions}
+        if self.is_mixed or "fp8" in names:
+            names |= {*_SIXTEEN_BITS}
+        found = {
+            value * 1e12
+            for row in self._products
+            for figure, value in row.items()
+            if figure.endswith("_tflops") and (not names or figure.removesuffix("_tflops") in names)
+        }
+        return sorted(found, reverse=True)
+
+    def bound(self) -> Peak | None:
+        """Return the highest rate that a device can compute at; None: its peaks are not known.
+
+        That of the declared precision, or the highest of the product where none is declared, or
+        where a declared one is not published.
+        """
+        bounds = [found for row in self._products if (found := self._bound_of(row))]
+        return max(bounds, default=None)
+
+    def _bound_of(self, row: Mapping[str, Any]) -> Peak | None:
+        known = {
+            figure.removesuffix("_tflops"): value * 1e12
+            for figure, value in row.items()
+            if figure.endswith("_tflops")
+        }
+        declared = {*self.precisions, *(_SIXTEEN_BITS if self.is_mixed else ())}
+        published = declared & known.keys()
+        is_known = declared <= known.keys() or (self.is_mixed and bool(published))
+        names = published if declared and is_known else known.keys()
+        if not names:
+            return None
+        precision = max(names, key=lambda name: known[name])
+        source = peaks.provenance(peaks.table(), row, f"{precision}_tflops")
+        return Peak(known[precision], precision, source["evidence"] in _DATA_SHEETS)
 
     def rate_per_device(self) -> tuple[str, float]:
-        """Return the name of the throughput that waits least, and what a device has of it; or 0."""
-        for name in RATES if self.world_size else ():
-            if name in self.figures:
-                return name, self.figures[name] / (self.world_size or 1)
-        return "token/p/s", self.figures.get("token/p/s", 0.0)
+        """Return the name of the throughput that waits least, and what a device has of it; or 0.
+
+        Tokens come before the samples of the whole run, which pages print with few digits.
+        """
+        figures = self.figures
+        for name in ("p_core", "p_train") if self.world_size else ():
+            if name in figures:
+                return name, figures[name] / (self.world_size or 1)
+        for name in ("token/p/s", "sample/p/s"):
+            if name in figures:
+                return name, figures[name]
+        for name in ("p_train_tokens", "p_whole", "final_result") if self.world_size else ():
+            if name in figures:
+                return name, figures[name] / (self.world_size or 1)
+        return "token/p/s", 0.0
 
     def flops_per_device(self) -> float:
-        """Return model FLOP/s of a device, as the workload needs; or 0."""
-        known, (name, rate) = self.workload, self.rate_per_device()
-        per_token = min(known.parameters, default=0) * 1e9 * min(known.flops_per_parameter)
-        return rate * (per_token if name == "token/p/s" else known.flops_per_sample or 0.0)
+        """Return the least model FLOP/s of a device that rates and workload allow; or 0."""
+        known, figures = self.workload, self.figures
+        per_sample = known.flops_of_sample(self.sequence) or 0.0
+        per_token = min(known.parameters, default=0.0) * 1e9 * min(known.flops_per_parameter)
+        rates = [0.0]
+        if "token/p/s" in figures:
+            rates.append(figures["token/p/s"] * per_token)
+        if "sample/p/s" in figures:
+            rates.append(figures["sample/p/s"] * per_sample)
+        if "model_flops_per_device" in figures:
+            rates.append(figures["model_flops_per_device"])
+        if self.world_size:
+            samples = [figures[name] for name in SAMPLE_RATES if name in figures]
+            rates += [rate / self.world_size * per_sample for rate in samples]
+            rates.append(figures.get("p_train_tokens", 0.0) / self.world_size * per_token)
+        return max(rates)
+
+    @property
+    def seconds(self) -> float:
+        """End-to-end time, else the time of training; 0: none is printed."""
+        return self.figures.get("e2e_time") or self.figures.get("train_time", 0.0)
 
     def samples_bounds(self) -> tuple[float, float]:
-        """Return the least and most samples that end-to-end time and ``p_whole`` imply; or 0."""
-        seconds, rate = (self.figures.get(name, 0.0) for name in ("e2e_time", "p_whole"))
-        return max(0.0, seconds - STARTING_S) * rate, seconds * rate
+        """Return the least and most samples that time and ``p_whole`` imply; or 0."""
+        rate = self.figures.get("p_whole", 0.0)
+        starting = STARTING_S if "e2e_time" in self.figures else 0.0
+        return max(0.0, self.seconds - starting) * rate, self.seconds * rate
 
 
 Subjects = Sequence[Subject]
@@ -168,38 +288,28 @@ def of_row(row: Row) -> Subject:
     name = row.case or row.model or row.file
     # What the page prints is what it claims, also where the reader knows better.
     words = re.findall(r"[a-z]+\d*", (row.cells.get("precision") or row.precision or "").lower())
+    named = [word for word in words if word in _PRECISIONS]
+    exact = [word for word in named if word not in _MIXED]
     return Subject(
-        file=row.file, line=row.line, table=(row.file, row.table, name),
-        configuration=row.configuration, name=name, world_size=row.world_size, device=row.device,
-        precisions=tuple(_PRECISIONS[word] for word in words if word in _PRECISIONS),
-        printed=figures, workload=workload_of(row.case, row.model), row=row,
-    )  # fmt: skip
+        file=row.file,
+        line=row.line,
+        table=(row.file, row.table, name),
+        configuration=row.configuration,
+        name=name,
+        world_size=row.world_size,
+        device=row.device,
+        precisions=tuple(_PRECISIONS[word] for word in exact or named),
+        is_mixed=bool(named) and not exact,
+        printed=figures,
+        workload=_workload(row),
+        row=row,
+    )
 
 
-@cache
-def _products(device: str) -> list[dict[str, Any]]:
-    """Return the peaks of each product whose name, or whose family's name, ``device`` has."""
-    words = [f"{word}-" for word in (device.lower(), *device.lower().split()) if word]
-    return [
-        row
-        for row in peaks.table()["peak"]
-        if device in row["names"] or f"{row['accelerator']}-".lower().startswith(tuple(words))
-    ]
-
-
-@cache
-def workload_of(case: str | None, model: str) -> Workload:
-    """Return what is known of a case, or of the model with a printed name."""
-    plain = re.sub(r"[\s_-]+", " ", model).strip().lower()
-    found = (x for x in workloads() if plain in x.names or (case is not None and x.case == case))
-    known = next(found, Workload())
-    rows = reference.of_case(known.case).samples_per_pass if known.case else known.samples_per_pass
-    return known.model_copy(update={"samples_per_pass": rows})
-
-
-@cache
-def workloads() -> list[Workload]:
-    """Return what ``workloads.toml`` holds."""
-    text = files("trainmark.judge.audit").joinpath("workloads.toml").read_text("utf-8")
-    found = tomllib.loads(text)
-    return [Workload.model_validate(entry) for entry in (*found["workload"], *found["sizes"])]
+def _workload(row: Row) -> Workload:
+    """Return what is known of a row's model, with adapters where the row speaks of them."""
+    known = workload_of_row(row)
+    if known.parameters and trains_adapters(row):
+        factors = dict.fromkeys((*known.flops_per_parameter, 4.0))
+        return known.model_copy(update={"flops_per_parameter": tuple(factors)})
+    return known

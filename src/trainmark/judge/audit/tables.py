@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+import math
+from collections import defaultdict
+from itertools import combinations, permutations
 from math import log
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.judge.audit.subject import RATES, STARTING_S, grouped
+from trainmark.judge.audit.subject import RATES, TOKEN_RATES, grouped
 from trainmark.plan.reference import SAME_WORK_RATIO
 from trainmark.record.stats import proportional
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.judge.audit.subject import Hits, Subject, Subjects
     from trainmark.record.record import Record
+    from trainmark.spec import Message
 
 _LEAST_RATIOS, _FINE = 3, 2e-3  # ratios, and how finely figures must be printed and agree
 _ABOVE = 1.1  # noise of one launch
+_BATCH_GAIN = 0.7  # twice the batch of a device makes it at most 2 ** 0.7 as fast
 _MUCH_ABOVE = 1.5  # another batch, and caches that hold more of a smaller share
 _SAME_START, _SAME_START_S = 2.5, 30.0  # of rows of one table, and seconds more
 _PARTS = 64  # of a range of samples that are tried
@@ -29,6 +33,13 @@ _AGREES = 0.01  # beside what was rounded
 # Attention's share of a token's FLOPs over those of the parameters, at most: 12 L H T over 6 N at
 # 8192 tokens and 8e9 parameters is 0.27 (PaLM, appendix B, https://arxiv.org/abs/2204.02311).
 _ATTENTION = 0.3
+# Without layers and width: N is 12 L H H, so that the share is T over 6 H, and the narrowest model
+# has 32 times as much width as layers.
+_DEEPEST = 32
+_NAMED_SIZE = 0.25  # of a size in a name: models called 7b have 6.7e9 to 8.5e9 parameters
+_SAME_MFU = 0.03  # of rows of one model, device and length, beside what was rounded
+_TIMED = {"e2e_time", "train_time", "step_time", "sample/p/s", *TOKEN_RATES, *RATES}
+_WIDTHS = {"fp8": 1, "fp16": 2, "bf16": 2, "tf32": 3, "fp32": 4}  # of precisions, narrow to wide
 
 
 def copies(subjects: Subjects) -> Hits:
@@ -47,23 +58,38 @@ def copies(subjects: Subjects) -> Hits:
 
 
 def same_figures(subjects: Subjects) -> Hits:
-    """Yield each row that repeats all measured figures of a row of other work."""
-    for first, *others in grouped(subjects, _measured):
-        for one in others:
-            if _printed_work(one) != _printed_work(first):
-                place = {"other": first.configuration, "file": first.file}
-                yield one, message("audit_same_figures", line=first.line, **place)
+    """Yield each row that repeats all measured figures of a row of other work.
+
+    Rows of one line, which has a column for each precision, are compared together.
+    """
+    lines = grouped(subjects, lambda one: [(one.file, one.line)] if one.row else [])
+    repeated: dict[object, list[list[Subject]]] = defaultdict(list)
+    for line in lines:
+        if measured := _measured(line):
+            repeated[measured].append(line)
+    for first, *others in repeated.values():
+        for other in others:
+            if [_printed_work(one) for one in other] != [_printed_work(one) for one in first]:
+                place = {"other": first[0].configuration, "file": first[0].file}
+                yield other[0], message("audit_same_figures", line=first[0].line, **place)
 
 
-def _measured(one: Subject) -> list[object]:
+def _measured(line: Sequence[Subject]) -> tuple[object, ...]:
+    """Return the figures of a line by which it is known again; empty: too few."""
     # The memory of a card is the same in every row of it.
-    known = sorted(item for item in one.figures.items() if item[0] != "mem_total")
-    timed = one.figures.keys() & {"e2e_time", "token/p/s", *RATES}
-    return [tuple(known)] if timed and len(known) > 1 else []
+    known = [
+        (one.precision, name, value)
+        for one in line
+        for name, value in sorted(one.figures.items())
+        if name != "mem_total"
+    ]
+    is_timed = any(name in _TIMED for _, name, _ in known)
+    return tuple(known) if is_timed and len(known) > 1 else ()
 
 
 def _printed_work(one: Subject) -> object:
-    return one.name, one.configuration, one.precision, one.changes
+    section = one.row.section if one.row else ""
+    return one.name, section, one.configuration, one.precision, one.changes
 
 
 def ratios(subjects: Subjects) -> Hits:
@@ -88,7 +114,7 @@ def _factors(a: Subject, b: Subject) -> list[float]:
     """Return the figures of ``b`` over those of ``a``, of those that are printed finely enough."""
     return [
         b.figures[name] / a.figures[name]
-        for name in (*RATES, "token/p/s")
+        for name in (*RATES, *TOKEN_RATES, "sample/p/s")
         if name in a.figures and name in b.figures and a.rounding(name) + b.rounding(name) <= _FINE
     ]
 
@@ -104,8 +130,11 @@ def scaling(subjects: Subjects) -> Hits:
 
 
 def _scaled(one: Subject) -> list[object]:
+    """Return what rows have in common that differ in the number of devices alone."""
     name, rate = one.rate_per_device()
-    return [(name, one.table, one.device, one.precision)] if one.world_size and rate > 0 else []
+    if not one.world_size or rate <= 0:
+        return []
+    return [(name, one.table, one.device, one.precision, one.work_settings)]
 
 
 def _device_rate(one: Subject) -> float:
@@ -116,7 +145,15 @@ def _scales_oddly(one: Subject, other: Subject) -> bool:
     fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
     times = (more.world_size or 0) / (fewer.world_size or 1)
     share = _device_rate(more) / _device_rate(fewer)
-    return times > 1 and (share > _MUCH_ABOVE or share * times * _ABOVE < 1)
+    slack = 1 + sum(row.rounding(row.rate_per_device()[0]) for row in (fewer, more))
+    larger = _batch_of_device(more) / _batch_of_device(fewer)
+    above, below = max(1.0, larger) ** _BATCH_GAIN, max(1.0, 1 / larger) ** _BATCH_GAIN
+    is_above = share > _MUCH_ABOVE * slack * above
+    return times > 1 and (is_above or share * times * _ABOVE * slack * below < 1)
+
+
+def _batch_of_device(one: Subject) -> float:
+    return one.setting("micro_batch_size") or one.setting("batch_size") or 1.0
 
 
 def _odd(
@@ -143,7 +180,8 @@ def _odd(
 def side_by_side(subjects: Subjects) -> Hits:
     """Yield the rows of a table that trained another number of samples than most of it."""
     for rows in grouped(
-        subjects, lambda one: [one.table] if one.table and _most_samples(one) else []
+        subjects,
+        lambda one: [(one.table, one.work_settings)] if one.table and _most_samples(one) else [],
     ):
         for one, beside in _odd(rows, _other_samples, _most_samples):
             samples, others = _most_samples(one), _most_samples(beside)
@@ -162,9 +200,10 @@ def _most_samples(one: Subject) -> float:
 
 def _other_samples(one: Subject, other: Subject) -> bool:
     """Tell whether no start-up times of one kind explain both rows by the same samples."""
-    known = [(x.figures["e2e_time"], x.figures["p_whole"]) for x in (one, other)]
-    low = max(0.0, *(rate * (seconds - STARTING_S) for seconds, rate in known))
-    high = min(rate * seconds for seconds, rate in known) * SAME_WORK_RATIO
+    known = [(x.seconds, x.figures["p_whole"]) for x in (one, other)]
+    low = max(0.0, one.samples_bounds()[0], other.samples_bounds()[0])
+    rounding = sum(x.rounding("e2e_time", "train_time", "p_whole") for x in (one, other))
+    high = min(rate * seconds for seconds, rate in known) * (SAME_WORK_RATIO + rounding)
     for part in range(_PARTS + 1):
         samples = low / SAME_WORK_RATIO + (high - low / SAME_WORK_RATIO) * part / _PARTS
         least, most = sorted(
@@ -177,26 +216,101 @@ def _other_samples(one: Subject, other: Subject) -> bool:
     return True
 
 
-def _implied(one: Subject) -> list[float]:
-    """Return the peaks in FLOP/s that MFU and token throughput imply, one for each FLOP count."""
-    share, rate = (one.figures.get(name, 0.0) for name in ("MFU", "token/p/s"))
-    sizes, factors = one.workload.parameters if share else (), one.workload.flops_per_parameter
-    return [1e11 * rate * size * factor / share for factor in factors for size in sizes if rate]
+def precisions(subjects: Subjects) -> Hits:
+    """Yield what is half as fast again in a wider precision than in a narrower one of its line."""
+    lines = grouped(subjects, lambda one: [(one.file, one.line)] if one.row else [])
+    for line in lines:
+        known = [one for one in line if one.precision in _WIDTHS and _device_rate(one) > 0]
+        for wide, narrow in permutations(known, 2):
+            is_wider = _WIDTHS[wide.precision or ""] > _WIDTHS[narrow.precision or ""]
+            same = wide.rate_per_device()[0] == narrow.rate_per_device()[0]
+            times = _device_rate(wide) / _device_rate(narrow)
+            if is_wider and same and times > _MUCH_ABOVE:
+                args = {"wide": wide.precision, "narrow": narrow.precision}
+                yield wide, message("audit_wider_faster", times=times, **args)
 
 
 def mfu(subjects: Subjects) -> Hits:
     """Yield rows whose MFU does not follow from their throughput by any published peak."""
     for one in subjects:
-        published, slack = one.dense_peaks(), 1 + _AGREES + one.rounding("MFU", "token/p/s")
+        published, slack = one.dense_peaks(), 1 + _AGREES + one.rounding("MFU", *TOKEN_RATES)
         if one.precision == "fp32":  # pages call TF32 so; the rule on peaks says it
             published += [tflops * 1e12 for tflops in one.published("tf32_tflops")]
-        implied = _implied(one)
-        ranges = [(own / slack, own * (slack + _ATTENTION)) for own in implied]
+        ranges = _implied_peaks(one, slack)
         fits = any(low <= peak <= high for low, high in ranges for peak in published)
-        if fits or not ranges or not published:
+        if ranges and published and not fits:
+            yield one, _other_mfu(one, published[0])
+    for rows in grouped(subjects, _same_mfu):
+        yield from _siblings(rows)
+
+
+def _tokens_of_device(one: Subject) -> float:
+    """Return tokens a second of one device; 0: not printed."""
+    if "token/p/s" in one.figures:
+        return one.figures["token/p/s"]
+    return one.figures.get("p_train_tokens", 0.0) / (one.world_size or math.inf)
+
+
+def _implied_peaks(one: Subject, slack: float) -> list[tuple[float, float]]:
+    """Return ranges of the peak in FLOP/s that MFU and token throughput imply.
+
+    One for each number of parameters, of FLOPs for each, and way to count attention: not at all,
+    half of it because it is causal, or all of it. Without layers any share up to ``_ATTENTION``.
+    """
+    share, rate, known = one.figures.get("MFU", 0.0), _tokens_of_device(one), one.workload
+    if not share or not rate:
+        return []
+    is_named = not known.names and one.setting("parameters") is None
+    spread = 1 + _NAMED_SIZE if is_named else 1.0
+    ranges = []
+    for size in known.parameters:
+        for factor in known.flops_per_parameter:
+            flops = size * 1e9 * factor
+            for low, high in _attention(one, size * 1e9):
+                implied = 100 * rate * flops / share
+                ranges.append((implied * low / slack / spread, implied * high * slack * spread))
+    return ranges
+
+
+def _attention(one: Subject, parameters: float) -> list[tuple[float, float]]:
+    """Return what attention adds to a token's FLOPs, as factors from and to."""
+    known, length = one.workload, one.setting("seq_length")
+    if length is None:
+        return [(1.0, 1.0 + _ATTENTION)]
+    if known.layers is None or known.width is None:
+        narrowest = (_DEEPEST * parameters / 12) ** (1 / 3)
+        return [(1.0, 1.0 + length / (6 * narrowest))]
+    whole = 12 * known.layers * known.width * length / (6 * parameters)
+    return [(factor, factor) for factor in (1.0, 1 + whole / 2, 1 + whole)]
+
+
+def _other_mfu(one: Subject, peak: float) -> Message:
+    size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
+    tokens = _tokens_of_device(one)
+    args = {"tokens": tokens, "factor": factor, "parameters": size}
+    again = 100 * tokens * factor * size * 1e9 / peak
+    args |= {"mfu": one.figures["MFU"], "tflops": peak / 1e12}
+    return message("audit_mfu_row", again=again, **args)
+
+
+def _same_mfu(one: Subject) -> list[object]:
+    """Return what rows have in common of which the same rate is the same MFU."""
+    if "MFU" not in one.figures or not _tokens_of_device(one) or not one.table:
+        return []
+    length, size = one.changes.get("seq_length"), one.changes.get("parameters")
+    return [(one.table, one.device, one.precision, length, size)]
+
+
+def _siblings(rows: Sequence[Subject]) -> Hits:
+    """Yield the row whose MFU is another share of its throughput than in all rows beside it."""
+    shares = [one.figures["MFU"] / _tokens_of_device(one) for one in rows]
+    for place, (one, share) in enumerate(zip(rows, shares, strict=True)):
+        others = shares[:place] + shares[place + 1 :]
+        beside = rows[:place] + rows[place + 1 :]  # type: ignore[operator]
+        if len(others) < 2:
             continue
-        size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
-        args = {"tokens": one.figures["token/p/s"], "factor": factor, "parameters": size}
-        again = implied[0] / published[0] * one.figures["MFU"]
-        args |= {"mfu": one.figures["MFU"], "tflops": published[0] / 1e12}
-        yield one, message("audit_mfu_row", again=again, **args)
+        usual, slack = median(others), _SAME_MFU + one.rounding("MFU", *TOKEN_RATES)
+        slack += max(other.rounding("MFU", *TOKEN_RATES) for other in beside)
+        if max(others) <= min(others) * (1 + slack) and abs(share / usual - 1) > slack:
+            args = {"mfu": one.figures["MFU"], "usual": usual * _tokens_of_device(one)}
+            yield one, message("audit_mfu_sibling", rows=len(others), line=beside[0].line, **args)

@@ -1,79 +1,45 @@
 """Read one cell: a number, a percentage, a memory, a quality with its target, a formula.
 
-Owns the vocabulary of other people's tables, ``columns.toml``, and the grammar of their cells.
-Every figure keeps its text; what does not follow the grammar is refused with a reason, never
-guessed.
+Owns the grammar of other people's cells. Every figure keeps its text; what does not follow the
+grammar is refused with a reason, never guessed.
 """
 
 from __future__ import annotations
 
-import html
 import math
 import re
-import tomllib
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from trainmark.judge.audit.qualities import is_quality
+from trainmark.library.importers.headers import column_of_unit
+from trainmark.library.importers.units import SECONDS, parse_unit
+from trainmark.library.importers.vocabulary import WORDS, is_nothing, plain
 from trainmark.library.log import DIGITS
-from trainmark.library.store.columns import column_name
-from trainmark.record.figures import FIGURES
 from trainmark.record.work import Reading
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from trainmark.library.importers.headers import Column
+    from trainmark.library.importers.units import Unit
     from trainmark.spec import Message
 
-WORDS: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
-)
-_KNOWN = {
-    header: (role, name)
-    for role, names in WORDS["columns"].items()
-    for name, headers in names.items()
-    for header in headers
-}
-_EXPORTED = {column_name(x.name, x.unit, x).casefold(): x for x in FIGURES.values()}  # in our CSV
-_READS = {"mem": "memory", "MFU": "percent"}
 _NUMBER = re.compile(rf"[+-]?(?:{DIGITS}|\.[0-9]+)")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.])")
 _UNCLEAR_COMMA = re.compile(r"[+-]?0+,")  # thousands do not begin with 0
-_MOST_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
+_MAX_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
 _TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
-_HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
-_EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
-_NOTHING = {*WORDS["nothing"], *WORDS["out_of_memory"]}
+_SPREAD = re.compile(r"\s*(?:\+/-|\+-|±).*")  # of `304.3 +/- 0.5` the value counts
+_CLOCK = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)")
+_PART_OF_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ\u4e00-\u9fff]+)\s*")
+_OF_DEVICES = re.compile(r"/\s*([0-9]{1,6})\s*=")  # `17.23 * 2048 / 8 = 4410 tokens/s`
+_TIME: dict[str, float] = WORDS["units"]["time"]
+_MEMORY: dict[str, float] = {"": 1073741824, **WORDS["units"]["memory"]}
+_MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of rates: `34.08M`
 _PLAIN = {"": 1.0}
 _SHARE, _POINTS = _PLAIN | {"%": 0.01}, _PLAIN | {"%": 1.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
-
-    Args:
-        role: ``figure``, ``quality``, ``target``, or what its text is.
-        name: of the figure; of a quality its metric.
-        reads: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
-        unit: of the figure in a record.
-        printed_unit: of its cells, where the header has one: ``e2e_time (h)``.
-        decimal_comma: its cells have one: ``0,125``.
-    """
-
-    header: str
-    role: str
-    name: str = ""
-    reads: str = "number"
-    unit: str = ""
-    printed_unit: str = ""
-    decimal_comma: bool = False
-
-    @property
-    def is_figure(self) -> bool:
-        """Tell whether its cells are figures of any kind."""
-        return self.role in {"figure", "quality", "target"}
 
 
 class CellError(ValueError):
@@ -84,101 +50,121 @@ class CellError(ValueError):
         self.reason = reason
 
 
-def plain(text: str) -> str:
-    """Return ``text`` with full-width forms as half-width ones, without Markdown's marks."""
-    # Not NFKC, which makes digits of superscripts: `361²` is not 3612.
-    printed = html.unescape(text).translate(_HALF_WIDTH).strip()
-    printed = _EMPHASIS.sub(r"\2", printed) if _EMPHASIS.fullmatch(printed) else printed
-    return re.sub(r"\\([*_|~`\[\]\\])", r"\1", printed)
-
-
-def folded(text: str) -> str:
-    """Return ``text`` as headers and marks are compared: no case, spaces or emphasis."""
-    word = re.sub(r"[\s`]+", "", plain(text)).casefold()
-    return word.strip("*") or word[:1]
-
-
-def nothing(text: str) -> bool:
-    """Tell whether a cell says that there is no figure."""
-    return folded(text) in _NOTHING
-
-
-def columns(headers: Sequence[str], *, unknown: str) -> list[Column]:
-    """Return what each header says.
-
-    Args:
-        unknown: the role of a header that nobody knows: ``quality`` in pages, where each
-            case has its own, else ``ignored``; ``final_…`` is a quality everywhere, and one with a
-            unit a figure of that unit.
-    """
-    found = [_column(header.strip(), unknown) for header in headers]
-    qualities = [column.name for column in found if column.role == "quality"]
-    if len(qualities) == 1:  # a table's only target is that of its only quality
-        found = [replace(c, name=qualities[0]) if c.role == "target" else c for c in found]
-    return found
-
-
-def _column(header: str, unknown: str) -> Column:
-    own = re.sub(r"\s+", " ", plain(header).strip("*` "))
-    word, printed = folded(header), ""
-    base, _, unit = word.removesuffix(")").partition("(")
-    if word in _EXPORTED:
-        return Column(header, "figure", _EXPORTED[word].name, unit=_EXPORTED[word].unit)
-    if word not in _KNOWN and _KNOWN.get(base, ("",))[0] == "figure":
-        word, printed = base, unit
-    if word not in _KNOWN and (unit in WORDS["other_units"] or unit.endswith("/s")):
-        name, _, unit = own.rstrip(")").rpartition("(")
-        return Column(header, "figure", name.strip(), unit=unit.strip())
-    other = "quality" if own.startswith("final_") else unknown if own else "ignored"
-    role, name = _KNOWN.get(word, (other, own))
-    if role == "figure":
-        unit = (
-            FIGURES[name].unit if name in FIGURES else name if name in ("steps", "epochs") else ""
-        )
-        return Column(header, role, name, _READS.get(name, "number"), unit, printed)
-    reads = "quality" if role in {"quality", "target"} else "number"
-    return Column(header, name if role == "other" else role, name, reads)
-
-
-def with_commas(known: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
-    """Return the columns of a table, told which of them print decimal commas.
+def with_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
+    """Return the columns of a table with the mark of those that print decimal commas.
 
     Those whose cells have commas and no points, one of which at least is no comma of thousands.
     """
-    found = []
-    for place, column in enumerate(known):
+    marked = []
+    for place, column in enumerate(columns):
         numbers = [x for row in rows if re.search("[0-9]", x := plain(row[place]))]
         commas = len(numbers) > 1 and any(map(_DECIMAL_COMMA.match, numbers))
-        found.append(replace(column, decimal_comma=commas and "." not in "".join(numbers)))
-    return found
+        marked.append(replace(column, decimal_comma=commas and "." not in "".join(numbers)))
+    return marked
 
 
-def read(text: str, column: Column) -> dict[str, Reading]:
+def read(text: str, column: Column, *, world_size: int | None = None) -> dict[str, Reading]:
     """Return the figures of one cell by their names.
+
+    Args:
+        world_size: devices of the row, by which a formula may divide.
 
     Raises:
         CellError: the cell has something else than what its column holds.
     """
-    cell = f"{plain(text)} {column.printed_unit}".strip()
-    cell = cell.replace(",", ".") if column.decimal_comma else cell
-    name = column.name + "_target" * (column.role == "target")
-    found: dict[str, float | None]
-    if nothing(text):
-        found = {name: None}
-    elif column.reads == "memory":
-        found = {**_memory(cell)}
-    elif column.reads == "quality":
-        found = {**_quality(cell, name)}
-    elif column.reads == "percent":
-        value, word = _number(cell, _POINTS)
-        found = {name: 100 * value if not word and abs(value) <= 1 else value}
-    else:  # of `17.23 * 2048 / 8 = 4410 tokens/s` the result
-        units = WORDS["units"].get(column.unit, _PLAIN | {column.unit.casefold(): 1.0})
-        found = {name: _number(cell.rpartition("=")[2], units)[0]}
-    return {key: Reading(value=x, unit=column.unit, raw=text) for key, x in found.items()}
+    cell = _SPREAD.sub("", plain(text).lstrip("~≈ "))
+    if column.decimal_comma:
+        cell = cell.replace(",", ".")
+    if column.is_open and not is_nothing(text):
+        column, cell = _with_own_unit(column, cell, world_size)
+    values = _values(text, cell, column)
+    return {key: Reading(value=x, unit=column.unit, raw=text) for key, x in values.items()}
 
 
-def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
+def _values(text: str, cell: str, column: Column) -> Mapping[str, float | None]:
+    """Return the figures of a cell by their names, in the units of records."""
+    name = f"{column.name}_target" if column.role == "target" else column.name
+    printed = column.printed.printed if column.printed else ""
+    if is_nothing(text):
+        return {name: None}
+    if column.reads == "memory":
+        return _memory(f"{cell} {printed}".strip())
+    if column.reads == "quality":
+        return _quality(f"{cell} {printed}".strip(), name)
+    if column.reads == "percent":
+        return {name: _percent(f"{cell} {printed}".strip())}
+    return {name: _figure(cell, column)}
+
+
+def _with_own_unit(column: Column, cell: str, world_size: int | None) -> tuple[Column, str]:
+    """Return the column that a cell's own unit makes of one that is open, and its result."""
+    result = cell.rpartition("=")[2].strip()  # of `17.23 * 2048 / 8 = 4410 tokens/s`
+    seconds = _duration(result)
+    if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:
+        return column_of_unit(column.header, column.name, SECONDS), repr(seconds)
+    found = _NUMBER.match(result)
+    unit = parse_unit(result[found.end() :]) if found else None
+    if unit is None:
+        return column, result
+    divided = _OF_DEVICES.search(cell)
+    if divided and unit.quantity == "rate" and world_size in {None, int(divided[1])}:
+        unit = replace(unit, per_device=True)
+    named = column_of_unit(column.header, column.name, unit)
+    if named.reads == "memory":  # the cell has the unit already
+        named = replace(named, printed=None)
+    return named, result
+
+
+def _figure(cell: str, column: Column) -> float:
+    """Return the value of a cell in the unit of its column."""
+    if column.unit == "s" and (seconds := _duration(cell)) is not None:
+        return seconds
+    result = cell.rpartition("=")[2].strip()
+    found = _NUMBER.match(result)
+    if found is None or _UNCLEAR_COMMA.match(result):
+        raise _no_number(cell, column)
+    value, behind = float(found[0].replace(",", "")), result[found.end() :].strip()
+    multiple = _MULTIPLES.get(behind.casefold())
+    if multiple and column.measures and column.measures.quantity == "rate":
+        value, behind = value * multiple, ""
+    unit = column.printed
+    if behind:
+        unit = parse_unit(behind)
+        if unit is None or not _fits(unit, column):
+            raise _no_number(cell, column)
+    if unit is not None and unit.factor != column.scale:
+        value = value * unit.factor / column.scale
+    if not math.isfinite(value):
+        raise _no_number(cell, column)
+    return value
+
+
+def _fits(unit: Unit, column: Column) -> bool:
+    """Tell whether a cell's own unit measures what its column does."""
+    wanted = column.measures
+    if wanted is None or (unit.quantity, unit.work) != (wanted.quantity, wanted.work):
+        return False
+    return wanted.per_device or not unit.per_device
+
+
+def _no_number(cell: str, column: Column) -> CellError:
+    wanted = column.measures.printed if column.measures else None
+    return CellError(message("cell_is_no_number", text=cell[:60], units=wanted))
+
+
+def _duration(cell: str) -> float | None:
+    """Return the seconds of ``1h22min`` or ``03:19:59``; None: it is no such time."""
+    text = cell.strip().casefold()
+    if clock := _CLOCK.fullmatch(text):
+        return 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
+    parts = _PART_OF_TIME.findall(text)
+    printed = "".join(found.group() for found in _PART_OF_TIME.finditer(text))
+    if not parts or printed != text or not all(word in _TIME for _, word in parts):
+        return None
+    return sum(float(number) * _TIME[word] for number, word in parts)
+
+
+def _number(text: str, units: Mapping[str, float]) -> tuple[float, str]:
     """Return a number in the wanted unit, and the unit that is printed behind it."""
     text = text.strip()
     found = _NUMBER.match(text)
@@ -190,12 +176,20 @@ def _number(text: str, units: dict[str, float]) -> tuple[float, str]:
     return value, word
 
 
+def _percent(cell: str) -> float:
+    """Return per cent: without a sign, at most 1 is a share."""
+    value, word = _number(cell, _POINTS)
+    return 100 * value if not word and abs(value) <= 1 else value
+
+
 def _quality(cell: str, name: str) -> dict[str, float]:
-    """Read ``0.91``, and ``0.91/0.90`` with the target."""
+    """Read ``0.91``, ``0.91/0.90`` with the target, and both qualities of ``Accuracy / F1``."""
+    names = [part.strip() for part in name.split("/")]
+    are_two = len(names) == len(cell.split("/")) == 2 and all(map(is_quality, names))
     texts = cell.split("/", 1)
     signs = _SHARE if len({"%" in text for text in texts}) == 1 else _PLAIN  # of both, or not
     values = [_number(text, signs)[0] for text in texts]
-    return dict(zip((name, f"{name}_target"), values, strict=False))
+    return dict(zip(names if are_two else (name, f"{name}_target"), values, strict=False))
 
 
 def _memory(cell: str) -> dict[str, float]:
@@ -203,15 +197,14 @@ def _memory(cell: str) -> dict[str, float]:
 
     A product is one device's memory times the devices; of a sum the largest device counts.
     """
-    units, parts = WORDS["units"]["memory"], re.split("[+/]", cell.replace("×", "*"))
+    parts = re.split("[+/]", cell.replace("×", "*"))
     terms = [found.groups() for part in parts if (found := _TERM.fullmatch(part.strip()))]
     unit = terms[-1][1] if terms else ""  # also that of those before it which have none
-    values = [_number(f"{number}{own or unit}", units)[0] for number, own in terms]
+    values = [_number(f"{number}{printed or unit}", _MEMORY)[0] for number, printed in terms]
     wrong = len(terms) < len(parts) or ("/" in cell and len(parts) != len(("used", "total")))
-    if wrong or (not unit and max(values) > _MOST_BYTES):
-        raise CellError(message("cell_is_no_number", text=cell[:60], units=", ".join(units)))
-    return (
-        dict(zip(("mem", "mem_total"), values, strict=True))
-        if "/" in cell
-        else {"mem": max(values)}
-    )
+    if wrong or (not unit and max(values) > _MAX_BYTES):
+        units = ", ".join(filter(None, _MEMORY))
+        raise CellError(message("cell_is_no_number", text=cell[:60], units=units))
+    if "/" in cell:
+        return dict(zip(("mem", "mem_total"), values, strict=True))
+    return {"mem": max(values)}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from trainmark.errors import DataError
-from trainmark.library.importers.cells import WORDS
 from trainmark.library.importers.table import Line
 from trainmark.library.importers.table import read as read_table
+from trainmark.library.importers.vocabulary import WORDS
 from trainmark.library.log import lines
 from trainmark.spec import message
 
@@ -158,7 +158,7 @@ def _row(run: _Run, page: Page) -> Iterator[Row | Unread]:
     parts = configuration.split(":")
     if len(parts) == len(_KEY):
         told |= dict(zip(_KEY, parts, strict=True))
-        if parts[2] not in WORDS["vendors"]:
+        if parts[2] not in WORDS["names"]["vendors"]:
             told["device"] = told.pop("vendor")
     if "throughput(ips)_raw" in told:  # the other is of the planned steps, not of samples trained
         told = {key: value for key, value in told.items() if not key.endswith("_per_second")}

@@ -1,9 +1,8 @@
 """Turn a table of others into rows, whatever file it stands in.
 
-Owns which tables hold results and which of their lines are rows; what the columns of a row say
-together: labels such as ``A100单机8卡（1x8）``, names of configuration files such as
-``config_A100x1x8``, changed hyper-parameters, contradictions; and the published rows that cases
-ship. Must not know Markdown, CSV or files of others.
+Owns which tables hold results and which of their lines are rows, what the columns of a row say
+together, tables with a column for each precision or number of devices, and the published rows that
+cases ship. Must not know Markdown, CSV or files of others.
 """
 
 from __future__ import annotations
@@ -11,50 +10,68 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainmark import cases
-from trainmark.judge.audit.subject import workload_of
+from trainmark.judge.audit.workloads import workload_of
 from trainmark.library.importers import cells
-from trainmark.library.importers.cells import WORDS, CellError, columns, folded, nothing, plain
+from trainmark.library.importers.cells import CellError
+from trainmark.library.importers.headers import TRAINING_FIGURES, read_headers, split_unit
+from trainmark.library.importers.labels import (
+    count_of_devices,
+    counted_device,
+    device_in,
+    precision_of_flags,
+    read_changes,
+    read_flags,
+    read_label,
+    split_devices,
+)
+from trainmark.library.importers.vocabulary import (
+    WORDS,
+    folded,
+    has_phrase,
+    is_nothing,
+    is_out_of_memory,
+    plain,
+    precision_of,
+)
 from trainmark.plan import reference
-from trainmark.record.figures import FIGURES
 from trainmark.record.work import Row, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Literal
 
-    from trainmark.library.importers.cells import Column
+    from trainmark.library.importers.headers import Column
+    from trainmark.library.importers.labels import Label
     from trainmark.plan.reference import EvidenceLevel
     from trainmark.record.work import Reading
     from trainmark.spec import Message
 
-_NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
-_MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
-_COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
-_WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
-_BARE = re.compile(r"(?:^|\s)([0-9]{1,2}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`; not `4090 x8`
-_NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
+    Cell = tuple[Column, str]
+
 _ZEROS = re.compile(r"\.0*$")  # of counts that were written as floating-point numbers
-_WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
-_ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARDS}")
-_ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
-_FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
-_PRODUCT = re.compile(r"[A-Za-z]{0,6}[-_]?[A-Z]?[0-9]{2,5}")  # not `TP1PP1SH2SP8A10080G`
 _MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
 _STATUSES = {word: code for code, words in WORDS["status"].items() for word in words}
-_CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
-_LABELS = ("configuration", "device")  # one of them says what a row is of
-_FIGURES = FIGURES.keys() | WORDS["columns"]["figure"].keys()
-_OF_MACHINE = 8  # cards; more than that are those of all machines
+_LABELS = ("configuration", "variant", "device")  # one of them says what a row is of
+_TEXT_LABELS = ("configuration",)  # of founding pages, whose tables have headings between rows
+_WORLD_ROLES = ("nnodes", "nproc", "devices")
+_WORK = ("samples", "tokens", "steps")
 _RULE = re.compile(r"-{2,}")
+_COUNT_HEAD = re.compile(r"([0-9]{1,6})\s*(?:x|nodes?|gpus?|devices?|cards?|机|卡)?")
+_MAX_TEXT = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What holds for every row of a file; ``notes`` are added to each."""
+    """What holds for every row of a file or of a table; ``notes`` are added to each.
+
+    Args:
+        section: the headings above the table, outermost first.
+        devices: of all machines, where a heading or a fact counts them.
+        is_inference: the headings say that nothing is trained.
+    """
 
     file: str
     form: str
@@ -62,7 +79,10 @@ class Page:
     framework: str = ""
     vendor: str | None = None
     device: str | None = None
+    devices: int | None = None
     precision: str | None = None
+    section: str = ""
+    is_inference: bool = False
     evidence: EvidenceLevel = "unverified"
     notes: tuple[Message, ...] = ()
 
@@ -81,13 +101,18 @@ class Line(NamedTuple):
     raw: str
 
 
-class Label(NamedTuple):
-    """What a label says; None where it does not."""
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table while it is read: its columns, its line in the file, and the page around it.
 
-    device: str | None
-    nnodes: int | None
-    nproc: int | None
-    notes: list[Message]
+    Args:
+        has_settings: whether settings of its rows are kept, as those of foreign tables are.
+    """
+
+    columns: Sequence[Column]
+    line: int
+    page: Page
+    has_settings: bool
 
 
 def read(
@@ -97,84 +122,310 @@ def read(
 
     Args:
         head: the headers; its number is that of the table, 0: each line is a row.
-        unknown: role of headers that nobody knows, as of ``columns``.
+        unknown: what becomes of headers that nobody knows, and of settings: ``unknown`` in foreign
+            tables, where settings are kept and other columns of numbers are listed as not read;
+            ``quality`` in references of cases; ``ignored`` in forms that are known as a whole.
     """
-    known = columns(head.cells, unknown=unknown)
-    if why := _no_results(known):
+    if _is_by_counts(head, body):
+        yield from _read_by_counts(head, body, page)
+        return
+    rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
+    columns = read_headers(head.cells, rows, unknown=unknown, is_inference=page.is_inference)
+    columns = cells.with_commas(columns, rows)
+    table = _Table(columns, head.number, page, unknown == "unknown")
+    if why := _why_no_results(table, rows):
         yield page.unread(head.number, "table", why, head.raw)
         return
-    whole = [line.cells for line in body if len(line.cells) >= len(known)]
-    known = cells.with_commas(known, whole)
+    entries = list(_entries(table, body))
+    yield from _unknown_columns(table, head, rows)
+    is_empty = not any(isinstance(entry, Row) for entry in entries)
+    if is_empty and any(map(_is_without_figures, entries)):
+        figures = ", ".join(x.header for x in columns if x.is_figure)[:_MAX_TEXT]
+        why = message("table_without_figures", columns=figures)
+        yield page.unread(head.number, "table", why, head.raw)
+        entries = [x for x in entries if not _is_without_figures(x)]
+    yield from entries
+
+
+def _is_without_figures(entry: Row | Unread) -> bool:
+    return isinstance(entry, Unread) and entry.reason.code == "row_without_figures"
+
+
+def _entries(table: _Table, body: Sequence[Line]) -> Iterator[Row | Unread]:
+    """Yield what becomes of each line below the headers."""
     for line in body:
-        if head.number and (why := _no_row(line.cells, known)):
+        if table.line and (why := _why_no_row(line.cells, table.columns)):
             if why.code == "row_is_heading":
-                page = replace(page, model=plain(str(why.args["text"])))
-            yield page.unread(line.number, "row", why, line.raw)
+                page = replace(table.page, model=plain(str(why.args["text"])))
+                table = replace(table, page=page)
+            yield table.page.unread(line.number, "row", why, line.raw)
         else:
-            yield from _row(line, known, page, head.number)
+            yield from _read_line(line, table)
 
 
-def _no_results(known: Sequence[Column]) -> Message | None:
+def _why_no_results(table: _Table, rows: Sequence[Sequence[str]]) -> Message | None:
     """Return why a table has no results: which column is missing; None: it has."""
-    roles, shown = {column.role for column in known}, ", ".join(c.header for c in known)[:120]
-    # One with figures of units alone may be of machines.
-    if "target" not in roles and not any(c.name in _FIGURES for c in known):
+    shown = ", ".join(filter(None, (column.header for column in table.columns)))[:_MAX_TEXT]
+    roles = {column.role for column in table.columns}
+    if "target" not in roles and not any(map(_is_result, table.columns)):
         return message("table_without_results", columns=shown)
-    if not roles & {*_LABELS, "nnodes", "nproc", "model"}:
+    named = roles & {*_LABELS, *_WORLD_ROLES, "model"}
+    page = table.page
+    if not named and not (page.device or page.devices or _label_place(table.columns, rows)):
         return message("table_without_configuration", columns=shown)
     return None
 
 
-def _no_row(printed: Sequence[str], known: Sequence[Column]) -> Message | None:
-    """Return why a line is no row: a heading between rows, a sentence, other cells than headers."""
-    pairs = list(zip(known, printed, strict=False))
-    labels = [cell for column, cell in pairs if column.role in _LABELS]
-    others = [cell.strip() for column, cell in pairs if column.role not in _LABELS]
-    ruled = any(map(_RULE.fullmatch, others))
-    told = any(not nothing(cell) and not _RULE.fullmatch(cell) for cell in others)
-    if labels and not told and not any(read_label(cell).nnodes for cell in labels):
-        text = " ".join(labels).strip()[:120]
-        return message("row_is_heading" if ruled else "row_is_text", text=text)
-    if len(printed) < len(known) or any(cell.strip() for cell in printed[len(known) :]):
-        return message("row_has_other_cells", cells=len(printed), columns=len(known))
+def _is_result(column: Column) -> bool:
+    # A table with nothing but figures of other units may be one of machines.
+    if column.role != "figure":
+        return False
+    if column.printed and column.printed.quantity == "rate" and column.printed.work in _WORK:
+        return True
+    is_inference = has_phrase(column.name, WORDS["phrases"]["inference"])
+    return column.name in TRAINING_FIGURES or (column.is_open and not is_inference)
+
+
+def _label_place(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
+    """Return the place of the first column of texts that nobody knows; None: there is none."""
+    for place, column in enumerate(columns):
+        texts = [row[place] for row in rows if not is_nothing(row[place])]
+        if column.role in {"unknown", "ignored"} and texts and not any(map(_is_number, texts)):
+            return place
     return None
 
 
-def _row(line: Line, known: Sequence[Column], page: Page, table: int) -> list[Row | Unread]:
-    """Return a row, then those of its cells that cannot be read."""
-    pairs = list(zip(known, line.cells, strict=False))
-    facts: dict[str, str] = {}
-    for column, cell in pairs:
-        if not column.is_figure and not nothing(cell):
-            facts[column.role] = ", ".join(filter(None, (facts.get(column.role), cell.strip())))
-    figures, unread = _figures(pairs, facts, page, line.number)
-    metric = facts.get("metric") or next((c.name for c in known if c.role == "quality"), None)
-    counts = [_ZEROS.sub("", facts[name]) for name in ("nnodes", "nproc") if name in facts]
-    world = f"({'x'.join(counts)})" if len(counts) > 1 else ""
-    device, model = facts.get("device"), facts.get("model") or page.model
-    configuration = facts.get("configuration") or device or ""
-    label = read_label(configuration, facts.get("config_file", ""), world)
-    if "configuration" not in facts:
-        device = label.device or device
-        configuration = f"{device or model} {world}" if world else configuration
-    changed = changes(facts.get("changes", ""))
-    changed |= {"parallel": facts["parallel"]} if "parallel" in facts else {}
-    named = next((changed[name] for name in WORDS["precision"] if name in changed), None)
-    precision = facts.get("precision") or named or page.precision
-    entry = Row(
-        file=page.file, line=line.number, table=table, form=page.form, raw=line.raw,
-        cells={column.header: cell for column, cell in pairs},
+def _is_number(text: str) -> bool:
+    return re.match(r"[+-]?[0-9.]", plain(text)) is not None
+
+
+def _unknown_columns(table: _Table, head: Line, rows: Sequence[Sequence[str]]) -> Iterator[Unread]:
+    """Yield that columns of numbers are not read, because nobody knows their headers."""
+    names = [
+        column.header
+        for place, column in enumerate(table.columns)
+        if column.role == "unknown" and any(_is_number(row[place]) for row in rows)
+    ]
+    if names:
+        why = message("columns_not_read", columns=", ".join(names)[:_MAX_TEXT])
+        yield table.page.unread(head.number, "table", why, head.raw)
+
+
+def _why_no_row(printed: Sequence[str], columns: Sequence[Column]) -> Message | None:
+    """Return why a line is no row: a heading between rows, a sentence, other cells than headers."""
+    pairs = list(zip(columns, printed, strict=False))
+    labels = [cell for column, cell in pairs if column.role in _TEXT_LABELS]
+    others = [cell.strip() for column, cell in pairs if column.role not in _TEXT_LABELS]
+    is_ruled = any(map(_RULE.fullmatch, others))
+    is_empty = all(is_nothing(cell) or _RULE.fullmatch(cell) for cell in others)
+    if is_empty and not any(read_label(cell).nnodes for cell in labels):
+        text = " ".join(labels).strip()[:_MAX_TEXT]
+        if labels or not any(cell.strip() for cell in printed):
+            return message("row_is_heading" if is_ruled else "row_is_text", text=text)
+    if len(printed) < len(columns) or any(cell.strip() for cell in printed[len(columns) :]):
+        return message("row_has_other_cells", cells=len(printed), columns=len(columns))
+    return None
+
+
+def _read_line(line: Line, table: _Table) -> Iterator[Row | Unread]:
+    """Yield the rows of a line, one for each precision that its columns name, and its faults."""
+    pairs = list(zip(table.columns, line.cells, strict=False))
+    variants = dict.fromkeys(x.precision for x in table.columns if x.is_figure and x.precision)
+    rows, faults = [], []
+    for variant in variants or (None,):
+        own = [(x, cell) for x, cell in pairs if _is_of_variant(x, variant, variants)]
+        row, unread = _read_row(line, own, variant, table)
+        faults += [fault for fault in unread if fault not in faults]
+        if not table.line or _has_figure(row):
+            rows.append(row)
+    yield from rows
+    if rows:
+        yield from faults
+    else:
+        yield table.page.unread(line.number, "row", _why_no_figure(pairs), line.raw)
+
+
+def _is_of_variant(column: Column, variant: str | None, variants: Iterable[str | None]) -> bool:
+    """Tell whether a column belongs to the row of a precision; mixed precision is of 16 bits."""
+    if column.precision in (None, variant) or not variant:
+        return True
+    return (
+        variant == "amp"
+        and column.precision in ("fp16", "bf16")
+        and (column.precision not in variants)
+    )
+
+
+def _has_figure(row: Row) -> bool:
+    """Tell whether a row has a figure; a target alone is none."""
+    return any(
+        reading.value is not None
+        for name, reading in row.figures.items()
+        if not name.endswith("_target")
+    )
+
+
+def _why_no_figure(pairs: Sequence[Cell]) -> Message:
+    printed = [(column.header, cell) for column, cell in pairs if column.is_figure]
+    if any(is_out_of_memory(cell) for _, cell in printed):
+        return message("row_out_of_memory")
+    shown = ", ".join(f"{header} {cell!r}" for header, cell in printed)[:_MAX_TEXT]
+    return message("row_without_figures", cells=shown)
+
+
+def _read_row(
+    line: Line, pairs: Sequence[Cell], variant: str | None, table: _Table
+) -> tuple[Row, list[Unread]]:
+    """Return one row of a line, and its cells that cannot be read."""
+    page = table.page
+    facts = _facts(pairs)
+    label, device = _label(facts, page)
+    model = facts.get("model") or page.model
+    configuration = _configuration(facts, label, device, model, pairs)
+    changes = read_changes(facts.get("changes", ""))
+    if "parallel" in facts:
+        changes["parallel"] = facts["parallel"]
+    if table.has_settings:
+        flags = read_flags(facts.get("variant", ""))
+        changes |= _settings(pairs, configuration) | flags
+    else:
+        flags = {}
+    world_size = label.nnodes * label.nproc if label.nnodes and label.nproc else None
+    figures, unread = _figures(pairs, facts, page, line.number, world_size)
+    metric = facts.get("metric") or next((x.name for x, _ in pairs if x.role == "quality"), None)
+    row = Row(
+        file=page.file,
+        line=line.number,
+        table=table.line,
+        form=page.form,
+        section=page.section,
+        raw=line.raw,
+        cells={
+            column.header: cell for column, cell in zip(table.columns, line.cells, strict=False)
+        },
         configuration=configuration,
         case=_case_names().get(model.casefold()),
-        model=model, framework=facts.get("framework") or page.framework,
-        vendor=facts.get("vendor") or page.vendor, device=device or label.device or page.device,
-        nnodes=label.nnodes, nproc=label.nproc,
-        precision=precision and plain(precision).split(",")[0].strip().lower(),
-        data_origin=facts.get("data_origin"), changes=changed, figures=figures,
+        model=model,
+        framework=facts.get("framework") or page.framework,
+        vendor=facts.get("vendor") or page.vendor,
+        device=device,
+        nnodes=label.nnodes,
+        nproc=label.nproc,
+        precision=_precision(facts, changes, flags, variant, page),
+        data_origin=facts.get("data_origin"),
+        changes=changes,
+        figures=figures,
         notes=[*page.notes, *label.notes, *_failures(facts)],
-        evidence=page.evidence, metric=metric,
-    )  # fmt: skip
-    return [entry, *unread]
+        evidence=page.evidence,
+        metric=metric,
+    )
+    return row, unread
+
+
+def _facts(pairs: Sequence[Cell]) -> dict[str, str]:
+    """Return what a row's texts say, by role; changes may stand in several columns."""
+    facts: dict[str, str] = {}
+    for column, cell in pairs:
+        if column.is_figure or column.role == "setting" or is_nothing(cell):
+            continue
+        if column.role == "changes" and "changes" in facts:
+            facts["changes"] += f", {cell.strip()}"
+        else:
+            facts.setdefault(column.role, cell.strip())
+    return facts
+
+
+def _settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
+    """Return the settings of a row by their names, and what columns say that nobody knows.
+
+    The latter tell rows apart, but for the one that is the row's label.
+    """
+    settings = {}
+    for column, cell in pairs:
+        is_unknown = column.role == "unknown" and cell != label
+        if (column.role == "setting" or is_unknown) and not is_nothing(cell):
+            settings[column.name] = plain(cell)
+    return settings
+
+
+def _label(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
+    """Return what label and columns say of the world, and the device."""
+    device = plain(facts["device"]) if "device" in facts else None
+    configuration = facts.get("configuration") or device or ""
+    world = _world(facts)
+    printed = f"({world[0]}x{world[1]})" if world[0] and world[1] else ""
+    label = read_label(configuration, facts.get("config_file", ""), printed)
+    if label.nnodes is None:
+        nnodes, nproc = world
+        if device and not (nnodes or nproc):
+            name, count = counted_device(device)
+            if count:
+                device, (nnodes, nproc) = name, split_devices(count)
+        if page.devices and not (nnodes or nproc):
+            nnodes, nproc = split_devices(page.devices)
+        label = label._replace(nnodes=nnodes, nproc=nproc)
+    if "configuration" not in facts:
+        device = label.device or device
+    elif device is None:
+        device = label.device
+    return label, device or page.device or device_in(configuration)
+
+
+def _world(facts: dict[str, str]) -> tuple[int | None, int | None]:
+    """Return machines and devices of one, as columns count them."""
+    counts = {name: _count(facts[name]) for name in _WORLD_ROLES if name in facts}
+    nnodes, nproc, devices = (counts.get(name) for name in _WORLD_ROLES)
+    if devices and nnodes is None and nproc is None:
+        return split_devices(devices)
+    if devices and nnodes and nproc is None:
+        is_total = devices % nnodes == 0 and devices >= nnodes
+        return nnodes, devices // nnodes if is_total else devices
+    return nnodes, nproc
+
+
+def _count(text: str) -> int | None:
+    digits = _ZEROS.sub("", plain(text)).replace(",", "")
+    return int(digits) if digits.isdecimal() and int(digits) > 0 else count_of_devices(text)
+
+
+def _configuration(
+    facts: dict[str, str], label: Label, device: str | None, model: str, pairs: Sequence[Cell]
+) -> str:
+    """Return what a row is called: its label, else its device or model with the world."""
+    for role in ("configuration", "variant"):
+        if role in facts:
+            return facts[role]
+    name = device if "device" in facts else (model or device)
+    if not name:
+        texts = (cell for x, cell in pairs if x.role == "unknown" and not is_nothing(cell))
+        name = next((text for text in texts if not _is_number(text)), "")
+    has_own_world = "device" in facts and read_label(facts["device"]).nnodes
+    if label.nnodes and label.nproc and not has_own_world:
+        return f"{name} ({label.nnodes}x{label.nproc})"
+    if label.nnodes and not label.nproc and not has_own_world:
+        return f"{name} ({label.nnodes} {'node' if label.nnodes == 1 else 'nodes'})"
+    return facts.get("device") or name or ""
+
+
+def _precision(
+    facts: dict[str, str],
+    changes: dict[str, str],
+    flags: dict[str, str],
+    variant: str | None,
+    page: Page,
+) -> str | None:
+    """Return the precision that a row names, in its own words; None: it names none."""
+    keys = WORDS["facts"]["precision"]
+    named = next((changes[name] for name in keys if name in changes), None)
+    printed = (
+        facts.get("precision")
+        or variant
+        or precision_of_flags(flags)
+        or named
+        or precision_of(facts.get("variant", ""))
+        or page.precision
+    )
+    return plain(printed).split(",")[0].strip().lower() if printed else None
 
 
 @cache
@@ -186,82 +437,114 @@ def _case_names() -> dict[str, str]:
 
 def known_model(*names: str) -> str:
     """Return the first name that is a case's, or of a model that the audit knows; empty: none."""
-    known = (x for x in names if x.casefold() in _case_names() or workload_of(None, x).names)
-    return next(known, "")
+    for name in names:
+        if name.casefold() in _case_names() or workload_of(None, name).names:
+            return name
+    return ""
 
 
 def _failures(facts: dict[str, str]) -> list[Message]:
     """Return that the run did not pass, where its status or the mark behind its label says so."""
     words = [facts.get("status", ""), *_MARK.findall(plain(facts.get("configuration", "")))]
     codes = {_STATUSES[folded(word)] for word in words if folded(word) in _STATUSES}
+    if _count(facts.get("failures", "")):
+        codes.add("run_not_successful")
     return [message(code) for code in sorted(codes)]
 
 
 def _figures(
-    pairs: Sequence[tuple[Column, str]], facts: dict[str, str], page: Page, line: int
+    pairs: Sequence[Cell], facts: dict[str, str], page: Page, line: int, world_size: int | None
 ) -> tuple[dict[str, Reading], list[Unread]]:
     """Return the figures of a row's cells, and the cells that cannot be read."""
-    figures: dict[str, Reading] = {}
+    found: list[tuple[Column, str, Reading]] = []
     unread = []
     for column, cell in pairs:
         if not column.is_figure:
             continue
-        own = column
-        if column.reads == "quality" and "metric" in facts:
-            own = replace(column, name=facts["metric"])
-        elif column.unit == "{work}/s":  # of our CSV, where a column of its own tells
-            own = replace(column, unit=facts.get("unit", ""))
+        named, text = _with_facts(column, cell, facts)
         try:
-            found = cells.read(cell, own)
-            # A target may stand in the cell of its quality and in a column of its own.
-            if twice := [n for n in found if n in figures and figures[n].value != found[n].value]:
-                raise CellError(message("figure_given_twice", name=twice[0]))
-            figures |= found
+            readings = cells.read(text, named, world_size=world_size)
         except CellError as error:
             unread.append(page.unread(line, "cell", error.reason, cell))
+        else:
+            found += [
+                (named, name, x.model_copy(update={"raw": cell})) for name, x in readings.items()
+            ]
+    figures: dict[str, Reading] = {}
+    for column, name, reading in found:
+        kept = column.header if _is_ambiguous(name, column, found) else name
+        # A target may stand in the cell of its quality and in a column of its own.
+        if kept in figures and figures[kept].value != reading.value:
+            why = message("figure_given_twice", name=kept)
+            unread.append(page.unread(line, "cell", why, reading.raw))
+        else:
+            figures[kept] = reading
     return figures, unread
 
 
-def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
-    """Return what a label and the name of its configuration file say, contradictions noted.
-
-    ``columns`` is the world that other columns of the row tell, as a label prints it: ``(1x8)``.
-
-    Words such as ``四机32卡`` count the cards of one machine up to 8, else those of all.
-    """
-    text = _NUMBERED.sub("", plain(label)).replace("×", "x")
-    own, named = _WORLD.search(text) or _BARE.search(text), _FILE.fullmatch(plain(config_file))
-    printed = own or _WORLD.fullmatch(columns)
-    head = text[: own.start()].rstrip() if own else text
-    # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
-    exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
-    words = exact or _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
-    counted, nodes, cards = (0, 0), 0, 0
-    if words:
-        cards = _NUMERALS.get(words[2]) or int(words[2])
-        nodes = _NUMERALS.get(words[1]) or int(words[1] or max(1, cards // _OF_MACHINE))
-        of_all = cards > _OF_MACHINE and nodes and cards % nodes == 0
-        counted = nodes, cards // nodes if of_all else cards
-    if printed:
-        world = int(printed[1]), int(printed[2])
-    else:
-        world = (int(named[2]), int(named[3])) if named else counted
-    device = (head[: words.start()] if words else head).strip(" -/*\\,") if words or printed else ""
-    if not device and named and _PRODUCT.fullmatch(named[1]):
-        device = named[1]
-    if 0 in world:
-        return Label(device or None, None, None, [])
-    notes = []
-    all_ = cards == world[0] * world[1] and (nodes == world[0] or not (words and words[1]))
-    if words and counted != world and not all_:
-        shown = f"{world[0]}x{world[1]}"
-        notes = [message("label_contradicts_itself", words=words[0].strip(), world=shown)]
-    return Label(device or None, *world, notes)
+def _with_facts(column: Column, cell: str, facts: dict[str, str]) -> tuple[Column, str]:
+    """Return a column and its cell with the metric and the unit that other columns name."""
+    if column.reads == "quality" and "metric" in facts:
+        return replace(column, name=facts["metric"]), cell
+    if column.unit == "{work}/s":  # of our CSV
+        return replace(column, unit=facts.get("unit", "")), cell
+    if column.is_open and "unit" in facts and not is_nothing(cell):
+        return column, f"{cell} {facts['unit']}"
+    return column, cell
 
 
-def changes(text: str) -> dict[str, str]:
-    """Return changed hyper-parameters by their printed names; ``bs=96,lr=0.00015``."""
-    return {name.strip(): value for name, value in _CHANGE.findall(plain(text))}
+def _is_ambiguous(name: str, column: Column, found: Sequence[tuple[Column, str, Reading]]) -> bool:
+    """Tell whether several columns of a row would have the same figure, none by its own name."""
+    if column.is_exact or column.role != "figure":
+        return False
+    values = {reading.value for _, other, reading in found if other == name}
+    return len(values) > 1
+
+
+def _is_by_counts(head: Line, body: Sequence[Line]) -> bool:
+    """Tell whether the heads are numbers of nodes or devices: benchmarks down, counts across."""
+    _, *counts = head.cells or ("",)
+    printed = [plain(cell) for cell in counts]
+    has_names = any(not _is_number(line.cells[0]) for line in body if line.cells)
+    return len(printed) > 1 and has_names and all(map(_COUNT_HEAD.fullmatch, printed))
+
+
+def _read_by_counts(head: Line, body: Sequence[Line], page: Page) -> Iterator[Row | Unread]:
+    """Yield a row for each cell of a table whose heads are numbers of nodes or devices."""
+    first, *counts = (plain(cell) for cell in head.cells)
+    around = f"{first} {page.section} {page.file}"
+    is_mlperf = has_phrase(around.replace("_", " "), WORDS["names"]["minutes_by_nodes"])
+    titles = [first, *reversed(page.section.split(" > "))]
+    unit = next((found for title in titles if (found := split_unit(title)[1])), None)
+    figure = "time to train (min)" if is_mlperf else f"{first} ({unit.printed})" if unit else ""
+    world = _counted_role(" ".join([*counts, *titles]), is_mlperf=is_mlperf)
+    if not figure or not world:
+        code = "counts_without_unit" if world else "counts_of_what"
+        why = message(code, columns=", ".join(counts)[:_MAX_TEXT])
+        yield page.unread(head.number, "table", why, head.raw)
+        return
+    page = replace(page, device=device_in(first) or page.device)
+    for line in body:
+        name, *values = line.cells or ("",)
+        rows = [
+            Line(line.number, [name, _digits(count), value], line.raw)
+            for count, value in zip(counts, values, strict=False)
+            if not is_nothing(value)
+        ]
+        yield from read(Line(head.number, ["model", world, figure], head.raw), rows, page)
+
+
+def _digits(text: str) -> str:
+    return re.sub(r"[^0-9]", "", text)
+
+
+def _counted_role(text: str, *, is_mlperf: bool) -> str:
+    """Return what heads count: ``nnodes`` or ``devices``; empty: no word says it."""
+    if re.search(r"(?i)\bnodes?\b|机", text) or is_mlperf:
+        return "nnodes"
+    if re.search(r"(?i)\b(?:gpu|device|card|accelerator|npu)s?\b|卡", text):
+        return "devices"
+    return ""
 
 
 def references(case: str) -> Iterator[Row]:
@@ -271,19 +554,24 @@ def references(case: str) -> Iterator[Row]:
         UsageError: no such case.
         RecordError: its file is not valid.
     """
-    of = cases.load(case)
-    found = reference.of_case(of.name)
-    head = Line(0, ["configuration", *found.columns], "")
-    for number, entry in enumerate(found.rows, 1):
+    loaded = cases.load(case)
+    known = reference.of_case(loaded.name)
+    head = Line(0, ["configuration", *known.columns], "")
+    for number, entry in enumerate(known.rows, 1):
         page = Page(
-            file=f"{reference.REFERENCE}{of.name}", form="reference", model=of.name,
-            framework=of.framework, device=entry.device, precision=entry.precision,
+            file=f"{reference.REFERENCE}{loaded.name}",
+            form="reference",
+            model=loaded.name,
+            framework=loaded.framework,
+            device=entry.device,
+            precision=entry.precision,
             evidence=entry.source.evidence,
-        )  # fmt: skip
+        )
         printed = [entry.configuration, *entry.cells.values()]
         line = Line(number, printed, " | ".join(printed))
-        rows = read(head, [line], page, unknown="quality")
-        yield from (one for one in rows if isinstance(one, Row))
+        for row in read(head, [line], page, unknown="quality"):
+            if isinstance(row, Row):
+                yield row
 
 
 def published(names: Iterable[str]) -> Iterator[Row]:

@@ -1,0 +1,288 @@
+"""Tables in forms that are common in public: which figures they have, and what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.library.importers import files
+from trainmark.library.importers.headers import read_header, read_headers
+from trainmark.library.importers.labels import device_in, split_devices
+from trainmark.library.importers.units import parse_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TABLES = Path(__file__).parent / "tables"
+GIB = 1024**3
+
+
+def read(name: str) -> files.Imported:
+    return files.read([TABLES / name])
+
+
+def page(imported: Callable[..., files.Imported], text: str) -> files.Imported:
+    return imported(text, "page.md")
+
+
+def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
+    found = read("precision_and_units.md")
+    assert found.unread == []
+    row = found.rows[0]
+    assert (row.device, row.world_size, row.precision) == ("h100_80gb", 64, "amp_bf16")
+    assert {name: reading.value for name, reading in row.figures.items()} == {
+        "MFU": 42.57, "HFU": 56.76, "Model TFLOP": 4.212583e14, "p_whole": 32.0,
+        "p_train_tokens": 66523.0, "token/p/s": 1039.0,
+    }  # fmt: skip
+    assert row.changes == {
+        "seq_length": "2048", "micro_batch_size": "8", "grad_accum_steps": "4",
+        "global_batch_size": "2048", "global_batch_tokens": "4194304",
+        "parameters": "64862437376",
+    }  # fmt: skip
+    assert [row.line for row in found.rows] == [6, 7, 8, 13]
+
+
+def test_a_column_for_each_precision_gives_a_row_for_each() -> None:
+    found = read("two_precisions.md")
+    assert found.unread == []
+    assert len({row.table for row in found.rows}) == 3
+    first, second = found.rows[:2]
+    assert (first.line, first.precision, first.figure("p_whole")) == (9, "fp32", 8.36)
+    assert (second.line, second.precision, second.figure("p_whole")) == (9, "amp", 30.08)
+    assert (first.device, first.world_size) == ("V100 32G", 1)
+    assert (first.changes["micro_batch_size"], second.changes["micro_batch_size"]) == ("4", "8")
+    # Inference is not training, and a point may be escaped.
+    last = found.rows[-2]
+    assert {name: x.value for name, x in last.figures.items()} == {"inference Throughput": 28.32}
+
+
+def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> None:
+    found = read("four_header_lines.md")
+    assert found.unread == []
+    assert [(row.precision, row.figure("p_whole")) for row in found.rows] == [
+        ("fp32", 93.68), ("tf32", 210.53), ("fp16", 217.75), ("bf16", 224.09),
+    ]  # fmt: skip
+    assert found.rows[0].device == "A100"
+    assert found.rows[0].figure("final_loss") == 2.21
+
+
+def test_units_in_cells_decide_where_heads_have_none() -> None:
+    found = read("units_in_cells.md")
+    row = found.rows[1]
+    assert (row.model, row.device, row.world_size) == ("Llama 2", "A100-SXM4-40GB", 1)
+    assert row.figure("mem") == pytest.approx(21.30 * GIB)
+    assert row.figures["mem"].raw == "21.30 GB"
+    assert (row.figure("Time 1k iterations"), row.figures["Time 1k iterations"].unit) == (
+        2.36,
+        "min",
+    )
+    assert [(x.line, x.kind, x.reason.code) for x in found.unread] == [
+        (11, "row", "row_out_of_memory"), (12, "row", "row_without_figures"),
+    ]  # fmt: skip
+
+
+def test_benchmarks_down_and_nodes_across() -> None:
+    found = read("mlperf_summary.csv")
+    assert found.unread == []
+    rows = [row for row in found.rows if row.model == "llama2"]
+    assert [(row.nnodes, row.figures["e2e_time"].raw) for row in rows] == [
+        (1, "1687.8"), (8, "309.6"), (64, "126.3"),
+    ]  # fmt: skip
+    assert [row.figure("e2e_time") for row in rows] == pytest.approx([101268.0, 18576.0, 7578.0])
+
+
+def test_counts_in_heads_need_a_unit_and_what_they_count(imported) -> None:
+    text = "benchmark,1,2,4\nssd,10,6,3\n"
+    assert [x.reason.code for x in imported(text, "r.csv").unread] == ["counts_of_what"]
+    text = "nodes,1,2,4\nssd,10,6,3\n"
+    assert [x.reason.code for x in imported(text, "r.csv").unread] == ["counts_without_unit"]
+    text = "tokens/s by GPUs,1,2,4\nssd,10,19,36\n"
+    found = imported("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
+    assert [(row.world_size, row.figure("p_train_tokens")) for row in found.rows] == [
+        (1, 10.0), (2, 19.0), (4, 36.0),
+    ]  # fmt: skip
+
+
+def test_a_text_table_in_a_block_of_code() -> None:
+    found = read("text_table.md")
+    assert found.unread == []
+    row = found.rows[2]
+    assert (row.line, row.model, row.world_size) == (19, "llm-lora-ddp-gpus", 4)
+    assert row.device == "A100 80GB PCIe"
+    assert (row.figure("perf"), row.figures["perf"].unit) == (5415.41, "")
+
+
+def test_a_flat_json_object_of_a_node() -> None:
+    found = read("flat.jsonl")
+    assert found.unread == []
+    row = found.rows[0]
+    assert (row.model, row.precision, row.configuration) == ("pytorch-bert-base", "fp32", "node-01")
+    assert row.figure("sample/p/s") == pytest.approx(279.8794623591105)
+    assert row.figure("step_time") == pytest.approx(0.11459167)
+    assert len(found.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("nopipe.md", [{"MFU": 46.44}]),
+        ("brackets.md", [{"token/p/s": 5762.0, "mem": 82.4 * GIB, "step_time": 2.843}]),
+        ("plain_heads.md", [{"p_whole": 231.68, "p_train_tokens": 118620.0}, {"p_whole": 231.68},
+                            {"p_whole": 231.68}]),
+        ("unit_column.csv", [{"token/p/s": 11000.0}]),
+    ],
+)  # fmt: skip
+def test_plain_english_heads(name: str, figures: list[dict[str, float]]) -> None:
+    found = read(name)
+    assert found.unread == []
+    values = [{key: x.value for key, x in row.figures.items()} for row in found.rows]
+    assert values == [pytest.approx(row) for row in figures]
+
+
+@pytest.mark.parametrize(
+    ("header", "role", "name"),
+    [
+        ("# GPUs", "devices", ""), ("GradAccum", "setting", "grad_accum_steps"),
+        ("acc_steps", "setting", "grad_accum_steps"),
+        ("Batch size / GPU (FP32)", "setting", "micro_batch_size"),
+        ("MicroBatchSize", "setting", "micro_batch_size"), ("# Accelerators", "devices", ""),
+        ("SeqLen (T)", "setting", "seq_length"),
+        ("GlobalBatchSize (T)", "setting", "global_batch_tokens"),
+        ("NumParams", "setting", "parameters"), ("Training precision", "precision", ""),
+        ("Throughput speedup (FP32 - mixed precision)", "derived", None),
+        ("Weak scaling - FP32", "derived", None),
+        ("sem%", "derived", None), ("Throughput (T/s/GPU)", "figure", "token/p/s"),
+        ("Throughput (S/s)", "figure", "p_whole"),
+        ("tokens per second per GPU", "figure", "token/p/s"),
+        ("training_samples_per_second", "figure", "p_whole"), ("imgs/sec", "figure", "p_whole"),
+        ("ms/iter @ step 10", "figure", "step_time"), ("step_time_ms", "figure", "step_time"),
+        ("Time to train (hrs)", "figure", "e2e_time"), ("Epoch time (s)", "figure", "Epoch time"),
+        ("Peak memory [GiB]", "figure", "mem"), ("GPU memory total (GB)", "figure", "mem_total"),
+        ("host memory (GB)", "figure", "host memory"),
+        ("Latency 90% [ms]", "figure", "Latency 90%"),
+        ("TFLOP/s/GPU", "figure", "model_flops_per_device"), ("max tokens/s", "figure", "max"),
+        ("Inferences/Second", "figure", "Inferences/Second"),
+        ("Throughput", "figure", "Throughput"),
+        ("Top-1 accuracy (%)", "quality", "Top-1 accuracy"),
+        ("BBOX mAP - FP16", "quality", "BBOX mAP"),
+        ("Memory length", "setting", "Memory length"), ("Mean", "unknown", "Mean"),
+    ],
+)  # fmt: skip
+def test_what_a_header_means(header: str, role: str, name: str | None) -> None:
+    column = read_header(header)
+    assert column.role == role
+    if name is not None:
+        assert column.name == name
+
+
+def test_a_throughput_without_any_unit_is_of_nobody_knows_what(imported) -> None:
+    (row,) = page(imported, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
+    assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
+    (row,) = page(imported, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n").rows
+    assert row.figure("p_whole") == 412.0
+
+
+def test_a_unit_that_contradicts_its_head_is_refused(imported) -> None:
+    text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
+    found = page(imported, text)
+    assert "p_whole" not in found.rows[0].figures
+    assert [(x.kind, x.reason.code) for x in found.unread] == [("cell", "cell_is_no_number")]
+
+
+def test_a_count_or_a_name_under_the_same_head() -> None:
+    counts, names = read_headers(["GPU", "Devices"], [["8", "2 x A100"], ["16", "1 x A100"]])
+    assert (counts.role, names.role) == ("devices", "device")
+
+
+def test_rows_without_any_figure_are_not_read(imported, cli, tmp_path) -> None:
+    text = "| device | samples/s |\n|---|---|\n| A100 | - |\n| H100 | |\n"
+    found = page(imported, text)
+    assert found.rows == []
+    assert "table_without_figures" in [entry.reason.code for entry in found.unread]
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    assert cli("import", "page.md")[0] == 1
+    assert cli("audit", "page.md")[0] == 2
+
+
+def test_columns_of_numbers_that_nobody_knows_are_listed(imported) -> None:
+    found = page(imported, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n")
+    (entry,) = found.unread
+    assert (entry.reason.code, entry.reason.args) == ("columns_not_read", {"columns": "goodness"})
+    assert found.rows[0].changes == {"goodness": "3"}
+
+
+def test_two_columns_of_one_figure_keep_their_names(imported) -> None:
+    text = "| device | eager (tokens/s) | compiled (tokens/s) |\n|---|---|---|\n| A100 | 9 | 12 |\n"
+    (row,) = page(imported, text).rows
+    assert {name: x.value for name, x in row.figures.items()} == {
+        "eager (tokens/s)": 9.0, "compiled (tokens/s)": 12.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "factor", "work", "per_device"),
+    [
+        ("tokens/s/GPU", "rate", 1.0, "tokens", True), ("T/s", "rate", 1.0, "tokens", False),
+        ("S/s", "rate", 1.0, "samples", False), ("ktok/sec", "rate", 1000.0, "tokens", False),
+        ("samples per minute", "rate", 1 / 60, "samples", False),
+        ("mol/ms", "rate", 1000.0, "mol", False),
+        ("s/it", "step_time", 1.0, "", False), ("ms/step", "step_time", 1e-3, "", False),
+        ("hrs", "time", 3600.0, "", False), ("GiB/GPU", "memory", float(GIB), "", True),
+        ("TFLOPS/GPU", "flops", 1e12, "", True),
+        ("%", "percent", 1.0, "", False),
+        ("GB/s", "other", 1.0, "", False),
+        ("ips", "rate", 1.0, "samples", False), ("tgs", "rate", 1.0, "tokens", True),
+    ],
+)  # fmt: skip
+def test_printed_units(
+    text: str, quantity: str, factor: float, work: str, per_device: bool
+) -> None:
+    unit = parse_unit(text)
+    assert unit is not None
+    assert (unit.quantity, unit.work) == (quantity, work)
+    assert unit.factor == pytest.approx(factor)
+    if quantity in {"rate", "memory", "flops"}:
+        assert unit.per_device is per_device
+
+
+@pytest.mark.parametrize("text", ["FP32", "FP32/FP16", "T", "2/4", "epochs", "dataset", ""])
+def test_what_is_no_unit(text: str) -> None:
+    assert parse_unit(text) is None
+
+
+@pytest.mark.parametrize(
+    ("heading", "device"),
+    [
+        ("Training performance: NVIDIA DGX-1 (8x V100 32G)", "V100 32G"),
+        ("NVIDIA DGX A100 (8x A100 80GB)", "A100 80GB"), ("H100 80GB BF16", "H100 80GB"),
+        ("Results of BI-V100", "BI-V100"), ("NVIDIA results", None), ("MTT S5000", None),
+    ],
+)  # fmt: skip
+def test_the_device_that_a_heading_names(heading: str, device: str | None) -> None:
+    assert device_in(heading) == device
+
+
+@pytest.mark.parametrize(
+    ("count", "world"), [(1, (1, 1)), (8, (1, 8)), (64, (8, 8)), (12, (1, 12))]
+)
+def test_devices_are_split_over_machines_of_eight(count: int, world: tuple[int, int]) -> None:
+    assert split_devices(count) == world
+
+
+def test_a_folder_without_results_is_not_asked_for_a_record(cli, tmp_path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "notes.md").write_text("no table\n", encoding="utf-8")
+    code, _, err = cli("audit", "pages")
+    assert code == 2
+    assert "record.json" not in err
+    assert "notes.md" in err
+
+
+def test_json_without_figures_names_its_keys_and_no_insides(cli, tmp_path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"node": "n1", "colour": 3}\n', encoding="utf-8")
+    code, _, err = cli("import", "r.jsonl")
+    assert code == 1
+    assert "colour" in err
+    assert "__init__" not in err

@@ -1,0 +1,394 @@
+"""Plain tables with one planted error each, and honest ones; written before their rules.
+
+Four forms that are common in public: language models (Markdown), image models (CSV), two
+precisions beside each other under headings (Markdown), and a sweep of one model. Honest rows follow
+one simple machine: a device trains at a share of its dense peak, more devices lose a little.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Device(NamedTuple):
+    """A device: its name in tables, memory (GB), and dense peaks (TFLOP/s)."""
+
+    name: str
+    memory_gb: float
+    peaks: dict[str, float]
+
+
+class LanguageModel(NamedTuple):
+    """A language model: its name, parameters, layers and width."""
+
+    name: str
+    parameters: float
+    layers: int
+    width: int
+
+
+class ImageModel(NamedTuple):
+    """An image model trained on ImageNet: FLOP a sample, epochs, final accuracy in percent."""
+
+    name: str
+    flops: float
+    epochs: int
+    accuracy: float
+
+
+IMAGENET = 1_281_167
+DEVICES = (
+    Device("A100-SXM4-80GB", 80, {"bf16": 312, "tf32": 156, "fp32": 19.5}),
+    Device("H100 SXM", 80, {"bf16": 989, "fp32": 67}),
+    Device("MI300X", 192, {"bf16": 1307.4, "fp32": 163.4}),
+    Device("B200", 180, {"bf16": 2250, "fp32": 80}),
+)
+LANGUAGE_MODELS = (
+    LanguageModel("llama2 7b", 6.74e9, 32, 4096),
+    LanguageModel("llama3 8b", 8.03e9, 32, 4096),
+    LanguageModel("qwen2.5_7b", 7.0e9, 28, 3584),
+    LanguageModel("mpt-13b", 13.0e9, 40, 5120),
+)
+IMAGE_MODELS = (
+    ImageModel("resnet50", 2.45e10, 90, 76.8),
+    ImageModel("vit", 1.05e11, 300, 79.9),
+)
+
+
+@dataclass
+class LanguageRow:
+    """A row of a language model's table before it is printed."""
+
+    model: str
+    device: str
+    gpus: int
+    precision: str
+    sequence: int
+    micro_batch: int
+    tokens_gpu: float
+    tokens: float
+    step_ms: float
+    mfu: float
+    memory: float
+
+    HEAD = (
+        "Model", "Hardware", "# GPUs", "Precision", "Seq length", "Micro batch size",
+        "GradAccum", "Throughput (tokens/s/GPU)", "Throughput (tokens/s)", "Step time (ms)",
+        "MFU (%)", "Peak memory (GiB)",
+    )  # fmt: skip
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as it is printed."""
+        return (
+            self.model, self.device, str(self.gpus), self.precision, str(self.sequence),
+            str(self.micro_batch), "1", f"{self.tokens_gpu:,.0f}", f"{self.tokens:,.0f}",
+            f"{self.step_ms:,.1f}", f"{self.mfu:.2f}", f"{self.memory:.1f}",
+        )  # fmt: skip
+
+
+@dataclass
+class ImageRow:
+    """A row of an image model's table before it is printed."""
+
+    model: str
+    device: str
+    nodes: int
+    per_node: int
+    precision: str
+    batch: int
+    epochs: int
+    rate: float
+    hours: float
+    accuracy: float
+
+    HEAD = (
+        "model", "device", "nodes", "gpus_per_node", "precision", "batch_size_per_gpu", "epochs",
+        "images_per_second", "time to train (h)", "top-1 accuracy (%)",
+    )  # fmt: skip
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as it is printed."""
+        return (
+            self.model, self.device, str(self.nodes), str(self.per_node), self.precision,
+            str(self.batch), str(self.epochs), f"{self.rate:.1f}", f"{self.hours:.2f}",
+            f"{self.accuracy:.2f}",
+        )  # fmt: skip
+
+
+@dataclass
+class PairRow:
+    """A row with two precisions beside each other."""
+
+    gpus: int
+    batch: int
+    fp32: float
+    mixed: float
+
+    HEAD = (
+        "GPUs", "Batch size / GPU", "Sequence length", "Throughput - FP32 (sequences/sec)",
+        "Throughput - mixed precision (sequences/sec)", "Throughput speedup",
+    )  # fmt: skip
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as it is printed."""
+        return (
+            str(self.gpus), str(self.batch), "512", f"{self.fp32:.2f}", f"{self.mixed:.2f}",
+            f"{self.mixed / self.fp32:.2f}",
+        )  # fmt: skip
+
+
+@dataclass
+class SweepRow:
+    """A row of a sweep over numbers of devices, with the rate of one device alone."""
+
+    device: str
+    gpus: int
+    tokens_gpu: float
+    auc: float
+
+    HEAD = ("Accelerator", "Devices", "Global batch size", "tokens/s/device", "AUC")
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as it is printed."""
+        return (
+            self.device, str(self.gpus), str(self.gpus * 64), f"{self.tokens_gpu:.1f}",
+            f"{self.auc:.4f}",
+        )  # fmt: skip
+
+
+Rows = list[LanguageRow] | list[ImageRow] | list[PairRow] | list[SweepRow]
+
+
+@dataclass
+class Section:
+    """A heading and the table below it."""
+
+    title: str
+    rows: Rows = field(default_factory=list)
+
+
+class Document(NamedTuple):
+    """A file: its ending and its text, and the line of each row by section and place."""
+
+    ending: str
+    text: str
+    lines: dict[tuple[int, int], int]
+
+
+def markdown(title: str, sections: list[Section]) -> Document:
+    """Return the sections as a page."""
+    text, lines = [f"# {title}", ""], {}
+    for number, section in enumerate(sections):
+        head = section.rows[0].HEAD
+        text += [f"## {section.title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        for place, row in enumerate(section.rows):
+            text.append(f"| {' | '.join(row.cells())} |")
+            lines[number, place] = len(text)
+        text.append("")
+    return Document(".md", "\n".join(text), lines)
+
+
+def csv(section: Section) -> Document:
+    """Return one section as CSV."""
+    table = [section.rows[0].HEAD, *(row.cells() for row in section.rows)]
+    lines = {(0, place): place + 2 for place in range(len(section.rows))}
+    return Document(".csv", "\n".join(",".join(row) for row in table) + "\n", lines)
+
+
+def language_rows(draw: random.Random) -> list[LanguageRow]:
+    """Return honest rows of one model on one device, on 8, 16 and 32 devices."""
+    model, device = draw.choice(LANGUAGE_MODELS), draw.choice(DEVICES)
+    sequence, micro_batch = draw.choice((2048, 4096)), draw.choice((2, 4, 8))
+    attention = draw.choice((0, 12)) * model.layers * model.width * sequence
+    flops = 6 * model.parameters + attention
+    share, memory = draw.uniform(0.28, 0.52), device.memory_gb * draw.uniform(0.4, 0.85)
+    rows = []
+    for gpus in (8, 16, 32):
+        rate = share * device.peaks["bf16"] * 1e12 / flops
+        rows.append(
+            LanguageRow(
+                model.name, device.name, gpus, "bf16", sequence, micro_batch, rate, rate * gpus,
+                1000 * micro_batch * sequence / rate, 100 * share, memory,
+            )
+        )  # fmt: skip
+        share, memory = share * draw.uniform(0.93, 0.99), memory * draw.uniform(0.9, 0.99)
+    return rows
+
+
+def image_rows(draw: random.Random) -> list[ImageRow]:
+    """Return honest rows of one model on one device, on 1, 8 and 16 devices."""
+    model, device = draw.choice(IMAGE_MODELS), draw.choice(DEVICES)
+    share, rows = draw.uniform(0.1, 0.3), []
+    for nodes, per_node in ((1, 1), (1, 8), (2, 8)):
+        rate = share * device.peaks["bf16"] * 1e12 / model.flops * nodes * per_node
+        hours = model.epochs * IMAGENET / rate / 3600 * draw.uniform(1.02, 1.07)
+        accuracy = model.accuracy + draw.uniform(-0.2, 0.2)
+        rows.append(
+            ImageRow(
+                model.name, device.name, nodes, per_node, "bf16", 256, model.epochs, rate, hours,
+                accuracy,
+            )
+        )  # fmt: skip
+        share *= draw.uniform(0.9, 0.98)
+    return rows
+
+
+def pair_rows(draw: random.Random) -> list[PairRow]:
+    """Return honest rows of BERT-large on V100 in fp32 and mixed precision."""
+    fp32, mixed = draw.uniform(7.5, 10.5), draw.uniform(28, 38)
+    rows, kept = [], 1.0
+    for gpus in (1, 4, 8):
+        rows.append(PairRow(gpus, draw.choice((4, 8)), fp32 * gpus * kept, mixed * gpus * kept))
+        kept *= draw.uniform(0.92, 0.98)
+    return rows
+
+
+def sweep_rows(draw: random.Random) -> list[SweepRow]:
+    """Return honest rows of a recommender on one device."""
+    device, rate, rows = draw.choice(DEVICES), draw.uniform(2000, 9000), []
+    for gpus in (8, 16, 32, 64):
+        rows.append(SweepRow(device.name, gpus, rate, 0.8025 + draw.uniform(-0.0008, 0.0008)))
+        rate *= draw.uniform(0.93, 0.99)
+    return rows
+
+
+def language_page(draw: random.Random) -> Document:
+    """Return an honest page of a language model."""
+    return markdown("Pre-training throughput", [Section("Results", language_rows(draw))])
+
+
+def pair_sections(draw: random.Random) -> list[Section]:
+    """Return the two tables of a page with two precisions."""
+    machine = "NVIDIA DGX-1 (8x V100 32GB)"
+    return [
+        Section(f"Pre-training on {machine}", pair_rows(draw)),
+        Section(f"Fine-tuning on {machine}", pair_rows(draw)),
+    ]
+
+
+def honest_documents() -> Iterator[Document]:
+    """Yield files that together have over eighty honest rows."""
+    draw = random.Random(20270101)
+    for _ in range(8):
+        yield language_page(draw)
+    for _ in range(8):
+        yield csv(Section("", image_rows(draw)))
+    for _ in range(4):
+        yield markdown("bert large uncased", pair_sections(draw))
+    for _ in range(4):
+        yield markdown("Recommender", [Section("Scaling", sweep_rows(draw))])
+
+
+class Plant(NamedTuple):
+    """A file with one error, its kind, and the lines one of which a finding must name."""
+
+    kind: str
+    document: Document
+    lines: tuple[int, ...]
+
+
+# Kind: how often it is planted, and the change of a wrong row (drawn, or of a fixed place).
+LANGUAGE: dict[str, tuple[int, int | None, Callable[[LanguageRow], LanguageRow]]] = {
+    "step time in seconds under ms": (2, None, lambda r: replace(r, step_ms=r.step_ms / 1000)),
+    "memory in MiB under GiB": (2, None, lambda r: replace(r, memory=r.memory * 1024)),
+    "rate of a device and of all swapped": (
+        2, None, lambda r: replace(r, tokens=r.tokens_gpu, tokens_gpu=r.tokens),
+    ),
+    "MFU and memory swapped": (1, None, lambda r: replace(r, memory=r.mfu * 4, mfu=r.memory * 4)),
+    "tokens counted twice": (
+        2, None, lambda r: replace(r, tokens=2 * r.tokens, tokens_gpu=2 * r.tokens_gpu),
+    ),
+    "MFU by half of the peak": (2, None, lambda r: replace(r, mfu=r.mfu * 2)),
+    "MFU by the peak of another device": (2, None, lambda r: replace(r, mfu=r.mfu * 989 / 756)),
+    "MFU 11% high": (2, None, lambda r: replace(r, mfu=r.mfu * 2500 / 2250)),
+    "fraction under percent": (1, None, lambda r: replace(r, mfu=r.mfu / 100)),
+    "sequences in the column of tokens": (
+        2, None, lambda r: replace(r, tokens=r.tokens / r.sequence),
+    ),
+    "digit of the total": (2, None, lambda r: replace(r, tokens=r.tokens * 0.31)),
+    "above the peak": (
+        2, 0, lambda r: replace(
+            r, tokens=r.tokens * 150 / r.mfu, tokens_gpu=r.tokens_gpu * 150 / r.mfu,
+            step_ms=r.step_ms * r.mfu / 150, mfu=95.0,
+        ),
+    ),
+    "more memory than the card": (2, None, lambda r: replace(r, memory=r.memory * 3)),
+    "no throughput": (1, None, lambda r: replace(r, tokens_gpu=0.0)),
+    "precision that the card lacks": (
+        2, None, lambda r: replace(r, device="V100-SXM2-32GB", memory=20.0),
+    ),
+}  # fmt: skip
+IMAGES: dict[str, tuple[int, int | None, Callable[[ImageRow], ImageRow]]] = {
+    "hours hold seconds": (3, None, lambda r: replace(r, hours=r.hours * 3600)),
+    "hours hold minutes": (2, None, lambda r: replace(r, hours=r.hours * 60)),
+    "counted once a device": (2, 1, lambda r: replace(r, rate=r.rate * 8)),
+    "rate of a device in the column of all": (2, 2, lambda r: replace(r, rate=r.rate / 16)),
+    "fraction among percent": (3, None, lambda r: replace(r, accuracy=r.accuracy / 100)),
+    "accuracy above its range": (1, None, lambda r: replace(r, accuracy=r.accuracy + 40)),
+    "decimal of the accuracy": (2, None, lambda r: replace(r, accuracy=r.accuracy / 10)),
+    "eight slower than one": (
+        2, 1, lambda r: replace(r, rate=r.rate / 11, hours=r.hours * 11),
+    ),
+    "time halved": (2, None, lambda r: replace(r, hours=r.hours / 2.3)),
+    "negative time": (1, None, lambda r: replace(r, hours=-r.hours)),
+    "epochs of another row": (1, None, lambda r: replace(r, hours=r.hours * 3)),
+}  # fmt: skip
+PAIRS: dict[str, tuple[int, int | None, Callable[[PairRow], PairRow]]] = {
+    "two precisions swapped": (2, None, lambda r: replace(r, fp32=r.mixed, mixed=r.fp32)),
+    "one device of another unit": (1, 2, lambda r: replace(r, mixed=r.mixed * 60)),
+    "scaling impossible": (2, 2, lambda r: replace(r, fp32=r.fp32 * 2, mixed=r.mixed * 2)),
+}
+SWEEPS: dict[str, tuple[int, int | None, Callable[[SweepRow], SweepRow]]] = {
+    "all devices in the column of one": (
+        2, 3, lambda r: replace(r, tokens_gpu=r.tokens_gpu * r.gpus),
+    ),
+    "quality above its range": (1, None, lambda r: replace(r, auc=r.auc * 1.5)),
+    "percent among fractions": (2, None, lambda r: replace(r, auc=r.auc * 100)),
+    "decimal of the quality": (1, None, lambda r: replace(r, auc=r.auc / 10)),
+    "more devices slower in all": (1, 1, lambda r: replace(r, tokens_gpu=r.tokens_gpu * 0.3)),
+}  # fmt: skip
+
+
+def planted_documents() -> Iterator[Plant]:
+    """Yield files with one error each."""
+    draw = random.Random(4711)
+    for kinds, rows_of in (
+        (LANGUAGE, language_rows), (IMAGES, image_rows), (PAIRS, pair_rows), (SWEEPS, sweep_rows),
+    ):  # fmt: skip
+        for kind, (times, fixed, change) in kinds.items():  # type: ignore[attr-defined]
+            for _ in range(times):
+                rows = rows_of(draw)  # type: ignore[operator]
+                place = draw.randrange(len(rows)) if fixed is None else fixed
+                rows[place] = change(rows[place])
+                yield _plant(kind, rows, place)
+    for _ in range(3):
+        sections = pair_sections(draw)
+        sections[1].rows[1] = sections[0].rows[1]
+        document = markdown("bert large uncased", sections)
+        yield Plant("row copied under another heading", document,
+                    (document.lines[0, 1], document.lines[1, 1]))  # fmt: skip
+    for factor in (1.25, 0.8):
+        rows = image_rows(draw)
+        copies = [
+            replace(row, device="K200", rate=row.rate * factor, hours=row.hours / factor)
+            for row in rows
+        ]
+        document = csv(Section("", rows + copies))
+        lines = tuple(document.lines[0, len(rows) + place] for place in range(len(copies)))
+        yield Plant("rows of one card times a constant", document, lines)
+
+
+def _plant(kind: str, rows: Rows, place: int) -> Plant:
+    if isinstance(rows[0], ImageRow):
+        document = csv(Section("", rows))
+    elif isinstance(rows[0], PairRow):
+        title = "Pre-training on NVIDIA DGX-1 (8x V100 32GB)"
+        document = markdown("bert large uncased", [Section(title, rows)])
+    else:
+        document = markdown("Results", [Section("Training", rows)])
+    return Plant(kind, document, (document.lines[0, place],))
