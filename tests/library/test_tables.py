@@ -286,3 +286,79 @@ def test_json_without_figures_names_its_keys_and_no_insides(cli, tmp_path) -> No
     assert code == 1
     assert "colour" in err
     assert "__init__" not in err
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("Per-GPU throughput (tokens/s)", "token/p/s"),
+        ("Throughput per device (img/s)", "sample/p/s"),
+        ("Tokens per sec. (per device)", "token/p/s"),
+        ("Samples/sec (total)", "p_whole"),
+        ("tok/s/gpu ↑", "token/p/s"),
+        ("train_runtime", "train_time"),
+        ("Optimizer step (ms)", "Optimizer step"),
+        ("Step (ms)", "step_time"),
+    ],
+)
+def test_marks_of_a_device_and_of_the_better_direction(header: str, name: str) -> None:
+    assert read_header(header).name == name
+
+
+def test_units_below_the_headers_and_in_headings(imported) -> None:
+    text = "| method | Rate | Memory |\n|---|---|---|\n| | tokens/s | GB |\n| ours | 1500 | 30 |\n"
+    (row,) = page(imported, text).rows
+    assert (row.line, row.figure("p_train_tokens")) == (4, 1500.0)
+    assert row.figure("mem") == 30 * GIB
+    text = "## Speed (it/s)\n\n| GPU | fp32 | fp16 |\n|---|---|---|\n| A100 | 2.1 | 5.0 |\n"
+    rows = page(imported, text).rows
+    assert [(row.precision, row.figure("step/s")) for row in rows] == [("fp32", 2.1), ("fp16", 5.0)]
+
+
+def test_a_bold_line_is_a_heading_and_devices_stand_across(imported) -> None:
+    text = (
+        "**Rate (samples/second)**\n\n| | 1 GPU | 8 GPUs |\n|---|---|---|\n| vit | 700 | 5,400 |\n"
+    )
+    rows = page(imported, text).rows
+    assert [(row.model, row.world_size, row.figure("p_whole")) for row in rows] == [
+        ("vit", 1, 700.0), ("vit", 8, 5400.0),
+    ]  # fmt: skip
+
+
+def test_the_devices_of_a_heading(imported) -> None:
+    text = (
+        "# Training on 8xH100 SXM\n\n| Model | tokens/s/GPU |\n|---|---|\n| llama3 8b | 8,012 |\n"
+    )
+    (row,) = page(imported, text).rows
+    assert (row.device, row.world_size) == ("H100 SXM", 8)
+
+
+def test_comments_above_the_headers_of_csv(imported) -> None:
+    (row,) = imported("# results of May\nmodel;gpus;images/sec\nvit;8;12345.6\n", "r.csv").rows
+    assert (row.line, row.world_size, row.figure("p_whole")) == (3, 8, 12345.6)
+
+
+def test_nested_json_objects(imported) -> None:
+    text = (
+        '{"config": {"model": "bert", "gpus": 8},'
+        ' "results": {"throughput": {"value": 231.7, "unit": "samples/s"}, "train_runtime": 361.2}}'
+    )
+    (row,) = imported(text, "r.json").rows
+    assert (row.model, row.world_size) == ("bert", 8)
+    assert {name: x.value for name, x in row.figures.items()} == {
+        "p_whole": 231.7, "train_time": 361.2,
+    }  # fmt: skip
+    text = '{"a": {"tokens/s": 1.5, "gpus": 1}, "b": {"tokens/s": 2.5, "gpus": 2}}'
+    rows = imported(text, "r.json").rows
+    assert [(row.model, row.figure("p_train_tokens")) for row in rows] == [("a", 1.5), ("b", 2.5)]
+
+
+def test_the_cause_of_skipped_rules_is_named(cli, tmp_path) -> None:
+    table = "| model | device | tokens/s/GPU |\n|---|---|---|\n| mine | A100 | 900 |\n"
+    (tmp_path / "page.md").write_text(table, encoding="utf-8")
+    code, _, err = cli("audit", "page.md")
+    assert code == 0
+    assert "mine" in err
+    assert "add a column `model`" not in err
+    (tmp_path / "page.md").write_text(table.replace("model", "note"), encoding="utf-8")
+    assert "add a column `model`" in cli("audit", "page.md")[2]

@@ -15,8 +15,8 @@ _CASES = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 def words(name: str) -> tuple[str, ...]:
     """Return the words of a name in lower case: ``final_acc1`` is ``final``, ``acc``, ``1``."""
     split = _CASES.sub(" ", name)
-    found = re.findall(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[\u4e00-\u9fff]+", split)
-    return tuple(word.lower() for word in found)
+    parts = re.findall(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[\u4e00-\u9fff]+", split)
+    return tuple(word.lower() for word in parts)
 
 
 def is_share(name: str) -> bool:
@@ -35,10 +35,10 @@ def is_lower_better(name: str) -> bool:
 
 
 def _has_word(name: str, kind: str) -> bool:
-    found = words(name)
+    parts = words(name)
     # `top 1` and `top-1` are printed for `top1`, `m IoU` is what `mIoU` splits into.
-    joined = {first + second for first, second in pairwise(found)}
-    return any(_is_word(word, pattern) for word in {*found, *joined} for pattern in _table()[kind])
+    joined = {first + second for first, second in pairwise(parts)}
+    return any(_is_word(word, pattern) for word in {*parts, *joined} for pattern in _table()[kind])
 
 
 def _is_word(word: str, pattern: str) -> bool:

@@ -142,18 +142,18 @@ class Subject:
     def unit_of_last_digit(self, name: str) -> float:
         """Return a unit of the last digit of a printed figure: 0.1 of ``23.4``, 1 of ``0``."""
         text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
-        found = _NUMBER.search(text.replace(",", ""))
-        return 0.1 ** len(found[1] or "") if found else 0.0
+        match = _NUMBER.search(text.replace(",", ""))
+        return 0.1 ** len(match[1] or "") if match else 0.0
 
     def rounding(self, *names: str) -> float:
         """Return half a unit of the last digit of printed figures, as shares of them, summed."""
         readings = self.row.figures if self.row else {}
         texts = [readings[name].raw.replace(",", "") for name in names if name in readings]
-        numbers = [found for text in texts if (found := _NUMBER.search(text))]
+        numbers = [match for text in texts if (match := _NUMBER.search(text))]
         shares = [
-            0.5 * 0.1 ** len(found[1] or "") / float(found[0])
-            for found in numbers
-            if float(found[0])
+            0.5 * 0.1 ** len(match[1] or "") / float(match[0])
+            for match in numbers
+            if float(match[0])
         ]
         return sum(shares)
 
@@ -182,13 +182,13 @@ class Subject:
         names = {*self.precisions}
         if self.is_mixed or "fp8" in names:
             names |= {*_SIXTEEN_BITS}
-        found = {
+        flops = {
             value * 1e12
             for row in self._products
             for figure, value in row.items()
             if figure.endswith("_tflops") and (not names or figure.removesuffix("_tflops") in names)
         }
-        return sorted(found, reverse=True)
+        return sorted(flops, reverse=True)
 
     def bound(self) -> Peak | None:
         """Return the highest rate that a device can compute at; None: its peaks are not known.
@@ -196,7 +196,7 @@ class Subject:
         That of the declared precision, or the highest of the product where none is declared, or
         where a declared one is not published.
         """
-        bounds = [found for row in self._products if (found := self._bound_of(row))]
+        bounds = [bound for row in self._products if (bound := self._bound_of(row))]
         return max(bounds, default=None)
 
     def _bound_of(self, row: Mapping[str, Any]) -> Peak | None:
@@ -271,9 +271,9 @@ def grouped(
 ) -> list[list[Subject]]:
     """Return the subjects of each key together; one with several keys is in several groups."""
     groups: dict[object, list[Subject]] = defaultdict(list)
-    for one in subjects:
-        for key in keys(one):
-            groups[key].append(one)
+    for subject in subjects:
+        for key in keys(subject):
+            groups[key].append(subject)
     return [*groups.values()]
 
 

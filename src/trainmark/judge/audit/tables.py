@@ -45,16 +45,16 @@ _WIDTHS = {"fp8": 1, "fp16": 2, "bf16": 2, "tf32": 3, "fp32": 4}  # of precision
 def copies(subjects: Subjects) -> Hits:
     """Yield each launch whose step times are those of another launch, or proportional to them."""
     seen: dict[bytes, tuple[Record, str]] = {}
-    for one in subjects:
-        if (record := one.record) is None:
+    for subject in subjects:
+        if (record := subject.record) is None:
             continue
         times = record.steps.time_ns
         # Proportional times have the same order.
         order = np.argsort(times, kind="stable").tobytes()
-        first, place = seen.setdefault(order, (record, one.file))
+        first, place = seen.setdefault(order, (record, subject.file))
         if first.run_id != record.run_id and proportional(times, first.steps.time_ns):
             args = {"run_id": record.run_id, "other": first.run_id, "place": place}
-            yield one, message("audit_copy", same="steps.time_ns", **args)
+            yield subject, message("audit_copy", same="steps.time_ns", **args)
 
 
 def same_figures(subjects: Subjects) -> Hits:
@@ -62,14 +62,16 @@ def same_figures(subjects: Subjects) -> Hits:
 
     Rows of one line, which has a column for each precision, are compared together.
     """
-    lines = grouped(subjects, lambda one: [(one.file, one.line)] if one.row else [])
+    lines = grouped(subjects, lambda subject: [(subject.file, subject.line)] if subject.row else [])
     repeated: dict[object, list[list[Subject]]] = defaultdict(list)
     for line in lines:
         if measured := _measured(line):
             repeated[measured].append(line)
     for first, *others in repeated.values():
         for other in others:
-            if [_printed_work(one) for one in other] != [_printed_work(one) for one in first]:
+            if [_printed_work(subject) for subject in other] != [
+                _printed_work(subject) for subject in first
+            ]:
                 place = {"other": first[0].configuration, "file": first[0].file}
                 yield other[0], message("audit_same_figures", line=first[0].line, **place)
 
@@ -78,23 +80,25 @@ def _measured(line: Sequence[Subject]) -> tuple[object, ...]:
     """Return the figures of a line by which it is known again; empty: too few."""
     # The memory of a card is the same in every row of it.
     known = [
-        (one.precision, name, value)
-        for one in line
-        for name, value in sorted(one.figures.items())
+        (subject.precision, name, value)
+        for subject in line
+        for name, value in sorted(subject.figures.items())
         if name != "mem_total"
     ]
     is_timed = any(name in _TIMED for _, name, _ in known)
     return tuple(known) if is_timed and len(known) > 1 else ()
 
 
-def _printed_work(one: Subject) -> object:
-    section = one.row.section if one.row else ""
-    return one.name, section, one.configuration, one.precision, one.changes
+def _printed_work(subject: Subject) -> object:
+    section = subject.row.section if subject.row else ""
+    return subject.name, section, subject.configuration, subject.precision, subject.changes
 
 
 def ratios(subjects: Subjects) -> Hits:
     """Yield rows of a card whose figures are another card's, or these times one factor."""
-    cards = grouped(subjects, lambda one: [(one.name, one.device)] if one.device else [])
+    cards = grouped(
+        subjects, lambda subject: [(subject.name, subject.device)] if subject.device else []
+    )
     for first, other in combinations(cards, 2):
         if first[0].name != other[0].name:
             continue
@@ -106,8 +110,8 @@ def ratios(subjects: Subjects) -> Hits:
                 yield b, message("audit_ratios", figures=len(known), **args)
 
 
-def _alike(one: Subject) -> object:
-    return one.world_size, one.row and one.row.nnodes, sorted(one.changes.items())
+def _alike(subject: Subject) -> object:
+    return subject.world_size, subject.row and subject.row.nnodes, sorted(subject.changes.items())
 
 
 def _factors(a: Subject, b: Subject) -> list[float]:
@@ -122,27 +126,27 @@ def _factors(a: Subject, b: Subject) -> list[float]:
 def scaling(subjects: Subjects) -> Hits:
     """Yield what is half as fast again a device as fewer devices are, or slower in all."""
     for group in grouped(subjects, _scaled):
-        for one, beside in _odd(group, _scales_oddly, _device_rate):
-            (name, rate), least = one.rate_per_device(), _device_rate(beside)
+        for subject, beside in _odd(group, _scales_oddly, _device_rate):
+            (name, rate), least = subject.rate_per_device(), _device_rate(beside)
             args = {"rate": rate, "fewer_rate": least, "share": rate / least}
-            worlds = {"world_size": one.world_size, "fewer": beside.world_size}
-            yield one, message("audit_scaling", figure=name, **worlds, **args)
+            worlds = {"world_size": subject.world_size, "fewer": beside.world_size}
+            yield subject, message("audit_scaling", figure=name, **worlds, **args)
 
 
-def _scaled(one: Subject) -> list[object]:
+def _scaled(subject: Subject) -> list[object]:
     """Return what rows have in common that differ in the number of devices alone."""
-    name, rate = one.rate_per_device()
-    if not one.world_size or rate <= 0:
+    name, rate = subject.rate_per_device()
+    if not subject.world_size or rate <= 0:
         return []
-    return [(name, one.table, one.device, one.precision, one.work_settings)]
+    return [(name, subject.table, subject.device, subject.precision, subject.work_settings)]
 
 
-def _device_rate(one: Subject) -> float:
-    return one.rate_per_device()[1]
+def _device_rate(subject: Subject) -> float:
+    return subject.rate_per_device()[1]
 
 
-def _scales_oddly(one: Subject, other: Subject) -> bool:
-    fewer, more = sorted((one, other), key=lambda row: row.world_size or 0)
+def _scales_oddly(subject: Subject, other: Subject) -> bool:
+    fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
     times = (more.world_size or 0) / (fewer.world_size or 1)
     share = _device_rate(more) / _device_rate(fewer)
     slack = 1 + sum(row.rounding(row.rate_per_device()[0]) for row in (fewer, more))
@@ -152,8 +156,8 @@ def _scales_oddly(one: Subject, other: Subject) -> bool:
     return times > 1 and (is_above or share * times * _ABOVE * slack * below < 1)
 
 
-def _batch_of_device(one: Subject) -> float:
-    return one.setting("micro_batch_size") or one.setting("batch_size") or 1.0
+def _batch_of_device(subject: Subject) -> float:
+    return subject.setting("micro_batch_size") or subject.setting("batch_size") or 1.0
 
 
 def _odd(
@@ -166,11 +170,11 @@ def _odd(
     Of those that contradict as many, the one whose value is furthest from the median is named, of
     two the later.
     """
-    rest, usual = list(given), median(log(value(one)) for one in given)
-    far = {id(one): round(abs(log(value(one)) - usual), 9) for one in given}
+    rest, usual = list(given), median(log(value(subject)) for subject in given)
+    far = {id(subject): round(abs(log(value(subject)) - usual), 9) for subject in given}
     while rest:
-        against = [[x for x in rest if x is not one and apart(one, x)] for one in rest]
-        ranks = [(len(found), far[id(rest[at])], at) for at, found in enumerate(against)]
+        against = [[x for x in rest if x is not subject and apart(subject, x)] for subject in rest]
+        ranks = [(len(x), far[id(rest[place])], place) for place, x in enumerate(against)]
         worst = max(ranks)[-1]
         if not against[worst]:
             return
@@ -181,28 +185,32 @@ def side_by_side(subjects: Subjects) -> Hits:
     """Yield the rows of a table that trained another number of samples than most of it."""
     for rows in grouped(
         subjects,
-        lambda one: [(one.table, one.work_settings)] if one.table and _most_samples(one) else [],
+        lambda subject: (
+            [(subject.table, subject.work_settings)]
+            if subject.table and _most_samples(subject)
+            else []
+        ),
     ):
-        for one, beside in _odd(rows, _other_samples, _most_samples):
-            samples, others = _most_samples(one), _most_samples(beside)
+        for subject, beside in _odd(rows, _other_samples, _most_samples):
+            samples, others = _most_samples(subject), _most_samples(beside)
             args = {"ratio": samples / others, "line": beside.line}
-            if size := one.workload.samples_per_pass:
+            if size := subject.workload.samples_per_pass:
                 passes = ", ".join(f"{_most_samples(row) / size:.1f}" for row in rows)
-                yield one, message("audit_passes_differ", passes=passes, rows=size, **args)
+                yield subject, message("audit_passes_differ", passes=passes, rows=size, **args)
             else:
                 shown = {"samples": samples, "others": others}
-                yield one, message("audit_side_by_side", **shown, **args)
+                yield subject, message("audit_side_by_side", **shown, **args)
 
 
-def _most_samples(one: Subject) -> float:
-    return one.samples_bounds()[1]
+def _most_samples(subject: Subject) -> float:
+    return subject.samples_bounds()[1]
 
 
-def _other_samples(one: Subject, other: Subject) -> bool:
+def _other_samples(subject: Subject, other: Subject) -> bool:
     """Tell whether no start-up times of one kind explain both rows by the same samples."""
-    known = [(x.seconds, x.figures["p_whole"]) for x in (one, other)]
-    low = max(0.0, one.samples_bounds()[0], other.samples_bounds()[0])
-    rounding = sum(x.rounding("e2e_time", "train_time", "p_whole") for x in (one, other))
+    known = [(x.seconds, x.figures["p_whole"]) for x in (subject, other)]
+    low = max(0.0, subject.samples_bounds()[0], other.samples_bounds()[0])
+    rounding = sum(x.rounding("e2e_time", "train_time", "p_whole") for x in (subject, other))
     high = min(rate * seconds for seconds, rate in known) * (SAME_WORK_RATIO + rounding)
     for part in range(_PARTS + 1):
         samples = low / SAME_WORK_RATIO + (high - low / SAME_WORK_RATIO) * part / _PARTS
@@ -218,9 +226,13 @@ def _other_samples(one: Subject, other: Subject) -> bool:
 
 def precisions(subjects: Subjects) -> Hits:
     """Yield what is half as fast again in a wider precision than in a narrower one of its line."""
-    lines = grouped(subjects, lambda one: [(one.file, one.line)] if one.row else [])
+    lines = grouped(subjects, lambda subject: [(subject.file, subject.line)] if subject.row else [])
     for line in lines:
-        known = [one for one in line if one.precision in _WIDTHS and _device_rate(one) > 0]
+        known = [
+            subject
+            for subject in line
+            if subject.precision in _WIDTHS and _device_rate(subject) > 0
+        ]
         for wide, narrow in permutations(known, 2):
             is_wider = _WIDTHS[wide.precision or ""] > _WIDTHS[narrow.precision or ""]
             same = wide.rate_per_device()[0] == narrow.rate_per_device()[0]
@@ -232,49 +244,56 @@ def precisions(subjects: Subjects) -> Hits:
 
 def mfu(subjects: Subjects) -> Hits:
     """Yield rows whose MFU does not follow from their throughput by any published peak."""
-    for one in subjects:
-        published, slack = one.dense_peaks(), 1 + _AGREES + one.rounding("MFU", *TOKEN_RATES)
-        if one.precision == "fp32":  # pages call TF32 so; the rule on peaks says it
-            published += [tflops * 1e12 for tflops in one.published("tf32_tflops")]
-        ranges = _implied_peaks(one, slack)
+    for subject in subjects:
+        published, slack = (
+            subject.dense_peaks(),
+            1 + _AGREES + subject.rounding("MFU", *TOKEN_RATES),
+        )
+        if subject.precision == "fp32":  # pages call TF32 so; the rule on peaks says it
+            published += [tflops * 1e12 for tflops in subject.published("tf32_tflops")]
+        ranges = _implied_peaks(subject, slack)
         fits = any(low <= peak <= high for low, high in ranges for peak in published)
         if ranges and published and not fits:
-            yield one, _other_mfu(one, published[0])
+            yield subject, _other_mfu(subject, published[0])
     for rows in grouped(subjects, _same_mfu):
         yield from _siblings(rows)
 
 
-def _tokens_of_device(one: Subject) -> float:
+def _tokens_of_device(subject: Subject) -> float:
     """Return tokens a second of one device; 0: not printed."""
-    if "token/p/s" in one.figures:
-        return one.figures["token/p/s"]
-    return one.figures.get("p_train_tokens", 0.0) / (one.world_size or math.inf)
+    if "token/p/s" in subject.figures:
+        return subject.figures["token/p/s"]
+    return subject.figures.get("p_train_tokens", 0.0) / (subject.world_size or math.inf)
 
 
-def _implied_peaks(one: Subject, slack: float) -> list[tuple[float, float]]:
+def _implied_peaks(subject: Subject, slack: float) -> list[tuple[float, float]]:
     """Return ranges of the peak in FLOP/s that MFU and token throughput imply.
 
     One for each number of parameters, of FLOPs for each, and way to count attention: not at all,
     half of it because it is causal, or all of it. Without layers any share up to ``_ATTENTION``.
     """
-    share, rate, known = one.figures.get("MFU", 0.0), _tokens_of_device(one), one.workload
+    share, rate, known = (
+        subject.figures.get("MFU", 0.0),
+        _tokens_of_device(subject),
+        subject.workload,
+    )
     if not share or not rate:
         return []
-    is_named = not known.names and one.setting("parameters") is None
+    is_named = not known.names and subject.setting("parameters") is None
     spread = 1 + _NAMED_SIZE if is_named else 1.0
     ranges = []
     for size in known.parameters:
         for factor in known.flops_per_parameter:
             flops = size * 1e9 * factor
-            for low, high in _attention(one, size * 1e9):
+            for low, high in _attention(subject, size * 1e9):
                 implied = 100 * rate * flops / share
                 ranges.append((implied * low / slack / spread, implied * high * slack * spread))
     return ranges
 
 
-def _attention(one: Subject, parameters: float) -> list[tuple[float, float]]:
+def _attention(subject: Subject, parameters: float) -> list[tuple[float, float]]:
     """Return what attention adds to a token's FLOPs, as factors from and to."""
-    known, length = one.workload, one.setting("seq_length")
+    known, length = subject.workload, subject.setting("seq_length")
     if length is None:
         return [(1.0, 1.0 + _ATTENTION)]
     if known.layers is None or known.width is None:
@@ -284,33 +303,36 @@ def _attention(one: Subject, parameters: float) -> list[tuple[float, float]]:
     return [(factor, factor) for factor in (1.0, 1 + whole / 2, 1 + whole)]
 
 
-def _other_mfu(one: Subject, peak: float) -> Message:
-    size, factor = one.workload.parameters[0], one.workload.flops_per_parameter[0]
-    tokens = _tokens_of_device(one)
+def _other_mfu(subject: Subject, peak: float) -> Message:
+    size, factor = subject.workload.parameters[0], subject.workload.flops_per_parameter[0]
+    tokens = _tokens_of_device(subject)
     args = {"tokens": tokens, "factor": factor, "parameters": size}
     again = 100 * tokens * factor * size * 1e9 / peak
-    args |= {"mfu": one.figures["MFU"], "tflops": peak / 1e12}
+    args |= {"mfu": subject.figures["MFU"], "tflops": peak / 1e12}
     return message("audit_mfu_row", again=again, **args)
 
 
-def _same_mfu(one: Subject) -> list[object]:
+def _same_mfu(subject: Subject) -> list[object]:
     """Return what rows have in common of which the same rate is the same MFU."""
-    if "MFU" not in one.figures or not _tokens_of_device(one) or not one.table:
+    if "MFU" not in subject.figures or not _tokens_of_device(subject) or not subject.table:
         return []
-    length, size = one.changes.get("seq_length"), one.changes.get("parameters")
-    return [(one.table, one.device, one.precision, length, size)]
+    length, size = subject.changes.get("seq_length"), subject.changes.get("parameters")
+    return [(subject.table, subject.device, subject.precision, length, size)]
 
 
 def _siblings(rows: Sequence[Subject]) -> Hits:
     """Yield the row whose MFU is another share of its throughput than in all rows beside it."""
-    shares = [one.figures["MFU"] / _tokens_of_device(one) for one in rows]
-    for place, (one, share) in enumerate(zip(rows, shares, strict=True)):
+    shares = [subject.figures["MFU"] / _tokens_of_device(subject) for subject in rows]
+    for place, (subject, share) in enumerate(zip(rows, shares, strict=True)):
         others = shares[:place] + shares[place + 1 :]
         beside = rows[:place] + rows[place + 1 :]  # type: ignore[operator]
         if len(others) < 2:
             continue
-        usual, slack = median(others), _SAME_MFU + one.rounding("MFU", *TOKEN_RATES)
+        usual, slack = median(others), _SAME_MFU + subject.rounding("MFU", *TOKEN_RATES)
         slack += max(other.rounding("MFU", *TOKEN_RATES) for other in beside)
         if max(others) <= min(others) * (1 + slack) and abs(share / usual - 1) > slack:
-            args = {"mfu": one.figures["MFU"], "usual": usual * _tokens_of_device(one)}
-            yield one, message("audit_mfu_sibling", rows=len(others), line=beside[0].line, **args)
+            args = {"mfu": subject.figures["MFU"], "usual": usual * _tokens_of_device(subject)}
+            yield (
+                subject,
+                message("audit_mfu_sibling", rows=len(others), line=beside[0].line, **args),
+            )

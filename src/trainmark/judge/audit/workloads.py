@@ -142,11 +142,11 @@ def is_mixture(model: str) -> bool:
 def trains_adapters(row: Row) -> bool:
     """Tell whether a row, its changes or the headings above it say that adapters are trained."""
     settings = " ".join(f"{name} {value}" for name, value in row.changes.items())
-    said = words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
+    named = words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
     whole = parameters_in(row.changes.get("parameters", ""))
     trained = parameters_in(row.changes.get("trainable_parameters", ""))
     few = whole is not None and trained is not None and trained < whole / 2
-    return few or not {*_document()["adapters"]}.isdisjoint(said)
+    return few or not {*_document()["adapters"]}.isdisjoint(named)
 
 
 def sequence_of(changes: Mapping[str, str]) -> tuple[bool, int | None]:
@@ -154,9 +154,9 @@ def sequence_of(changes: Mapping[str, str]) -> tuple[bool, int | None]:
     lower = {name.lower().replace(" ", "_"): value for name, value in changes.items()}
     for name in _SEQUENCES:
         if name in lower:
-            found = _SEQUENCE.fullmatch(lower[name].strip())
-            thousands = 1024 if found and found[2] else 1
-            return True, int(found[1]) * thousands if found else None
+            match = _SEQUENCE.fullmatch(lower[name].strip())
+            thousands = 1024 if match and match[2] else 1
+            return True, int(match[1]) * thousands if match else None
     return False, None
 
 

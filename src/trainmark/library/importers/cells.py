@@ -102,8 +102,8 @@ def _with_own_unit(column: Column, cell: str, world_size: int | None) -> tuple[C
     seconds = _duration(result)
     if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:
         return column_of_unit(column.header, column.name, SECONDS), repr(seconds)
-    found = _NUMBER.match(result)
-    unit = parse_unit(result[found.end() :]) if found else None
+    match = _NUMBER.match(result)
+    unit = parse_unit(result[match.end() :]) if match else None
     if unit is None:
         return column, result
     divided = _OF_DEVICES.search(cell)
@@ -120,10 +120,10 @@ def _figure(cell: str, column: Column) -> float:
     if column.unit == "s" and (seconds := _duration(cell)) is not None:
         return seconds
     result = cell.rpartition("=")[2].strip()
-    found = _NUMBER.match(result)
-    if found is None or _UNCLEAR_COMMA.match(result):
+    match = _NUMBER.match(result)
+    if match is None or _UNCLEAR_COMMA.match(result):
         raise _no_number(cell, column)
-    value, behind = float(found[0].replace(",", "")), result[found.end() :].strip()
+    value, behind = float(match[0].replace(",", "")), result[match.end() :].strip()
     multiple = _MULTIPLES.get(behind.casefold())
     if multiple and column.measures and column.measures.quantity == "rate":
         value, behind = value * multiple, ""
@@ -158,7 +158,7 @@ def _duration(cell: str) -> float | None:
     if clock := _CLOCK.fullmatch(text):
         return 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
     parts = _PART_OF_TIME.findall(text)
-    printed = "".join(found.group() for found in _PART_OF_TIME.finditer(text))
+    printed = "".join(match.group() for match in _PART_OF_TIME.finditer(text))
     if not parts or printed != text or not all(word in _TIME for _, word in parts):
         return None
     return sum(float(number) * _TIME[word] for number, word in parts)
@@ -167,9 +167,9 @@ def _duration(cell: str) -> float | None:
 def _number(text: str, units: Mapping[str, float]) -> tuple[float, str]:
     """Return a number in the wanted unit, and the unit that is printed behind it."""
     text = text.strip()
-    found = _NUMBER.match(text)
-    word = text[found.end() :].strip().casefold() if found else ""
-    value = float(found[0].replace(",", "")) * units.get(word, math.nan) if found else math.nan
+    match = _NUMBER.match(text)
+    word = text[match.end() :].strip().casefold() if match else ""
+    value = float(match[0].replace(",", "")) * units.get(word, math.nan) if match else math.nan
     if not math.isfinite(value) or _UNCLEAR_COMMA.match(text):
         known = ", ".join(filter(None, units)) or None
         raise CellError(message("cell_is_no_number", text=text[:60], units=known))
@@ -198,7 +198,7 @@ def _memory(cell: str) -> dict[str, float]:
     A product is one device's memory times the devices; of a sum the largest device counts.
     """
     parts = re.split("[+/]", cell.replace("×", "*"))
-    terms = [found.groups() for part in parts if (found := _TERM.fullmatch(part.strip()))]
+    terms = [match.groups() for part in parts if (match := _TERM.fullmatch(part.strip()))]
     unit = terms[-1][1] if terms else ""  # also that of those before it which have none
     values = [_number(f"{number}{printed or unit}", _MEMORY)[0] for number, printed in terms]
     wrong = len(terms) < len(parts) or ("/" in cell and len(parts) != len(("used", "total")))

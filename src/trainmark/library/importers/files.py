@@ -131,12 +131,21 @@ def _placed(page: Page, path: Path) -> Page:
 def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield a row a line, under headers that we know: our own, or those of pages."""
     page, lines = replace(page, form="csv"), re.split(r"\r?\n", text)
+    comments = 0  # lines above the headers, which begin with `#` and have one cell
+    while comments < len(lines) and re.fullmatch(r"#[^,;\t]*|", lines[comments]):
+        comments += 1
+    lines = lines[comments:] or [""]
     delimiter = max(",;\t", key=lines[0].count)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        rows = [Line(reader.line_num, x, lines[reader.line_num - 1]) for x in reader if any(x)]
+        rows = [
+            Line(comments + reader.line_num, x, lines[reader.line_num - 1])
+            for x in reader
+            if any(x)
+        ]
     except csv.Error as error:
-        yield page.unread(reader.line_num, "row", message("csv_malformed", why=str(error)))
+        number = comments + reader.line_num
+        yield page.unread(number, "row", message("csv_malformed", why=str(error)))
         return
     head, *body = rows or [Line(1, [], "")]
     whole = [line.cells for line in body if len(line.cells) >= len(head.cells)]

@@ -42,6 +42,12 @@ _EXACT_SETTINGS = {
     for header in headers
 }
 _READS = {"mem": "memory", "MFU": "percent"}
+_SIGNS = re.compile(r"[↑↓⬆⬇▲▼†‡]+")  # which direction is better, footnotes
+# A rate of one device, wherever the header says so: `Per-GPU throughput (tokens/s)`.
+_OF_DEVICE = re.compile(
+    r"(?i)(?:\bper[- _]?|/\s*)(?:gpu|device|card|accelerator|chip|npu|xpu)s?\b|每卡|单卡|每GPU"
+)
+_MULTIPLE = re.compile(r"\(\s*(B|M|billions?|millions?)\s*\)", re.IGNORECASE)  # `Params (B)`
 _BRACKETS = re.compile(r"\s*[(\[{]([^()\[\]{}]*)[)\]}]\s*")
 _OF_TOKENS = re.compile(r"\(T\)|(?i:tokens)")  # `GlobalBatchSize (T)`
 _COUNT = re.compile(r"[0-9][0-9,]*")
@@ -54,7 +60,13 @@ _RATES = {
     ("tokens", True): "token/p/s",
     ("steps", False): "step/s",
 }
-_TIMES = ("step_time", "train_time", "e2e_time")
+# Phrases of times, and the figures that they name.
+_TIMES = (
+    ("step_time", "step_time"),
+    ("train_time", "train_time"),
+    ("e2e_time", "e2e_time"),
+    ("step", "step_time"),
+)
 _PER_DEVICE = ("token/p/s", "sample/p/s")
 _FIGURE_UNITS = {"sample/p/s": "samples/s", "step/s": "steps/s", "step_time": "s"}
 # Figures of training that make a table one of results; a loss or a memory alone does too.
@@ -164,6 +176,8 @@ def _with_cells(column: Column, cells: Sequence[str]) -> Column:
         return replace(column, role="devices")
     if column.role == "devices" and printed and not are_counts:
         return replace(column, role="device")
+    if column.role == "quality" and printed and all(map(precisions, printed)):
+        return Column(column.header, "precision")  # `精度` is both
     if column.role == "metric" and printed and all(parse_unit(cell) for cell in printed):
         return replace(column, role="unit")
     return column
@@ -172,7 +186,7 @@ def _with_cells(column: Column, cells: Sequence[str]) -> Column:
 @lru_cache(maxsize=4096)  # collections repeat their headers
 def read_header(header: str, *, unknown: str = "unknown") -> Column:
     """Return what one header says, without its cells."""
-    text = re.sub(r"\s+", " ", plain(header).strip("*` "))
+    text = re.sub(r"\s+", " ", _SIGNS.sub(" ", plain(header)).strip("*` ")).strip()
     key = header_key(text)
     if not key:
         return Column(header, "ignored")
@@ -209,6 +223,9 @@ def _unit_of(name: str) -> str:
 
 
 def _setting(header: str, text: str, name: str) -> Column:
+    multiple = _MULTIPLE.search(header)
+    if name == "parameters" and multiple:
+        return Column(header, "setting", name, unit=multiple[1][0].upper())
     if name == "global_batch_size" and _OF_TOKENS.search(header):
         name = "global_batch_tokens"
     return Column(header, "setting", text if name == "other" else name)
@@ -219,11 +236,12 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 
     The unit stands in brackets, behind a comma or ``in``, or is the end of the header.
     """
-    for found in _BRACKETS.finditer(text):
-        if unit := parse_unit(found[1]):
-            name = f"{text[: found.start()]} {text[found.end() :]}"
+    for match in _BRACKETS.finditer(text):
+        if unit := parse_unit(match[1]):
+            name = f"{text[: match.start()]} {text[match.end() :]}"
             return re.sub(r"\s+", " ", name).strip(" -,"), unit
-    body = text.partition("@")[0].strip()  # `ms/iter @ step 10`
+    bracketed = " ".join(match.strip() for match in _BRACKETS.findall(text))
+    body = _BRACKETS.sub(" ", text).partition("@")[0].strip()  # `ms/iter @ step 10`
     parts = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)
     for size in range(min(_MAX_UNIT_WORDS, len(parts)), 0, -1):
         tail = " ".join(parts[-size:])
@@ -231,7 +249,7 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
         # One letter may be anything: `dataset M`.
         if unit and (len(tail) > 1 or tail == "%" or size == len(parts)):
             rest = " ".join(parts[:-size]).removesuffix(" in").strip(" -,:")
-            return rest, unit
+            return f"{rest} {bracketed}".strip(), unit
     return text, None
 
 
@@ -283,7 +301,7 @@ def _setting_name(name: str) -> str | None:
     for setting, printed in phrases.items():
         if has_phrase(name, printed):
             return setting
-    return _EXACT_SETTINGS.get(header_key(name))
+    return _EXACT_SETTINGS.get(header_key(_BRACKETS.sub(" ", name)))
 
 
 def _quality_column(header: str, name: str, unit: Unit | None) -> Column:
@@ -303,6 +321,8 @@ def _is_figure_name(name: str) -> bool:
 
 def column_of_unit(header: str, name: str, unit: Unit) -> Column:
     """Return the column of a figure whose unit is known, from its header or from a cell."""
+    if unit.quantity in {"rate", "flops"} and _OF_DEVICE.search(plain(header)):
+        unit = replace(unit, per_device=True)
     figure = _figure_name(name, unit)
     if figure is None:  # one that records do not have keeps its name and its unit
         kept = name or unit.printed
@@ -325,7 +345,7 @@ def _figure_name(name: str, unit: Unit) -> str | None:
     figures = {
         "rate": _RATES.get((unit.work, unit.per_device)),
         "step_time": "step_time",
-        "time": next((x for x in _TIMES if has_phrase(name, _PHRASES[x])), None),
+        "time": next((of for kind, of in _TIMES if has_phrase(name, _PHRASES[kind])), None),
     }
     return figures.get(unit.quantity)
 

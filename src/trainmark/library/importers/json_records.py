@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, asdict, fields, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
@@ -12,13 +13,14 @@ from trainmark.errors import UsageError
 from trainmark.library.importers import table
 from trainmark.library.importers.headers import without_precision
 from trainmark.library.importers.table import Line
+from trainmark.library.importers.units import parse_unit
 from trainmark.library.importers.vocabulary import WORDS, precisions
 from trainmark.record.index_record import INDEXES, IndexRecord
 from trainmark.record.work import Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainmark.library.importers.table import Page
     from trainmark.record.work import Row
@@ -87,30 +89,51 @@ def _read_document(document: Any, page: Page, number: int, raw: str) -> Iterator
 
 
 def _records(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a document, each with the scalars of the objects around it."""
+    """Yield the objects of a document, each with the scalars of the objects around it.
+
+    Objects in one are parts of it, unless several have the same keys: then each is one by its name.
+    """
     if isinstance(document, list):
         for item in document:
             yield from _records(item)
-    elif isinstance(document, dict):
-        scalars = _scalars(document)
-        lists = [x for x in document.values() if isinstance(x, list)]
-        objects = [item for x in lists for item in x if isinstance(item, dict)]
-        for item in objects:
-            for record in _records(item):
-                yield scalars | record
-        if scalars and not objects:
-            yield scalars
+    if not isinstance(document, dict):
+        return
+    scalars, parts = _split(document)
+    lists = [x for x in document.values() if isinstance(x, list)]
+    items = [item for x in lists for item in x if isinstance(item, dict)]
+    if _have_same_keys(parts.values()):
+        items += [{"model": name, **part} for name, part in parts.items()]
+    else:
+        for part in parts.values():
+            for record in _records(part):
+                scalars = record | scalars
+    for item in items:
+        for record in _records(item):
+            yield scalars | record
+    if scalars and not items:
+        yield scalars
 
 
-def _scalars(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the texts and numbers of an object, those of objects in it by their paths."""
-    found: dict[str, Any] = {}
+def _split(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the texts and numbers of an object, and the objects in it.
+
+    An object of a value and its unit is one text.
+    """
+    scalars: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for key, value in document.items():
-        if isinstance(value, dict):
-            found |= _scalars(value, f"{prefix}{key}/")
+        if isinstance(value, dict) and {"value", "unit"} <= value.keys():
+            scalars[key] = f"{value['value']} {value['unit']}"
+        elif isinstance(value, dict):
+            parts[key] = value
         elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            found[f"{prefix}{key}"] = value
-    return found
+            scalars[key] = value
+    return scalars, parts
+
+
+def _have_same_keys(parts: Iterable[dict[str, Any]]) -> bool:
+    keys = [part.keys() for part in parts]
+    return any(first & second for first, second in combinations(keys, 2))
 
 
 def _read_object(
@@ -118,11 +141,12 @@ def _read_object(
 ) -> Iterator[Row | Unread]:
     """Yield a row for each path of an object's keys; keys without one hold for all of them."""
     page = replace(page, form="json")
-    shared = {_shared_head(key): value for key, value in record.items() if "/" not in key}
+    paths = {key: _split_path(key) for key in record}
+    shared = {_shared_head(key): value for key, value in record.items() if not paths[key][0]}
     groups: dict[str, dict[str, Any]] = {}
     for key, value in record.items():
-        path, slash, name = key.rpartition("/")
-        if slash:
+        path, name = paths[key]
+        if path:
             ranked = _RANK.fullmatch(name)
             name, rank = (ranked[1], f":{ranked[2]}") if ranked else (name, "")
             groups.setdefault(path + rank, {})[_head(name, path)] = value
@@ -131,6 +155,15 @@ def _read_object(
     for path, values in groups.items():
         model = path.rpartition("/")[2]
         yield from _read_group({**shared, "model": model, **values}, page, number, raw)
+
+
+def _split_path(key: str) -> tuple[str, str]:
+    """Return the path and the name of a key; ``tokens/s`` and what is in brackets has no path."""
+    places = [match.start() for match in re.finditer(r"/(?![^(\[]*[)\]])", key)]
+    for start in [-1, *places]:
+        if parse_unit(key[start + 1 :]):
+            return key[: max(start, 0)], key[start + 1 :]
+    return (key[: places[-1]], key[places[-1] + 1 :]) if places else ("", key)
 
 
 def _shared_head(key: str) -> str:

@@ -25,10 +25,13 @@ _MACHINE_NAME = re.compile(r"(?i)\b(?:dgx|hgx|nodes?|machines?|servers?)")
 _COUNT_OF_DEVICES = re.compile(
     r"(?i)(?<![\w.])([0-9]{1,5})\s*(?:x\s*)?(?:gpus?|devices?|cards?|accelerators?|npus?)\b"
 )
+_TIMES = re.compile(r"(?<![\w.])[0-9]{1,5}[xX×](?=[A-Za-z])")  # `8xH100`
 _SPECIFIER = re.compile(r"(?i)[0-9]+-?g(?:i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]?e?")
+_COUNT_OF_PRODUCTS = re.compile(r"(?<![\w.])([0-9]{1,5})\s*[xX×]\s*([A-Za-z][\w-]*)")
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
 _FALSE = {"0", "false", "no", "off"}
+_AROUND = " -/*\\,"  # what stands between a device and its world
 _PER_MACHINE = 8  # cards; more than that are those of all machines
 
 
@@ -49,22 +52,16 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     Words such as ``四机32卡`` count the cards of one machine up to 8, else those of all.
     """
     text = _NUMBERED.sub("", plain(label)).replace("×", "x")
-    own, named = _WORLD.search(text) or _BARE.search(text), _FILE.fullmatch(plain(config_file))
-    printed = own or _WORLD.fullmatch(columns)
-    head = text[: own.start()].rstrip() if own else text
-    # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
-    exact = printed and re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
-    words = exact or _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
-    counted, nodes, cards = (0, 0), 0, 0
-    if words:
-        cards = _NUMERALS.get(words[2]) or int(words[2])
-        nodes = _NUMERALS.get(words[1]) or int(words[1] or split_devices(cards)[0])
-        of_all = cards > _PER_MACHINE and nodes and cards % nodes == 0
-        counted = nodes, cards // nodes if of_all else cards
+    in_label = _WORLD.search(text) or _BARE.search(text)
+    printed = in_label or _WORLD.fullmatch(columns)
+    head = text[: in_label.start()].rstrip() if in_label else text
+    words = _counting_words(head, printed)
+    file = _FILE.fullmatch(plain(config_file))
+    nodes, cards, counted = _counted(words)
     if printed:
         world = int(printed[1]), int(printed[2])
-    elif named:
-        world = int(named[2]), int(named[3])
+    elif file:
+        world = int(file[2]), int(file[3])
     else:
         world = counted
     device = ""
@@ -72,8 +69,8 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
         device = head[: words.start()].strip(_AROUND)
     elif printed:
         device = head.strip(_AROUND)
-    if not device and named and _PRODUCT.fullmatch(named[1]):
-        device = named[1]
+    if not device and file and _PRODUCT.fullmatch(file[1]):
+        device = file[1]
     if 0 in world:
         return _counted_label(text, device)
     notes = []
@@ -84,7 +81,24 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     return Label(device or None, *world, notes)
 
 
-_AROUND = " -/*\\,"
+def _counting_words(head: str, printed: re.Match[str] | None) -> re.Match[str] | None:
+    """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``."""
+    if printed:
+        # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
+        exact = re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
+        if exact:
+            return exact
+    return _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
+
+
+def _counted(words: re.Match[str] | None) -> tuple[int, int, tuple[int, int]]:
+    """Return machines and cards as words count them, and machines with the cards of one."""
+    if words is None:
+        return 0, 0, (0, 0)
+    cards = _NUMERALS.get(words[2]) or int(words[2])
+    nodes = _NUMERALS.get(words[1]) or int(words[1] or split_devices(cards)[0])
+    are_of_all = cards > _PER_MACHINE and nodes > 0 and cards % nodes == 0
+    return nodes, cards, (nodes, cards // nodes if are_of_all else cards)
 
 
 def _counted_label(text: str, device: str) -> Label:
@@ -99,10 +113,10 @@ def _counted_label(text: str, device: str) -> Label:
 
 def counted_device(text: str) -> tuple[str, int]:
     """Return ``A100`` and 8 of ``8 x A100``; the text and 0 without a count."""
-    found = _COUNTED.fullmatch(plain(text).replace("×", "x"))
-    if found is None:
+    match = _COUNTED.fullmatch(plain(text).replace("×", "x"))
+    if match is None:
         return text, 0
-    name, count = found[2] or found[4], found[1] or found[3]
+    name, count = match[2] or match[4], match[1] or match[3]
     return name.partition(",")[0].strip(), int(count)
 
 
@@ -114,8 +128,10 @@ def split_devices(count: int) -> tuple[int, int]:
 
 def count_of_devices(text: str) -> int | None:
     """Return the devices that a heading counts: ``LoRA on 4 GPUs``; None: it counts none."""
-    found = _COUNT_OF_DEVICES.search(text)
-    return int(found[1]) if found else None
+    match = _COUNT_OF_DEVICES.search(text) or _COUNT_OF_PRODUCTS.search(text)
+    if match is None or (match.re is _COUNT_OF_PRODUCTS and not peaks.products(match[2])):
+        return None
+    return int(match[1])
 
 
 def device_in(text: str) -> str | None:
@@ -124,8 +140,8 @@ def device_in(text: str) -> str | None:
     ``V100 32G`` of ``DGX-1 (8x V100 32G)``: the product, with the word before it where that says
     more, and memory and form factor behind it.
     """
-    parts = re.findall(r"[^\s,;()（）/]+", plain(text))
-    named = [found for place in range(len(parts)) if (found := _device_at(parts, place))]
+    parts = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", plain(text)))
+    named = [match for place in range(len(parts)) if (match := _device_at(parts, place))]
     # Of equally exact ones the last, which stands in brackets: `DGX A100 (8x A100 80GB)`.
     return min(reversed(named), key=lambda name: len(peaks.products(name)), default=None)
 

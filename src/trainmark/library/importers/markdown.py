@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 
 from trainmark.judge.audit.qualities import words
 from trainmark.library.importers import table
+from trainmark.library.importers.headers import split_unit
 from trainmark.library.importers.labels import count_of_devices, device_and_vendor, device_in
 from trainmark.library.importers.table import Line, Page, known_model
 from trainmark.library.importers.vocabulary import (
@@ -37,6 +38,8 @@ _PIPE = re.compile(r"(?<!\\)\|")
 _PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pipe
 _SEPARATOR = re.compile(r"[\s>]*[|:+ -]*-{2,}[|:+ -]*")
 _FACT = re.compile(r"[\s>*+-]*([^:：|]{2,40}?)\**\s*[:：]\s*(\S[^|]*)")
+_BOLD = re.compile(r"\*\*([^*|]+?)\*\*\s*:?")  # a line of its own, which is as good as a heading
+_BOLD_LEVEL = 7
 _MAX_FACT_WORDS = 8  # more are a sentence
 # Only where tables begin and end matters: what is inside code, lists or quotes, not inline marks.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
@@ -84,9 +87,13 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
                 is_table = isinstance(entry, Unread) and entry.kind == "table"
                 has_results = has_results or not is_table
                 yield entry
-    if not has_results:
-        code = "page_without_results" if tables else "page_without_tables"
-        yield page.unread(0, "file", message(code, **({"tables": len(tables)} if tables else {})))
+    if has_results:
+        return
+    if tables:
+        why = message("page_without_results", tables=len(tables))
+    else:
+        why = message("page_with_html_tables" if "<table" in text else "page_without_tables")
+    yield page.unread(0, "file", why)
 
 
 def _has_facts(part: _Part) -> bool:
@@ -134,13 +141,14 @@ def _with_model(page: Page, parts: list[_Part]) -> Page:
 def _with_headings(page: Page, headings: list[_Part]) -> Page:
     """Return ``page`` with what the headings above a table say of it, the nearest first."""
     texts = [plain(heading.text) for heading in reversed(headings)]
-    named = [found for text in texts if len(found := precisions(text)) == 1]
+    named = [match for text in texts if len(match := precisions(text)) == 1]
     return replace(
         page,
         section=" > ".join(reversed(texts)),
         device=next(filter(None, map(device_in, texts)), page.device),
         devices=next(filter(None, map(_devices_of_run, texts)), page.devices),
         precision=page.precision or (named[0][0] if named else None),
+        unit=next((unit.printed for text in texts if (unit := split_unit(text)[1])), ""),
         is_inference=_is_inference(texts),
     )
 
@@ -175,6 +183,8 @@ def _parts(text: str) -> Iterator[_Part]:
             yield _Part("heading", level=int(token.tag[1:]), text=_title(lines[start]))
         elif token.type in {"fence", "code_block"}:
             yield from _parts_of_text(lines, start, end)
+        elif token.type == "paragraph_open" and (bold := _BOLD.fullmatch(_title(lines[start]))):
+            yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
         elif token.type == "paragraph_open":
             # A table whose headers fill several lines begins in the paragraph above it.
             first = heads[end][0] if end in heads else end
@@ -234,9 +244,9 @@ def _table_of(block: list[Line]) -> Iterator[_Part]:
 
 def _facts_of_line(line: str) -> Iterator[_Part]:
     """Yield the fact of a line such as ``- Hardware: NVIDIA A100-SXM4-40GB``."""
-    found = _FACT.fullmatch(line.strip())
-    if found is None:
+    match = _FACT.fullmatch(line.strip())
+    if match is None:
         return
-    name, value = header_key(found[1]), found[2].strip(" *`")
+    name, value = header_key(match[1]), match[2].strip(" *`")
     if name in _FACT_NAMES and len(words(value)) <= _MAX_FACT_WORDS:
         yield _Part("fact", name=name, text=value)

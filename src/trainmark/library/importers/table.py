@@ -27,6 +27,7 @@ from trainmark.library.importers.labels import (
     read_label,
     split_devices,
 )
+from trainmark.library.importers.units import parse_unit
 from trainmark.library.importers.vocabulary import (
     WORDS,
     folded,
@@ -58,8 +59,9 @@ _LABELS = ("configuration", "variant", "device")  # one of them says what a row 
 _TEXT_LABELS = ("configuration",)  # of founding pages, whose tables have headings between rows
 _WORLD_ROLES = ("nnodes", "nproc", "devices")
 _WORK = ("samples", "tokens", "steps")
+_NUMBER = re.compile(r"[0-9][0-9.,]*")
 _RULE = re.compile(r"-{2,}")
-_COUNT_HEAD = re.compile(r"([0-9]{1,6})\s*(?:x|nodes?|gpus?|devices?|cards?|机|卡)?")
+_COUNT_HEAD = re.compile(r"(?i)([0-9]{1,6})\s*(?:x|nodes?|gpus?|devices?|cards?|机|卡)?")
 _MAX_TEXT = 120
 
 
@@ -70,6 +72,7 @@ class Page:
     Args:
         section: the headings above the table, outermost first.
         devices: of all machines, where a heading or a fact counts them.
+        unit: of figures, where the nearest heading has one: ``Speed (it/s)``.
         is_inference: the headings say that nothing is trained.
     """
 
@@ -80,6 +83,7 @@ class Page:
     vendor: str | None = None
     device: str | None = None
     devices: int | None = None
+    unit: str = ""
     precision: str | None = None
     section: str = ""
     is_inference: bool = False
@@ -126,6 +130,7 @@ def read(
             tables, where settings are kept and other columns of numbers are listed as not read;
             ``quality`` in references of cases; ``ignored`` in forms that are known as a whole.
     """
+    head, body = _with_units_below(head, body)
     if _is_by_counts(head, body):
         yield from _read_by_counts(head, body, page)
         return
@@ -151,6 +156,21 @@ def _is_without_figures(entry: Row | Unread) -> bool:
     return isinstance(entry, Unread) and entry.reason.code == "row_without_figures"
 
 
+def _with_units_below(head: Line, body: Sequence[Line]) -> tuple[Line, Sequence[Line]]:
+    """Return headers joined with a first line of units: ``Memory`` above ``GB``."""
+    if not head.number or not body or len(body[0].cells) != len(head.cells):
+        return head, body
+    first = [plain(cell) for cell in body[0].cells]
+    units = [parse_unit(cell.strip("()[]")) for cell in first]
+    if any(map(_is_number, first)) or not any(units) or any(map(is_out_of_memory, first)):
+        return head, body
+    joined = [
+        f"{header} ({cell.strip('()[]')})" if unit else f"{header} {cell}".strip()
+        for header, cell, unit in zip(head.cells, first, units, strict=True)
+    ]
+    return head._replace(cells=joined), body[1:]
+
+
 def _entries(table: _Table, body: Sequence[Line]) -> Iterator[Row | Unread]:
     """Yield what becomes of each line below the headers."""
     for line in body:
@@ -169,7 +189,7 @@ def _why_no_results(table: _Table, rows: Sequence[Sequence[str]]) -> Message | N
     roles = {column.role for column in table.columns}
     if "target" not in roles and not any(map(_is_result, table.columns)):
         return message("table_without_results", columns=shown)
-    named = roles & {*_LABELS, *_WORLD_ROLES, "model"}
+    named = roles & {*_LABELS, *_WORLD_ROLES, "model", "name"}
     page = table.page
     if not named and not (page.device or page.devices or _label_place(table.columns, rows)):
         return message("table_without_configuration", columns=shown)
@@ -233,8 +253,8 @@ def _read_line(line: Line, table: _Table) -> Iterator[Row | Unread]:
     variants = dict.fromkeys(x.precision for x in table.columns if x.is_figure and x.precision)
     rows, faults = [], []
     for variant in variants or (None,):
-        own = [(x, cell) for x, cell in pairs if _is_of_variant(x, variant, variants)]
-        row, unread = _read_row(line, own, variant, table)
+        of_variant = [(x, cell) for x, cell in pairs if _is_of_variant(x, variant, variants)]
+        row, unread = _read_row(line, of_variant, variant, table)
         faults += [fault for fault in unread if fault not in faults]
         if not table.line or _has_figure(row):
             rows.append(row)
@@ -280,7 +300,7 @@ def _read_row(
     page = table.page
     facts = _facts(pairs)
     label, device = _label(facts, page)
-    model = facts.get("model") or page.model
+    model = facts.get("model") or facts.get("name") or page.model
     configuration = _configuration(facts, label, device, model, pairs)
     changes = read_changes(facts.get("changes", ""))
     if "parallel" in facts:
@@ -344,7 +364,7 @@ def _settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
     for column, cell in pairs:
         is_unknown = column.role == "unknown" and cell != label
         if (column.role == "setting" or is_unknown) and not is_nothing(cell):
-            settings[column.name] = plain(cell)
+            settings[column.name] = f"{plain(cell)} {column.unit}".strip()
     return settings
 
 
@@ -361,7 +381,8 @@ def _label(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
             name, count = counted_device(device)
             if count:
                 device, (nnodes, nproc) = name, split_devices(count)
-        if page.devices and not (nnodes or nproc):
+        is_of_page = not device or not page.device or device == page.device
+        if page.devices and is_of_page and not (nnodes or nproc):
             nnodes, nproc = split_devices(page.devices)
         label = label._replace(nnodes=nnodes, nproc=nproc)
     if "configuration" not in facts:
@@ -401,7 +422,7 @@ def _configuration(
         name = next((text for text in texts if not _is_number(text)), "")
     has_own_world = "device" in facts and read_label(facts["device"]).nnodes
     if label.nnodes and label.nproc and not has_own_world:
-        return f"{name} ({label.nnodes}x{label.nproc})"
+        return f"{name} ({label.nnodes}x{label.nproc})".strip()
     if label.nnodes and not label.nproc and not has_own_world:
         return f"{name} ({label.nnodes} {'node' if label.nnodes == 1 else 'nodes'})"
     return facts.get("device") or name or ""
@@ -456,23 +477,23 @@ def _figures(
     pairs: Sequence[Cell], facts: dict[str, str], page: Page, line: int, world_size: int | None
 ) -> tuple[dict[str, Reading], list[Unread]]:
     """Return the figures of a row's cells, and the cells that cannot be read."""
-    found: list[tuple[Column, str, Reading]] = []
+    columns_read: list[tuple[Column, str, Reading]] = []
     unread = []
     for column, cell in pairs:
         if not column.is_figure:
             continue
-        named, text = _with_facts(column, cell, facts)
+        named, text = _with_facts(column, cell, facts, page)
         try:
             readings = cells.read(text, named, world_size=world_size)
         except CellError as error:
             unread.append(page.unread(line, "cell", error.reason, cell))
         else:
-            found += [
+            columns_read += [
                 (named, name, x.model_copy(update={"raw": cell})) for name, x in readings.items()
             ]
     figures: dict[str, Reading] = {}
-    for column, name, reading in found:
-        kept = column.header if _is_ambiguous(name, column, found) else name
+    for column, name, reading in columns_read:
+        kept = column.header if _is_ambiguous(name, column, columns_read) else name
         # A target may stand in the cell of its quality and in a column of its own.
         if kept in figures and figures[kept].value != reading.value:
             why = message("figure_given_twice", name=kept)
@@ -482,22 +503,25 @@ def _figures(
     return figures, unread
 
 
-def _with_facts(column: Column, cell: str, facts: dict[str, str]) -> tuple[Column, str]:
-    """Return a column and its cell with the metric and the unit that other columns name."""
+def _with_facts(column: Column, cell: str, facts: dict[str, str], page: Page) -> tuple[Column, str]:
+    """Return a column and its cell with the metric and the unit that stand elsewhere."""
     if column.reads == "quality" and "metric" in facts:
         return replace(column, name=facts["metric"]), cell
     if column.unit == "{work}/s":  # of our CSV
         return replace(column, unit=facts.get("unit", "")), cell
-    if column.is_open and "unit" in facts and not is_nothing(cell):
-        return column, f"{cell} {facts['unit']}"
+    unit = facts.get("unit", page.unit)
+    if column.is_open and unit and _NUMBER.fullmatch(plain(cell)):
+        return column, f"{cell} {unit}"
     return column, cell
 
 
-def _is_ambiguous(name: str, column: Column, found: Sequence[tuple[Column, str, Reading]]) -> bool:
+def _is_ambiguous(
+    name: str, column: Column, columns_read: Sequence[tuple[Column, str, Reading]]
+) -> bool:
     """Tell whether several columns of a row would have the same figure, none by its own name."""
     if column.is_exact or column.role != "figure":
         return False
-    values = {reading.value for _, other, reading in found if other == name}
+    values = {reading.value for _, other, reading in columns_read if other == name}
     return len(values) > 1
 
 
@@ -515,7 +539,7 @@ def _read_by_counts(head: Line, body: Sequence[Line], page: Page) -> Iterator[Ro
     around = f"{first} {page.section} {page.file}"
     is_mlperf = has_phrase(around.replace("_", " "), WORDS["names"]["minutes_by_nodes"])
     titles = [first, *reversed(page.section.split(" > "))]
-    unit = next((found for title in titles if (found := split_unit(title)[1])), None)
+    unit = next((x for title in titles if (x := split_unit(title)[1])), None)
     figure = "time to train (min)" if is_mlperf else f"{first} ({unit.printed})" if unit else ""
     world = _counted_role(" ".join([*counts, *titles]), is_mlperf=is_mlperf)
     if not figure or not world:

@@ -106,7 +106,9 @@ def _without_time(printed: str, top: str, below: list[str]) -> Unit | None:
     if word in _TIME and top not in _WORK:
         is_step = _WORK.get(below[0]) == "steps"
         return Unit("step_time", printed, _TIME[word]) if is_step else None
-    return Unit("other", printed) if word in _OTHER or word in _MEMORY else None
+    is_other = word in _OTHER or word in _MEMORY
+    is_per_other = below[0] in _OTHER and bool(_work(top)[1])  # `tokens/J`
+    return Unit("other", printed) if is_other or is_per_other else None
 
 
 def _work(top: str) -> tuple[float, str]:
@@ -119,8 +121,8 @@ def _work(top: str) -> tuple[float, str]:
     word = top.lower()
     if word in _WORK and len(word) > 1:
         return 1.0, _WORK[word]
-    found = _MULTIPLE.fullmatch(word)
-    if found and found[1] and len(found[2]) > 1 and found[2] in _WORK:
-        return _MULTIPLES[found[1]], _WORK[found[2]]
+    match = _MULTIPLE.fullmatch(word)
+    if match and match[1] and len(match[2]) > 1 and match[2] in _WORK:
+        return _MULTIPLES[match[1]], _WORK[match[2]]
     is_word = len(word) > 1 and word.isalpha() and word not in _MEMORY and word not in _OTHER
     return 1.0, word if is_word else ""

@@ -55,10 +55,10 @@ def is_out_of_memory(text: str) -> bool:
 
 def has_phrase(text: str, phrases: list[str]) -> bool:
     """Tell whether a text has one of some phrases, at word boundaries; Chinese ones anywhere."""
-    found = f" {' '.join(words(text))} "
+    spaced = f" {' '.join(words(text))} "
     for phrase in phrases:
         if phrase.isascii():
-            if _spaced(phrase) in found:
+            if _spaced(phrase) in spaced:
                 return True
         elif phrase in text:
             return True
