@@ -154,15 +154,27 @@ def test_cancelling_ends_the_input_of_all_nodes(
 
 
 def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
-    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], tmp_path: Path
+    plan: Plan,
+    fakes: Path,
+    make_site: Callable[..., Cluster],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     site = make_site("a\n", run_root=tmp_path / "there")
     there = ssh.folder_of_hosts(plan, site)
     (there / "artifacts").mkdir(parents=True)
     for name in (node_file(0), "artifacts/adapter", "plan.json"):
         (there / name).write_text(f"{name} of a")
+    for name in ("core", "artifacts/it's large"):
+        with (there / name).open("wb") as file:
+            file.truncate(100 << 30)  # a hole
     one = plan.model_copy(update={"nnodes": 1})
     ssh.Ssh().collect(Job(one, site))
+    said = capsys.readouterr().err
+    for name in ("core", "artifacts/it's large"):
+        assert f"a:{there}/{name}: left there" in said
+    assert not (Path(plan.run_dir) / "core").exists()
+    assert not (Path(plan.run_dir) / "artifacts/it's large").exists()
     run = Path(plan.run_dir)
     assert (run / node_file(0)).read_text() == f"{node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"

@@ -109,6 +109,18 @@ def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
     assert anew.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["log.rank0.txt", "events.rank7.jsonl", "notes.json"])
+def test_a_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
+    run_dir: Path, tmp_path: Path, name: str
+) -> None:
+    with (run_dir / name).open("wb") as file:
+        file.truncate(100 << 30)  # a hole
+    with pytest.raises(BundleError, match="107,374,182,400 bytes") as caught:
+        bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
+    assert caught.value.where == str(run_dir / name)
+    assert not (tmp_path / "x.trainmark.zip").exists()
+
+
 @pytest.fixture
 def series(run_dir: Path, tmp_path: Path) -> Path:
     """Return a run of three launches."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ENDING = ".trainmark.zip"
 MANIFEST_FILE = "manifest.json"
 _MOST_ENTRIES, _MOST_BYTES = 20_000, 64 << 30
+MAX_FILE_BYTES = 4 << 30  # written into a bundle; holes count, which a copy fills with zeros
 _NAME = r"^[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that zip has: the same input gives the same bytes
 

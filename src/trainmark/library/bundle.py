@@ -69,6 +69,16 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
 
 def _add(folder: Path, place: Path, number: int, below: str) -> None:
     """Write the redacted copies of a launch's files, and the record that they give."""
+    for path in reduce.outputs(folder):
+        size = path.stat().st_size
+        if size > archive.MAX_FILE_BYTES:
+            raise BundleError(
+                f"{size:,} bytes",
+                where=str(path),
+                rule=f"a file of a bundle has at most {archive.MAX_FILE_BYTES:,} bytes",
+                remedy="shorten the file, or move it out of the run's folder if it is not the "
+                "run's own",
+            )
     if not (folder / PLAN_FILE).exists() or len(reduce.evidence(folder)) < 2:
         what, remedy = "its evidence is not there", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), remedy=remedy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault, UsageError, escaped
 from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, template
 from trainmark.launch.node import MODULE, node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
@@ -37,8 +38,10 @@ _USUAL = (
     "ConnectTimeout=10", "ControlPath=none",
 )  # fmt: skip
 # A node that lost us may still be ending its ranks: its files are complete only afterwards.
-_PACK = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
-tar -C {folder} --exclude={plan} -cf - ."""
+_LIST_LARGE = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
+cd {folder} && find . -type f -size +{blocks}"""
+_PACK = "tar -C {folder} {excluded} -cf - ."
+MAX_COPIED_BYTES = 4 << 30  # of a file; holes count, which tar would send as zeros
 
 
 def first_hosts(cluster: SshSettings, *, nnodes: int) -> dict[str, str]:
@@ -153,6 +156,8 @@ class Ssh(Launcher):
     def collect(self, job: Job) -> None:
         """Copy what the nodes wrote, where it is not in the run directory itself.
 
+        Files above ``MAX_COPIED_BYTES`` stay on their host and are named.
+
         Raises:
             EnvironmentFault: with the hosts from which it could not be copied.
         """
@@ -161,9 +166,22 @@ class Ssh(Launcher):
             return
         folder = str(folder_of_hosts(job.plan, job.cluster))
         mark = re.escape(f"{MODULE} {folder} ")
-        script = _PACK.format(mark=shlex.quote(mark), folder=shlex.quote(folder), plan=PLAN_FILE)
+        list_large = _LIST_LARGE.format(
+            mark=shlex.quote(mark), folder=shlex.quote(folder), blocks=MAX_COPIED_BYTES // 512
+        )
 
         def copy(url: str) -> None:
+            large = ask("ssh", *words_to(url, ssh, list_large)).splitlines()
+            for name in large:
+                place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
+                print(
+                    escaped(
+                        f"trainmark: {place}: left there, larger than {MAX_COPIED_BYTES:,} bytes"
+                    ),
+                    file=sys.stderr,
+                )
+            excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]
+            script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))
             with TemporaryFile() as packed:
                 ask("ssh", *words_to(url, ssh, script), output=packed)
                 packed.seek(0)
