@@ -140,6 +140,21 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["manifest.json"]
 
 
+@pytest.mark.parametrize("begin", [b"", b"begin"])
+@pytest.mark.parametrize("end", [b"", b"end"])
+def test_holes_of_a_file_stay_holes_in_its_copy(tmp_path, begin, end, monkeypatch):
+    monkeypatch.setattr(prepared, "BLOCK_BYTES", 1 << 16)
+    source, target = tmp_path / "source", tmp_path / "target"
+    with source.open("wb") as file:
+        file.write(begin)
+        file.truncate(1 << 24)
+        file.seek(1 << 24)
+        file.write(end)
+    prepared.copy_file(source, target)
+    assert target.read_bytes() == source.read_bytes()
+    assert target.stat().st_blocks * 512 < 1 << 20
+
+
 class Units(prepared.Reporter):
     """Collects stages with their units."""
 

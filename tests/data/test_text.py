@@ -1,8 +1,11 @@
 """Text of data files: byte-order marks, line ends, and characters that end no line."""
 
+import os
+
 import pytest
 
-from trainmark.data.text import csv_rows, read_csv, read_text, read_tsv, split_lines
+from trainmark.data import text
+from trainmark.data.text import csv_rows, numbered_lines, read_csv, read_text, read_tsv, split_lines
 
 MARK = b"\xef\xbb\xbf"
 SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"  # str.splitlines ends lines at them
@@ -61,6 +64,18 @@ def test_row_with_other_fields_than_header_is_named(tmp_path, read, gap, fields)
 def test_quote_without_end_is_named_by_its_line():
     with pytest.raises(ValueError, match="line 3: unexpected end of data"):
         list(csv_rows('a,b\n"c\nd,e'))
+
+
+def test_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "MAX_LINE_BYTES", 1 << 10)
+    file = write(tmp_path, b"a\n")
+    os.truncate(file, 1 << 40)
+    with pytest.raises(ValueError, match="larger than 256 MiB"):
+        read_text(file)
+    with file.open("rb") as stream:
+        lines = numbered_lines(stream)
+        assert next(lines) == (1, b"a\n")
+        assert next(lines) == (2, bytes(1 << 10))
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):

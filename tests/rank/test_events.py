@@ -47,6 +47,18 @@ def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
         assert file.malformed_lines == 6
 
 
+@pytest.mark.parametrize("begin", [b"", b'{"event":"c"'])
+def test_hole_in_a_file_is_a_malformed_line_and_is_not_held_in_memory(
+    tmp_path: Path, begin: bytes
+) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"event":"a","t_ns":1}\n' + begin)
+    os.truncate(path, 1 << 40)
+    file = EventFile(path)
+    assert [item["event"] for item in file] == ["a"]
+    assert file.malformed_lines == 1
+
+
 def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

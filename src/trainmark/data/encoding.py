@@ -26,7 +26,7 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from trainmark.data import prepared
 from trainmark.data.indexed import dtype_for, write_index
-from trainmark.data.text import BYTE_ORDER_MARK
+from trainmark.data.text import BYTE_ORDER_MARK, MAX_LINE_BYTES
 from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
 from trainmark.errors import DataError, EnvironmentFault
 
@@ -364,6 +364,20 @@ def source_files(raw: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def _read_lines(stream: Any) -> list[bytes]:
+    """Return the next lines with their ends, some 2 MiB; empty: there are no more.
+
+    A line is cut after ``MAX_LINE_BYTES``, so that a hole in a file is not held in memory.
+    """
+    block = stream.read(BLOCK_BYTES)
+    if block and not block.endswith(b"\n"):
+        block += stream.readline(MAX_LINE_BYTES)
+    lines = block.split(b"\n")
+    last = lines.pop()
+    ended = [line + b"\n" for line in lines]
+    return [*ended, last] if last else ended
+
+
 def read_blocks(
     files: Sequence[Path], begin: Place = BEGIN, most: int | None = None
 ) -> Iterator[Block]:
@@ -382,10 +396,10 @@ def read_blocks(
             first = 1 + (begin.line if number == begin.file else 0)
             with path.open("rb") as raw, prepared.whole_gzip(path):
                 zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-                stream = gzip.GzipFile(fileobj=raw) if zipped else raw
+                stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
                 for _ in islice(stream, first - 1):
                     pass
-                while lines := stream.readlines(BLOCK_BYTES):
+                while lines := _read_lines(stream):
                     if most is not None:
                         lines = lines[: most - lines_read]
                     if not lines:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trainmark.data.documents import read_bytes
 from trainmark.data.splits import readable, refuse_unreadable
 from trainmark.errors import DataError
 
@@ -135,7 +136,7 @@ def read_json(file: Path, fault: Fault) -> Any:
     """
     try:
         with readable(file, fault):
-            return json.loads(file.read_bytes())
+            return json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
         raise fault(f"not readable as JSON: {error}", where=str(file)) from None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import zlib
 from contextlib import contextmanager
@@ -125,14 +126,7 @@ class Unfinished:
     def copy(self, relative: str, source: Path) -> None:
         """Copy a file; its bytes are units of the stage."""
         before = self.state["files"].get(relative)
-
-        def write(target: Path) -> None:
-            with source.open("rb") as stream, target.open("wb") as written:
-                while block := stream.read(BLOCK_BYTES):
-                    written.write(block)
-                    self.report.advance(len(block))
-
-        self.file(relative, write)
+        self.file(relative, partial(copy_file, source, advance=self.report.advance))
         if self.state["files"][relative] is before:  # kept
             self.report.advance(source.stat().st_size)
 
@@ -325,6 +319,22 @@ def fingerprint(file: Path, advance: Callable[[int], None] = lambda _: None) -> 
             size += len(block)
             advance(len(block))
     return {"size_bytes": size, "sha256": digest.hexdigest()}
+
+
+def copy_file(source: Path, target: Path, advance: Callable[[int], None] = lambda _: None) -> None:
+    """Copy a file; blocks of zeros become holes, so that a sparse file takes no more room.
+
+    Args:
+        advance: called with the bytes of each block.
+    """
+    with source.open("rb") as stream, target.open("wb") as written:
+        while block := stream.read(BLOCK_BYTES):
+            if block.count(0) < len(block):
+                written.write(block)
+            else:
+                written.seek(len(block), os.SEEK_CUR)
+            advance(len(block))
+        written.truncate()
 
 
 def lay_out(

@@ -9,14 +9,18 @@ from __future__ import annotations
 import codecs
 import csv
 import re
+from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+from trainmark.data.documents import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8
+MAX_LINE_BYTES = 256 << 20
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # no text has them: Unicode, chapter 23
 
@@ -25,10 +29,10 @@ def read_text(file: Path) -> str:
     """Return the text of a file, line ends as they are.
 
     Raises:
-        UnicodeDecodeError: not UTF-8.
+        ValueError: not UTF-8, or more than 256 MiB.
         OSError: it cannot be read.
     """
-    return file.read_bytes().decode("utf-8-sig")
+    return read_bytes(file).decode("utf-8-sig")
 
 
 def split_lines(text: str) -> list[str]:
@@ -39,9 +43,12 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def numbered_lines(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a binary stream with their ends and numbers, from 1."""
-    for number, line in enumerate(stream, start=1):
+def numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a binary stream with their ends and numbers, from 1.
+
+    A line of more than ``MAX_LINE_BYTES`` is cut there: a hole in a file is such a line.
+    """
+    for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 

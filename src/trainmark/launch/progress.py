@@ -19,6 +19,7 @@ from trainmark.errors import escaped
 from trainmark.launch import local, submission
 from trainmark.launch.cluster import LOCAL
 from trainmark.rank.events import (
+    MAX_LINE_BYTES,
     Evaluate,
     Facts,
     RunEvent,
@@ -82,9 +83,11 @@ class Progress:
             return self.text
         with path.open("rb") as file:
             file.seek(self._offset)
-            data = self._rest + file.read()
+            data = self._rest + file.read(MAX_LINE_BYTES)
             self._offset = file.tell()
         *lines, self._rest = data.split(b"\n")
+        if len(self._rest) > MAX_LINE_BYTES:  # no event: a hole in the file
+            self._rest = b""
         for line in lines:
             with suppress(ValueError):  # the record counts malformed lines
                 self._take(read_event(line))

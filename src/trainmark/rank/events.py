@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LAUNCHER_FILE = "events.launcher.jsonl"
 JOB_EVENTS_FILE = "events.job.jsonl"  # states of an engine's job
 TELEMETRY_FILE = "telemetry.jsonl"
+MAX_LINE_BYTES = 64 << 20
 
 
 def node_file(node: int) -> str:
@@ -348,6 +350,14 @@ def any_event(line: bytes) -> dict[str, Any]:
     return event
 
 
+def bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of an event file; a longer one than any event has is cut.
+
+    A hole in a file, as a full disk or a crash leaves it, is one line of zeros of any length.
+    """
+    return iter(partial(file.readline, MAX_LINE_BYTES), b"")
+
+
 def whole_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each event of a file with the number of its line, as ``any_event`` returns it.
 
@@ -358,7 +368,7 @@ def whole_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(bounded_lines(file), 1):
             if not line.endswith(b"\n"):
                 return
             try:
@@ -386,8 +396,10 @@ class EventFile:
     def __iter__(self) -> Iterator[Any]:
         self.malformed_lines = 0
         with self.path.open("rb") as file:
-            for line in file:
+            for line in bounded_lines(file):
                 if not line.endswith(b"\n"):
+                    if len(line) == MAX_LINE_BYTES:
+                        self.malformed_lines += 1
                     return
                 try:
                     event = self.parse(line)

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -207,6 +208,14 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     corpus.write_text(lines(TEXTS) + '{"body": "x"}\n')
     message = fault(DataError, corpus, tmp_path / "data", tokenizer, workers=2)
     assert f"{corpus}, line 61: no 'text'; its keys: body" in message
+
+
+def test_hole_in_a_corpus_is_a_line_without_a_text(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 1 << 10)
+    (tmp_path / "c.jsonl").write_text(lines(TEXTS[:1]))
+    os.truncate(tmp_path / "c.jsonl", 1 << 24)
+    message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
+    assert "line 2: not JSON" in message
 
 
 def test_lines_are_read_at_most_as_many_as_asked_for_over_files_and_calls(tmp_path, small):

@@ -30,6 +30,8 @@ def raw(tmp_path, monkeypatch):
 
 def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
     said = []
+    with (raw / "mmlu" / "dev" / "notes.csv").open("wb") as file:
+        file.truncate(1 << 40)  # no subject: not copied
     prepare(raw, tmp_path / "out", said.append)
     facts = data.check(tmp_path / "out", TINY)
     assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.ITEMS)

@@ -6,7 +6,6 @@ files.
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,7 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
             files[0], seq_length=None, vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
         )  # fmt: skip
-        shutil.copyfile(files[0], target)
+        prepared.copy_file(files[0], target)
     else:
         texts = read_texts(files)
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)

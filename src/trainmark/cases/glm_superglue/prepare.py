@@ -6,7 +6,6 @@ writes the files.
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,7 +78,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
     """Copy a split, and count its questions and passages."""
-    shutil.copyfile(files[0], target)
+    prepared.copy_file(files[0], target)
     questions = [len(passage.questions) for passage in read_passages(files[0])]
     return {"questions": sum(questions), "passages": len(questions)}
 

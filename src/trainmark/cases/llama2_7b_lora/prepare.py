@@ -17,7 +17,7 @@ from trainmark.data.tokenizer import FAST, SETTINGS
 
 from .data import MMLU, MODEL
 from .data.dialogues import FORMS, LAYOUT_FAULT, read_dialogues
-from .mmlu.questions import read_mmlu
+from .mmlu.questions import read_mmlu, subject_files
 from .model_files import check_weights, open_tokenizer, read_config, weight_files
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
     if mmlu.is_dir():
         read_mmlu(mmlu)
-        for file in sorted(mmlu.glob("*/*.csv")):
+        for file in subject_files(mmlu).values():
             copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
     else:
         notes.append(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")

@@ -9,6 +9,7 @@ ends jobs; a launcher of ours only speaks with it. On every node the command sta
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from abc import ABC, abstractmethod
@@ -137,7 +138,7 @@ class Launcher(ABC):
         code = job.process.poll() if job.process else None
         if job.process and code is None:
             return JobState(phase="running", said="running")
-        words = (job.folder / LOG_FILE).read_text(errors="replace").splitlines() if code else []
+        words = log_end(job.folder / LOG_FILE).splitlines() if code else []
         # The last of docker's words is about its help.
         return JobState(phase="ended", said="; ".join(filter(None, words[-3:])))
 
@@ -190,6 +191,14 @@ def template(file: str, **values: object) -> str:
 def limit_s(plan: Plan) -> float:
     """Return after how many seconds an engine ends the job; the nodes end their ranks before."""
     return float(plan.recipe["timeout_s"]) + _GRACE_S
+
+
+def log_end(log: Path) -> str:
+    """Return the last 64 KiB of a log."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - (64 << 10)))
+        return file.read().decode(errors="replace")
 
 
 def ask(

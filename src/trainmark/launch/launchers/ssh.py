@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, UsageError, escaped
-from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, template
+from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, log_end, template
 from trainmark.launch.node import MODULE, node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
 
@@ -149,7 +149,7 @@ class Ssh(Launcher):
         lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST))
         if not lost:
             return state
-        logs = {node: (folder / f"log.ssh{node}.txt").read_text(errors="replace") for node in lost}
+        logs = {node: log_end(folder / f"log.ssh{node}.txt") for node in lost}
         said = "; ".join(f"node {node}: {connection_fault(log)}" for node, log in logs.items())
         return replace(state, phase="lost", said=said)
 

@@ -59,17 +59,22 @@ class Subject:
 Mmlu = tuple[Subject, ...]  # in the order of SUBJECTS
 
 
+def subject_files(folder: Path) -> dict[tuple[str, str], Path]:
+    """Return the file of each subject and split."""
+    return {
+        (subject, split): folder / split / f"{subject}_{split}.csv"
+        for subject in SUBJECTS
+        for split in ("dev", "test")
+    }
+
+
 def read_mmlu(folder: Path) -> Mmlu:
     """Read every subject below ``folder``.
 
     Raises:
         DataError: a missing file, or a row that breaks the rule.
     """
-    files = {
-        (subject, split): folder / split / f"{subject}_{split}.csv"
-        for subject in SUBJECTS
-        for split in ("dev", "test")
-    }
+    files = subject_files(folder)
     missing = [file for file in files.values() if not file.is_file()]
     if missing:
         raise DataError(
