@@ -32,6 +32,7 @@ from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
 from trainmark.pages.terminal import show
+from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import PASSED_OVER, launches, resolve
@@ -93,11 +94,12 @@ class Records(list[Record]):
         return (to_html if html else to_markdown)(documents(self), lang)
 
 
-def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Cluster]:
+def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Plan, Cluster]:
     """Check everything and return the plan of a run, with the settings of its launcher's cluster.
 
     Args:
         say: called with each remark, for example which device cannot be used.
+        dry_run: the plan is only shown; see ``resolve``.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
@@ -105,7 +107,8 @@ def planned(request: RunRequest, *, say: Say) -> tuple[Plan, Cluster]:
     for fault in () if request.device else devices.load_all()[1]:  # the first that works is taken
         say(fault)
     settings = read_cluster(request.cluster)
-    plan = resolve(request, elsewhere=settings.elsewhere(request.launcher))
+    plan = resolve(request, elsewhere=settings.elsewhere(request.launcher), dry_run=dry_run)
+    _remark_unchecked([plan], say)
     if PASSED_OVER in plan.labels:
         for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
             say(remark)
@@ -163,11 +166,23 @@ def launch_one(
     return record
 
 
-def planned_entries(request: RunRequest, *, say: Say) -> tuple[PlanFile, list[Outcome]]:
+def _remark_unchecked(plans: Iterable[Plan], say: Say) -> None:
+    """Name the data that a dry run could not check."""
+    for folder in dict.fromkeys(x.data.folder for x in plans if x.data.layout == UNCHECKED):
+        say(
+            f"{folder} is not on this machine: its data could not be checked, and nodes refuse "
+            "this plan. Submit it from a machine that has the data"
+        )
+
+
+def planned_entries(
+    request: RunRequest, *, say: Say, dry_run: bool = False
+) -> tuple[PlanFile, list[Outcome]]:
     """Check every entry of a plan file; return the file, and what is to be done of each.
 
     Args:
         say: called with each device that cannot be used.
+        dry_run: the plans are only shown; see ``resolve``.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
@@ -175,7 +190,9 @@ def planned_entries(request: RunRequest, *, say: Say) -> tuple[PlanFile, list[Ou
     file = read_plan_file(request)
     for fault in () if request.device else devices.load_all()[1]:
         say(fault)
-    return file, series.check(file)
+    entries = series.check(file, dry_run=dry_run)
+    _remark_unchecked([entry.plan for entry in entries if entry.plan], say)
+    return file, entries
 
 
 def run_entries(

@@ -193,6 +193,46 @@ def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkey
     assert ("processors train" in err) is warned
 
 
+OTHER_MACHINES = "device: nvidia\npython: /opt/env/bin/python\n"
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "ray"])
+def test_dry_run_for_other_machines_says_that_their_data_could_not_be_checked(cli, launcher):
+    Path("cluster.yaml").write_text(OTHER_MACHINES)
+    words = ("run", "distilbert", "--nproc", "8", "--launcher", launcher, "--data", "/not/here")
+    words += ("--cluster", "cluster.yaml")
+    code, out, err = cli(*words, "--dry-run")
+    assert code == 0
+    assert "/not/here is not on this machine: its data could not be checked" in err
+    assert '"content_id": "unchecked"' in out
+    assert '"folder": "/not/here"' in out
+    code, out, err = cli(*words)
+    assert (code, out) == (2, "")
+    assert "/not/here: no such folder" in err
+    (Path.cwd() / "empty").mkdir()  # it is here: it is checked
+    code, out, err = cli(*words[:7], "empty", *words[8:], "--dry-run")
+    assert (code, out) == (2, "")
+    assert "no data files" in err
+
+
+def test_dry_run_for_this_machine_checks_the_data(cli):
+    code, out, err = cli("run", "distilbert", "--data", "/not/here", "--dry-run")
+    assert (code, out) == (2, "")
+    assert "/not/here: no such folder" in err
+
+
+def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
+    Path("cluster.yaml").write_text(OTHER_MACHINES)
+    Path("plan.yaml").write_text(
+        "runs:\n  - {case: [distilbert, glm], nproc: 8, launcher: slurm, cluster: cluster.yaml, "
+        "data: /not/here}\n"
+    )
+    code, out, err = cli("run", "plan.yaml", "--dry-run")
+    assert code == 0
+    assert "launches to do: 2" in out
+    assert err.count("/not/here is not on this machine") == 1
+
+
 def test_what_a_library_in_c_prints_stays_out_of_the_output(capfd):
     with others_to_stderr():
         os.write(sys.stdout.fileno(), b"a vendor's greeting\n")

@@ -71,7 +71,7 @@ def run(
             raise UsageError("--detach does not go with a plan file", where=case)
         _run_plan_file(request, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
-    plan, cluster = api.planned(request, say=say_remark)
+    plan, cluster = api.planned(request, say=say_remark, dry_run=dry_run)
     if dry_run:
         _print_dry_run(plan, cluster)
     elif detach:
@@ -141,7 +141,7 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     from trainmark.launch import series
     from trainmark.pages.results import series_json, series_table
 
-    file, entries = planned_entries(request, say=say_remark)
+    file, entries = planned_entries(request, say=say_remark, dry_run=dry_run)
     if not dry_run:
         run_entries(entries, quiet=quiet, say=say_remark)
     for entry in entries:

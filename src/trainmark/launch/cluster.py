@@ -161,6 +161,7 @@ class Cluster(Frozen):
             device=self.device,
             nodes=1 if name == CONTAINER else self.nodes,
             devices_per_node=self.devices_per_node,
+            has_our_files=name == CONTAINER,
         )
 
 

@@ -181,8 +181,11 @@ def _why(record: Record) -> str:
     return record.status + (cause or "")
 
 
-def check(file: PlanFile) -> list[Outcome]:
+def check(file: PlanFile, *, dry_run: bool = False) -> list[Outcome]:
     """Resolve every entry and look what there is of it; nothing is started.
+
+    Args:
+        dry_run: the plans are only shown; see ``resolve``.
 
     Raises:
         TrainmarkError: the first fault, with the file and name of its entry.
@@ -195,7 +198,7 @@ def check(file: PlanFile) -> list[Outcome]:
     read_once, entries = cache(read_cluster), []
     for entry in file.entries:
         try:
-            entries.append(_checked(entry, read_once(entry.cluster)))
+            entries.append(_checked(entry, read_once(entry.cluster), dry_run=dry_run))
         except TrainmarkError as fault:
             where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
             raise type(fault)(
@@ -204,7 +207,7 @@ def check(file: PlanFile) -> list[Outcome]:
     return entries
 
 
-def _checked(entry: Entry, cluster: Cluster) -> Outcome:
+def _checked(entry: Entry, cluster: Cluster, *, dry_run: bool) -> Outcome:
     elsewhere = cluster.elsewhere(entry.launcher)
     try:
         vendor = capable_vendor(
@@ -213,7 +216,8 @@ def _checked(entry: Entry, cluster: Cluster) -> Outcome:
     except EnvironmentFault as fault:
         return Outcome(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
-    checked = Outcome(name=entry.name, plan=resolve(request, elsewhere=elsewhere), cluster=cluster)
+    plan = resolve(request, elsewhere=elsewhere, dry_run=dry_run)
+    checked = Outcome(name=entry.name, plan=plan, cluster=cluster)
     checked.look()
     return checked
 

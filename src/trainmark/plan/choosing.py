@@ -188,12 +188,14 @@ class Elsewhere:
         device: vendor of their devices; None: as ``--device`` says, or as this machine has.
         nodes: that a run may have; None: unknown.
         devices_per_node: None: unknown.
+        has_our_files: they see every folder that this machine sees, as its own container does.
     """
 
     launcher: str
     device: str | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
+    has_our_files: bool = False
 
 
 def _accelerator() -> Vendor:

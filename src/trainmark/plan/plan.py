@@ -97,6 +97,9 @@ class PlannedCase(Frozen):
         return cls(**own, references=reference.of_case(case.name))
 
 
+UNCHECKED = "unchecked"  # layout and content of data that a dry run could not see
+
+
 class PlannedData(Frozen):
     """Where the data lies and what the check found in it."""
 
@@ -104,7 +107,7 @@ class PlannedData(Frozen):
     origin: Literal["generated", "real"]
     layout: str
     content_id: str
-    train_samples: PositiveInt
+    train_samples: NonNegativeInt = Field(description="0 in a dry run that could not check them")
     eval_samples: NonNegativeInt = Field(description="0 where nothing is evaluated")
     best_quality: float | None
     quality_comparable: bool

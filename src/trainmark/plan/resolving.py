@@ -21,6 +21,7 @@ from trainmark.plan.plan import (
     CHECKPOINTS_DIR,
     RUNS_DIR,
     SIMULATED,
+    UNCHECKED,
     Plan,
     PlannedCase,
     PlannedData,
@@ -29,12 +30,13 @@ from trainmark.plan.plan import (
 )  # fmt: skip
 from trainmark.protocols.job import PROGRESS_FILE, Progress
 from trainmark.recipe import fields_under
+from trainmark.spec import DataFacts
 
 if TYPE_CHECKING:
     from trainmark.plan.choosing import Elsewhere
     from trainmark.plan.request import RunRequest
     from trainmark.recipe import Recipe
-    from trainmark.spec import Case, DataFacts
+    from trainmark.spec import Case
 
 PASSED_OVER = "accelerator-not-used"  # label
 RESUMED = "resumed"  # label
@@ -76,6 +78,7 @@ def resolve(
     request: RunRequest,
     *,
     elsewhere: Elsewhere | None = None,
+    dry_run: bool = False,
     generated_root: Path | None = None,
     now: datetime | None = None,
     run_token: str | None = None,
@@ -84,6 +87,8 @@ def resolve(
 
     Args:
         elsewhere: the machines of a launcher; None: this one.
+        dry_run: the plan is only shown: data that other machines see and this one does not is
+            taken as ``UNCHECKED``.
         generated_root: the cache of generated data; None: the user's.
 
     Generates a generated recipe's data into ``generated_root`` when it is not there yet.
@@ -110,9 +115,13 @@ def resolve(
             rule="a real recipe needs the folder that holds it",
             remedy="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
         )
-    facts: DataFacts = data.check(folder, recipe)
-    _check_work(case, recipe, facts, folder)
     here = elsewhere is None
+    other_files = elsewhere is not None and not elsewhere.has_our_files
+    if dry_run and other_files and not folder.exists():
+        facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
+    else:
+        facts = data.check(folder, recipe)
+        _check_work(case, recipe, facts, folder)
     memory = vendor.rank_memory(nproc) if here else None
     if memory is not None and hasattr(data, "check_fit"):
         data.check_fit(folder, recipe, choice.nnodes * nproc, memory)
