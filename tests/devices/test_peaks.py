@@ -104,3 +104,37 @@ def test_bandwidth_has_its_source_too() -> None:
     assert found.source
     assert found.date == "2026-11-20"
     assert peaks.peak("Ascend910B3", None) is None  # its peak is known, its bandwidth is not
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerators"),
+    [
+        ("A100", ["A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIe-80GB"]),
+        ("a100_80gb", ["A100-SXM4-80GB", "A100-PCIe-80GB"]),
+        ("H100 SXM", ["H100-SXM5-80GB"]),
+        ("NVIDIA H100 PCIe", ["H100-PCIe-80GB"]),
+        ("DGX A100 40GB", ["A100-SXM4-40GB"]),
+        ("V100", ["V100-SXM2-16GB", "V100-SXM2-32GB", "V100-PCIe-16GB"]),
+        ("BI-V100", ["BI-V100-32GB"]),
+        ("MTT S4000", ["MTT-S4000"]),
+        ("Ascend 910B3", ["Ascend-910B3"]),
+        ("TPUv4", ["TPUv4"]),
+        ("GB200", ["GB200"]),
+    ],
+)
+def test_the_products_that_a_name_in_tables_can_mean(name: str, accelerators: list[str]) -> None:
+    assert [row["accelerator"] for row in peaks.products(name)] == accelerators
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "NVIDIA", "Ascend", "MTT S5000", "910A", "910B", "910B4", "910C", "Ascend 910",
+     "A100 64GB", "A100X", "MI250", "Instinct", "K200"],
+)  # fmt: skip
+def test_a_vendor_or_a_family_alone_names_no_product(name: str) -> None:
+    assert peaks.products(name) == ()
+
+
+def test_every_row_is_found_by_its_own_words() -> None:
+    for row in ROWS:
+        assert row in peaks.products(f"{row['product']} {row.get('form', '')}".strip())

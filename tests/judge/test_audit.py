@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import trainmark.judge.audit
 from trainmark import cases
 from trainmark.judge.audit import RULES, audit, subject
+from trainmark.judge.audit.qualities import is_share
 from trainmark.library.selection import select
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
@@ -104,6 +105,56 @@ def test_the_declared_precision_is_read_from_what_is_printed(
     printed: str, precision: str | None
 ) -> None:
     assert row({}, cells={"precision": printed}).precision == precision
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("acc", True), ("final_acc1", True), ("mlm_acc", True), ("Top-1 accuracy", True),
+        ("mIoU", True), ("rougeLsum", True), ("map_bbox && map_segm", True), ("收敛精度", True),
+        ("GradAccum", False),
+        ("# Accelerators", False), ("accumulation", False), ("mapping", False), ("ppl", False),
+    ],
+)  # fmt: skip
+def test_a_quality_is_a_share_by_its_whole_words(name: str, share: bool) -> None:
+    assert is_share(name) is share
+
+
+def test_a_per_cent_beside_shares_is_found_in_csv(tmp_path: Path) -> None:
+    file = tmp_path / "r.csv"
+    lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    found = audit([subject.of_row(one) for one in select([str(file)]).rows])
+    assert [(one.rule, one.subject.line) for one in found] == [("range", 3)]
+
+
+def test_without_a_sequence_length_the_shortest_one_counts() -> None:
+    """Of a page that does not name what its rows change: 40 samples/s of 128 tokens or of 512."""
+    figures = {"p_whole": 320.0}
+    given = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
+    assert audit([row(figures, **given)]) == []
+    found = audit([row(figures, **given, cells={"fix_hp": "/"})])
+    assert [one.message.code for one in found] == ["audit_peak"]
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "codes"),
+    [
+        ("qwen3_8b", {}, ["audit_peak"]),
+        ("qwen3_8b", {"method": "LoRA"}, []),
+        ("mixtral_8x7b", {}, []),
+        ("qwen3-30b-a3b", {}, []),
+        ("mine", {}, []),
+        ("mine", {"parameters": "8,030,000,000"}, ["audit_peak"]),
+        ("mine", {"parameters": "8 B"}, ["audit_peak"]),
+    ],
+)
+def test_the_size_of_a_language_model(
+    model: str, changes: dict[str, str], codes: list[str]
+) -> None:
+    given = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
+    found = audit([row({"token/p/s": 7766.36}, **given)])
+    assert [one.message.code for one in found] == codes
 
 
 def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
