@@ -128,6 +128,18 @@ def test_a_per_cent_beside_shares_is_found_in_csv(tmp_path: Path) -> None:
     assert [(one.rule, one.subject.line) for one in found] == [("range", 3)]
 
 
+def test_a_page_and_its_translation_are_no_copies(tmp_path: Path) -> None:
+    table = "| GPUs | tokens/s/GPU | samples/s |\n|---|---|---|\n| 8 | 3314 | 51 |\n"
+    for name, title in (("en.md", "Performance"), ("zh.md", "性能")):
+        (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
+    assert audit([subject.of_row(one) for one in select([str(tmp_path)]).rows]) == []
+    text = f"# Performance\n\n## Small\n\n{table}\n## Large\n\n{table}"
+    (tmp_path / "zh.md").unlink()
+    (tmp_path / "en.md").write_text(text, encoding="utf-8")
+    found = audit([subject.of_row(one) for one in select([str(tmp_path)]).rows])
+    assert [one.rule for one in found] == ["same_figures"]
+
+
 def test_without_a_sequence_length_the_shortest_one_counts() -> None:
     """Of a page that does not name what its rows change: 40 samples/s of 128 tokens or of 512."""
     figures = {"p_whole": 320.0}

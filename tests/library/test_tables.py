@@ -296,6 +296,8 @@ def test_json_without_figures_names_its_keys_and_no_insides(cli, tmp_path) -> No
         ("Tokens per sec. (per device)", "token/p/s"),
         ("Samples/sec (total)", "p_whole"),
         ("tok/s/gpu ↑", "token/p/s"),
+        ("TPS/GPU", "token/p/s"),
+        ("TPS", "TPS"),
         ("train_runtime", "train_time"),
         ("Optimizer step (ms)", "Optimizer step"),
         ("Step (ms)", "step_time"),
@@ -331,6 +333,15 @@ def test_the_devices_of_a_heading(imported) -> None:
     )
     (row,) = page(imported, text).rows
     assert (row.device, row.world_size) == ("H100 SXM", 8)
+
+
+@pytest.mark.parametrize(
+    ("device", "world"),
+    [("2 x A100", (1, 2)), ("32 x DGX A100 80GB", (32, None)), ("2x A3 (h100-80gb-8)", (2, None))],
+)
+def test_counted_devices_and_machines(imported, device: str, world: tuple[int, int | None]) -> None:
+    (row,) = page(imported, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
+    assert (row.nnodes, row.nproc) == world
 
 
 def test_comments_above_the_headers_of_csv(imported) -> None:

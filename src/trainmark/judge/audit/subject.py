@@ -54,6 +54,7 @@ _TUNED = (
 _DATA_SHEETS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")
 _COUNT = re.compile(r"[0-9][0-9,]*")
+_ABOUT = ("~", "≈")
 
 
 class Peak(NamedTuple):
@@ -146,16 +147,19 @@ class Subject:
         return 0.1 ** len(match[1] or "") if match else 0.0
 
     def rounding(self, *names: str) -> float:
-        """Return half a unit of the last digit of printed figures, as shares of them, summed."""
+        """Return half a unit of the last digit of printed figures, as shares of them, summed.
+
+        A whole unit of what is printed as approximate: ``~4 hours``.
+        """
         readings = self.row.figures if self.row else {}
-        texts = [readings[name].raw.replace(",", "") for name in names if name in readings]
-        numbers = [match for text in texts if (match := _NUMBER.search(text))]
-        shares = [
-            0.5 * 0.1 ** len(match[1] or "") / float(match[0])
-            for match in numbers
-            if float(match[0])
-        ]
-        return sum(shares)
+        total = 0.0
+        for name in names:
+            text = readings[name].raw.replace(",", "") if name in readings else ""
+            match = _NUMBER.search(text)
+            if match and float(match[0]):
+                units = 1.0 if text.strip().startswith(_ABOUT) else 0.5
+                total += units * 0.1 ** len(match[1] or "") / float(match[0])
+        return total
 
     def published(self, figure: str) -> list[float]:
         """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""

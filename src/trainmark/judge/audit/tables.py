@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LEAST_RATIOS, _FINE = 3, 2e-3  # ratios, and how finely figures must be printed and agree
 _ABOVE = 1.1  # noise of one launch
-_BATCH_GAIN = 0.7  # twice the batch of a device makes it at most 2 ** 0.7 as fast
+_BATCH_GAIN = 0.7  # another batch of a device, twice as large, makes 2 ** 0.7 at most
 _MUCH_ABOVE = 1.5  # another batch, and caches that hold more of a smaller share
 _SAME_START, _SAME_START_S = 2.5, 30.0  # of rows of one table, and seconds more
 _PARTS = 64  # of a range of samples that are tried
@@ -69,6 +69,8 @@ def same_figures(subjects: Subjects) -> Hits:
             repeated[measured].append(line)
     for first, *others in repeated.values():
         for other in others:
+            if _is_copied_page(first[0], other[0]):
+                continue
             if [_printed_work(subject) for subject in other] != [
                 _printed_work(subject) for subject in first
             ]:
@@ -87,6 +89,13 @@ def _measured(line: Sequence[Subject]) -> tuple[object, ...]:
     ]
     is_timed = any(name in _TIMED for _, name, _ in known)
     return tuple(known) if is_timed and len(known) > 1 else ()
+
+
+def _is_copied_page(first: Subject, other: Subject) -> bool:
+    """Tell whether a line stands unchanged in another file, as in a page's translation."""
+    if first.row is None or other.row is None or first.file == other.file:
+        return False
+    return bool(first.row.raw) and first.row.raw.split() == other.row.raw.split()
 
 
 def _printed_work(subject: Subject) -> object:
@@ -151,9 +160,10 @@ def _scales_oddly(subject: Subject, other: Subject) -> bool:
     share = _device_rate(more) / _device_rate(fewer)
     slack = 1 + sum(row.rounding(row.rate_per_device()[0]) for row in (fewer, more))
     larger = _batch_of_device(more) / _batch_of_device(fewer)
-    above, below = max(1.0, larger) ** _BATCH_GAIN, max(1.0, 1 / larger) ** _BATCH_GAIN
-    is_above = share > _MUCH_ABOVE * slack * above
-    return times > 1 and (is_above or share * times * _ABOVE * slack * below < 1)
+    # A larger batch may be faster, and slower too where it hardly fits.
+    gain = max(larger, 1 / larger) ** _BATCH_GAIN
+    is_above = share > _MUCH_ABOVE * slack * gain
+    return times > 1 and (is_above or share * times * _ABOVE * slack * gain < 1)
 
 
 def _batch_of_device(subject: Subject) -> float:

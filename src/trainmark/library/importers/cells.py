@@ -31,7 +31,8 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})(?![0-9,.])")
 _UNCLEAR_COMMA = re.compile(r"[+-]?0+,")  # thousands do not begin with 0
 _MAX_BYTES = 1 << 40  # of a device; a larger number without a unit is in another one
 _TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 59.23*8G
-_SPREAD = re.compile(r"\s*(?:\+/-|\+-|±).*")  # of `304.3 +/- 0.5` the value counts
+# Of `304.3 +/- 0.5` and `110.95 GiB (60.2%)` the value counts.
+_SPREAD = re.compile(r"\s*(?:\+/-|\+-|±).*|\s+\([^()]*%\)$")
 _CLOCK = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)")
 _PART_OF_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ\u4e00-\u9fff]+)\s*")
 _OF_DEVICES = re.compile(r"/\s*([0-9]{1,6})\s*=")  # `17.23 * 2048 / 8 = 4410 tokens/s`

@@ -28,6 +28,7 @@ _COUNT_OF_DEVICES = re.compile(
 _TIMES = re.compile(r"(?<![\w.])[0-9]{1,5}[xX×](?=[A-Za-z])")  # `8xH100`
 _SPECIFIER = re.compile(r"(?i)[0-9]+-?g(?:i?b)?|sxm[0-9]?|pcie|nvl|hbm[0-9]?e?")
 _COUNT_OF_PRODUCTS = re.compile(r"(?<![\w.])([0-9]{1,5})\s*[xX×]\s*([A-Za-z][\w-]*)")
+_VENDORS = {*WORDS["names"]["vendors"], "tesla", "instinct", "huawei", "google", "aws"}
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
 _FALSE = {"0", "false", "no", "off"}
@@ -106,9 +107,25 @@ def _counted_label(text: str, device: str) -> Label:
     name, count = counted_device(text)
     if not count or not peaks.products(name):
         return Label(device or None, None, None, [])
-    if _MACHINE_NAME.search(name):
+    if is_machine(name):
         return Label(name, count, None, [])
     return Label(name, *split_devices(count), [])
+
+
+def is_machine(name: str) -> bool:
+    """Tell whether a name is that of a machine with several devices: ``DGX A100``, ``A3 (h100-8)``.
+
+    Words besides those of a product, its vendor, memory and form factor say so.
+    """
+    if _MACHINE_NAME.search(name):
+        return True
+    products = peaks.products(name)
+    known = {word for row in products for word in row["product"].lower().split()}
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return bool(products) and any(
+        word not in known and word not in _VENDORS and not _SPECIFIER.fullmatch(word)
+        for word in words
+    )
 
 
 def counted_device(text: str) -> tuple[str, int]:

@@ -141,11 +141,12 @@ def _with_model(page: Page, parts: list[_Part]) -> Page:
 def _with_headings(page: Page, headings: list[_Part]) -> Page:
     """Return ``page`` with what the headings above a table say of it, the nearest first."""
     texts = [plain(heading.text) for heading in reversed(headings)]
+    stem = PurePath(page.file).stem.replace("_", " ")
     named = [match for text in texts if len(match := precisions(text)) == 1]
     return replace(
         page,
         section=" > ".join(reversed(texts)),
-        device=next(filter(None, map(device_in, texts)), page.device),
+        device=next(filter(None, map(device_in, texts)), page.device) or device_in(stem),
         devices=next(filter(None, map(_devices_of_run, texts)), page.devices),
         precision=page.precision or (named[0][0] if named else None),
         unit=next((unit.printed for text in texts if (unit := split_unit(text)[1])), ""),

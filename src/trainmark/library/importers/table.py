@@ -21,6 +21,7 @@ from trainmark.library.importers.labels import (
     count_of_devices,
     counted_device,
     device_in,
+    is_machine,
     precision_of_flags,
     read_changes,
     read_flags,
@@ -219,6 +220,10 @@ def _is_number(text: str) -> bool:
     return re.match(r"[+-]?[0-9.]", plain(text)) is not None
 
 
+def _is_name(text: str) -> bool:
+    return not _is_number(text) and folded(text) not in {"true", "false", "yes", "no"}
+
+
 def _unknown_columns(table: _Table, head: Line, rows: Sequence[Sequence[str]]) -> Iterator[Unread]:
     """Yield that columns of numbers are not read, because nobody knows their headers."""
     names = [
@@ -379,7 +384,9 @@ def _label(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
         nnodes, nproc = world
         if device and not (nnodes or nproc):
             name, count = counted_device(device)
-            if count:
+            if count and is_machine(name):
+                device, nnodes = name, count
+            elif count:
                 device, (nnodes, nproc) = name, split_devices(count)
         is_of_page = not device or not page.device or device == page.device
         if page.devices and is_of_page and not (nnodes or nproc):
@@ -419,7 +426,7 @@ def _configuration(
     name = device if "device" in facts else (model or device)
     if not name:
         texts = (cell for x, cell in pairs if x.role == "unknown" and not is_nothing(cell))
-        name = next((text for text in texts if not _is_number(text)), "")
+        name = next((text for text in texts if _is_name(text)), "")
     has_own_world = "device" in facts and read_label(facts["device"]).nnodes
     if label.nnodes and label.nproc and not has_own_world:
         return f"{name} ({label.nnodes}x{label.nproc})".strip()

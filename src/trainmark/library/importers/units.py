@@ -23,6 +23,7 @@ _WORK = {word: work for work, words in _UNITS["work"].items() for word in words}
 _DEVICE = {*_UNITS["device"]}
 _OTHER = {*_UNITS["other"]}
 _SHORT: dict[str, str] = _UNITS["short"]
+_WITH_DEVICE: dict[str, str] = _UNITS["with_device"]
 _PER = re.compile(r"\s*(?:/|\bper\b|(?<=[a-z])_per_(?=[a-z])|每)\s*", re.IGNORECASE)
 # `ktokens`, `k tokens`, `ntokens`: a multiple before the work.
 _MULTIPLE = re.compile(rf"({'|'.join(map(re.escape, _MULTIPLES))})?[ _-]?(.+)", re.IGNORECASE)
@@ -56,6 +57,8 @@ def parse_unit(text: str) -> Unit | None:
     if word in _SHORT:
         return parse_unit(_SHORT[word])
     parts = [part.strip(" .") for part in _PER.split(printed)]
+    if len(parts) > 1 and parts[0].lower() in _WITH_DEVICE:  # `TPS/GPU`
+        parts = [*_WITH_DEVICE[parts[0].lower()].split("/"), *parts[1:]]
     if not all(parts):
         return None
     return _simple_unit(printed) if len(parts) == 1 else _quotient(printed, parts)
