@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trainmark.errors import DataError, UsageError
-from trainmark.library import log as logs
-from trainmark.library.analysis import Options, analyze, text
+from trainmark.library.analysis import Options, analyze, summarize
+from trainmark.library.analysis.keywords import KeywordReader
 
 LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
 
@@ -38,9 +38,9 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
     ],
 )  # fmt: skip
 def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expected):
-    found = logs.Values(keyword=keyword)
-    found.read([f"{line}\n"])
-    assert list(found.values) == [expected] * (expected is not None)
+    reader = KeywordReader(keyword=keyword)
+    reader.read([(1, f"{line}\n")])
+    assert list(reader.values) == ([] if expected is None else [expected])
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,9 @@ def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expec
     ],
 )
 def test_position_separator_and_range(options, line, expected):
-    words = {"position": None, "separator": "", "cut": ""} | options
-    found = logs.Values(keyword="ips")
-    found.read_words([f"{line}\n"], **words)
-    assert list(found.values) == [expected] * (expected is not None)
+    reader = KeywordReader(keyword="ips", **options)
+    reader.read([(1, f"{line}\n")])
+    assert list(reader.values) == ([] if expected is None else [expected])
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def test_what_terminals_and_crashes_leave_changes_no_value(log, spoil):
 def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     found = speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))  # the last may have been cut
     assert (found.record.FINAL_RESULT, found.figures["lines_malformed"]) == (2.0, 3)
-    assert "first malformed is line 2: ips: -" in text(found)
+    assert "first malformed is line 2: ips: -" in summarize(found)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +120,15 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
         ("Traceback\n", {}, "no value with 'ips:'"),
         ("ips: x\n", {}, "0 values and 1 malformed"),
         ("ips: 1\nips: 2\n", {"skip_steps": 2}, "2 values and 0 malformed"),
-        ("Traceback\n", {"keyword": "", "preset": "auto"}, "of any preset"),
+        ("Traceback\n", {"keyword": "", "preset": "auto"}, "no known log format recognised"),
         ("ips: 1\n", {"failed": True}, "measured was 1 steps/s"),
     ],
 )
 def test_a_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
     found = speed(log(data), ips_unit="steps/s", **options)
     assert (found.record.FINAL_RESULT, found.record.JOB_FAIL_FLAG) == (0.0, 1)
-    assert why in text(found)
-    assert text(found).endswith("FAILED")
+    assert why in summarize(found)
+    assert summarize(found).endswith("FAILED")
 
 
 def test_the_names_of_profiles_are_in_the_record(log):
@@ -150,7 +149,7 @@ def test_a_loss_that_is_not_finite_fails_the_record(log):
     found = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
     assert found.record.JOB_FAIL_FLAG == 1
     assert "LOSS_RESULT" not in json.loads(found.record.to_json())
-    assert "diverged" in text(found)
+    assert "diverged" in summarize(found)
 
 
 @pytest.mark.parametrize(
@@ -192,4 +191,4 @@ def test_a_unit_does_not_rename_what_the_log_counts(log):
     assert speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT == "tokens/s"
     found = speed(log("ips: 5\n"), model_mode=-1)
     assert found.record.UNIT == ""
-    assert "result 5 (no unit: give ips_unit)" in text(found)
+    assert "result 5 (no unit: give ips_unit)" in summarize(found)

@@ -7,6 +7,10 @@ import json
 
 import pytest
 
+from fakes import GOLDEN
+from trainmark.judge.audit import audit
+from trainmark.judge.audit.subject import of_row
+
 
 def perflog(event, time_ms=0, value=None, rank=0, **fields):
     metadata = {"file": "run.py", "lineno": 1, "time_ms": time_ms, "rank": rank}
@@ -167,3 +171,131 @@ def test_malformed_events_are_listed_once_with_their_number(imported):
 def test_logs_without_figures(imported, text, code):
     found = imported(text)
     assert (found.rows, [entry.reason.code for entry in found.unread]) == ([], [code])
+
+
+TWO_ATTEMPTS = (GOLDEN / "logs/reported/mllog_two_attempts.txt").read_text(encoding="utf-8")
+OURS = (GOLDEN / "export_mlperf.txt").read_text(encoding="utf-8")
+
+
+def notes(row):
+    return [note.code for note in row.notes]
+
+
+def test_run_that_another_one_follows_is_aborted(imported):
+    found = imported(TWO_ATTEMPTS, "result_0.txt")
+    (row,) = found.rows
+    assert values(row) == pytest.approx(
+        {"train_time": 600.3, "final_eval_accuracy": 0.58, "p_train": 262144 / 600}
+    )
+    assert row.line == 15
+    assert [(x.line, x.kind, x.reason.code) for x in found.unread] == [(1, "row", "run_aborted")]
+
+
+def test_aborted_run_with_a_speed_is_a_row_that_failed(imported):
+    start = perflog("INIT_START") + perflog("INIT_START", rank=1)
+    first, second = imported(start + STEPS + start + step(0)).rows
+    assert (values(first)["p_train"], notes(first), first.line) == (32.0, ["run_aborted"], 1)
+    assert first.failure.code == "run_aborted"
+    assert (values(second)["p_train"], second.notes) == (32.0, [])
+    lines = TWO_ATTEMPTS.splitlines(keepends=True)
+    block = mllog("block_stop", None, 161_200, samples_count=51_200)
+    first, second = imported("".join([*lines[:6], block, *lines[6:]])).rows
+    assert (first.figure("p_train"), notes(first)) == (pytest.approx(512.0), ["run_aborted"])
+    assert second.figure("p_train") == pytest.approx(436.907, abs=1e-3)
+
+
+def test_run_that_died_while_it_started_is_aborted(imported):
+    died = mllog("init_start", None, 0)
+    finished = (
+        mllog("init_start", None, 90_000) + mllog("run_start", None, 100_000)
+        + mllog("tracked_stats", {"throughput": 5.0}, 101_000)
+        + mllog("run_stop", None, 110_000, status="success")
+    )  # fmt: skip
+    found = imported(died + finished)
+    assert [row.figure("train_time") for row in found.rows] == [10.0]
+    assert [entry.reason.code for entry in found.unread] == ["run_aborted"]
+
+
+def test_processes_that_print_the_same_start_are_one_run(imported):
+    starts = mllog("init_start", None, 0) + mllog("init_start", None, 900)
+    starts += mllog("run_start", None, 5000) + mllog("run_start", None, 5001)
+    end = mllog("block_start", None, 6000, samples_count=0)
+    end += mllog("block_stop", None, 8000, samples_count=100) + mllog("run_stop", None, 9000)
+    (row,) = imported(starts + end).rows
+    assert row.figure("p_train") == 50.0
+
+
+def changed(text, change):
+    """Return a log with each event changed in place."""
+    lines = []
+    for line in text.splitlines():
+        event = json.loads(line.removeprefix(":::MLLOG "))
+        change(event)
+        lines.append(f":::MLLOG {json.dumps(event)}\n")
+    return "".join(lines)
+
+
+def double_samples(event):
+    event["metadata"]["samples_count"] = 2 * event["metadata"].get("samples_count", 0)
+
+
+def double_samples_of_blocks(event):
+    if event["key"] == "block_stop":
+        double_samples(event)
+
+
+def double_batch(event):
+    if event["key"] == "global_batch_size":
+        event["value"] *= 2
+
+
+def halve_times(event):
+    event["time_ms"] = 10**12 + (event["time_ms"] - 10**12) // 2
+
+
+def shorten_blocks(event):
+    if event["key"] == "block_stop":
+        event["time_ms"] -= 60_000
+
+
+@pytest.mark.parametrize(
+    ("change", "codes"),
+    [
+        (double_samples, ["log_samples_and_steps"]),
+        (double_samples_of_blocks, ["log_samples_fall", "log_samples_and_steps"]),
+        (double_batch, ["log_samples_and_steps", "log_batch_and_devices"]),
+        (shorten_blocks, ["log_time_falls"]),
+        (halve_times, []),
+        (lambda _: None, []),
+    ],
+)
+def test_contradictions_of_an_event_log_are_found(imported, change, codes):
+    (row,) = imported(changed(OURS, change), "result_0.txt").rows
+    assert [code for code in notes(row) if code != "log_not_checkable"] == codes
+    assert [finding.message.code for finding in audit([of_row(row)])] == codes
+
+
+def test_second_end_of_a_run_is_found_and_the_first_one_counts(imported):
+    stop = OURS.splitlines(keepends=True)[-1]
+    late = stop.replace("1000000010000", "1000000090000")
+    (row,) = imported(OURS + late, "result_0.txt").rows
+    (note,) = (note for note in row.notes if note.code == "log_ends_twice")
+    assert note.args == {"count": 2, "line": 36, "other": 37}
+    assert row.figure("train_time") == 4.0
+
+
+def test_speeds_that_a_log_states_twice_are_compared(imported):
+    text = mllog("block_start", None, 0, samples_count=0)
+    text += mllog("block_stop", None, 8000, samples_count=800)
+    (row,) = imported(text + mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows
+    assert notes(row) == []
+    (row,) = imported(text + mllog("tracked_stats", {"throughput": 208.0}, 8000)).rows
+    assert notes(row) == ["log_speeds_differ"]
+
+
+def test_what_an_event_log_says_once_is_named(imported):
+    (row,) = imported(TWO_ATTEMPTS, "result_0.txt").rows
+    (note,) = row.notes
+    assert (note.code, note.args) == ("log_not_checkable", {"what": "samples, batch, times"})
+    (row,) = imported(OURS, "result_0.txt").rows
+    assert [note.args["what"] for note in row.notes] == ["times"]

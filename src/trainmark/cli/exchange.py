@@ -208,8 +208,8 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Read the figures of a training log of another program; --json prints them all."""
-    from trainmark.library.analysis import analyze as analysed
-    from trainmark.library.analysis import options, text
+    from trainmark.library.analysis import analyze as analyze_log
+    from trainmark.library.analysis import parse_options, summarize
     from trainmark.plan.overrides import parse_assignments
 
     logs, keys, left = [], [], iter(words)
@@ -224,10 +224,10 @@ def analyze(
             logs.append(word)
     if not logs:
         raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
-    said = options(parse_assignments(keys))
-    analyses = [analysed(log, said) for log in logs]
+    options = parse_options(parse_assignments(keys))
+    analyses = [analyze_log(log, options) for log in logs]
     for analysis in analyses:
-        say(text(analysis), err=True)
+        say(summarize(analysis), err=True)
         if as_json:
             say_json(analysis.figures)
         say(analysis.record.to_json())

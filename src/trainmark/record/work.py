@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 
-FAILURES = ("run_not_successful", "run_not_converged")
+FAILURES = ("run_not_successful", "run_not_converged", "run_aborted")
+# Notes of a row that was read from a log of events which contradicts itself.
+LOG_CONTRADICTIONS = frozenset({
+    "log_time_falls", "log_samples_fall", "log_samples_and_steps", "log_samples_and_epochs",
+    "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
+})  # fmt: skip
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.judge.audit.qualities import is_lower_better, is_share
 from trainmark.judge.audit.subject import RATES, SAMPLE_RATES, TIMES, TOKEN_RATES, grouped
+from trainmark.record.work import LOG_CONTRADICTIONS
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ def label(subjects: Subjects) -> Hits:
             if name in subject.precisions and not subject.is_mixed and subject.lacks(name):
                 code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
                 yield subject, message(code, precision=name, device=subject.device)
+
+
+def log(subjects: Subjects) -> Hits:
+    """Yield rows whose log contradicts itself, as its reader noticed."""
+    for subject in subjects:
+        for note in subject.row.notes if subject.row else ():
+            if note.code in LOG_CONTRADICTIONS:
+                yield subject, note
 
 
 def range_(subjects: Subjects) -> Hits:

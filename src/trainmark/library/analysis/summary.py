@@ -1,0 +1,37 @@
+"""The summary of an analysis that a person reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmark.library.analysis import Analysis
+
+SHARES = {"min": 0, "p50": 50, "p90": 90, "p99": 99, "max": 100}
+
+
+def summarize(analysis: Analysis) -> str:
+    """Return counts, distribution, notes and result, a line each."""
+    record, figures = analysis.record, analysis.figures
+    counts = f"{figures['values']} values, {figures['values_skipped']} skipped"
+    if figures["values_left_out"]:
+        counts += f", {figures['values_left_out']} left out"
+    lines = [f"{record.log_file}: {counts}, {figures['lines_malformed']} malformed lines"]
+    if "mean" in figures:
+        lines.append(f"  first value in {figures['first_value']}")
+        lines.append("  " + "  ".join(f"{name} {figures[name]:.6g}" for name in ("mean", *SHARES)))
+    if figures["first_malformed"]:
+        lines.append(f"  first malformed is {figures['first_malformed']}")
+    lines += [f"  note: {note}" for note in figures["notes"]]
+    for other in figures.get("others", ()):
+        lines.append(
+            f"  also in the log: {other['result']:.6g} {other['unit']} from {other['read_from']} "
+            f"({other['preset']}, {other['values']} values)"
+        )
+    if "how" in figures:
+        loss = "" if record.LOSS_RESULT is None else f", loss {record.LOSS_RESULT:g}"
+        unit = record.UNIT or "(no unit: give ips_unit)"
+        lines.append(f"  result {figures['result']:.12g} {unit} ({figures['how']}){loss}")
+    elif figures["loss"] is not None:
+        lines.append(f"  last loss {figures['loss']:g}")
+    return "\n".join(lines) + (", FAILED" if record.JOB_FAIL_FLAG else "")

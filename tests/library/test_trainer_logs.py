@@ -1,0 +1,287 @@
+"""Logs of many trainers: the right speed, unit and loss of each, from tables."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.errors import UsageError
+from trainmark.library.analysis import Options, analyze, summarize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.library.analysis import Analysis
+
+LOGS = GOLDEN / "logs"
+
+
+def read_table(name: str) -> dict[str, Any]:
+    return tomllib.loads((LOGS / name).read_text(encoding="utf-8"))
+
+
+REPORTED = read_table("reported.toml")["log"]
+TRAINERS = read_table("trainers.toml")["log"]
+KEYS = read_table("keys.toml")
+
+
+def analyze_text(folder: Path, text: str, **options: Any) -> Analysis:
+    """Analyze a log with this text, of any trainer unless the options say another preset."""
+    path = folder / "train.log"
+    path.write_bytes(text.encode())
+    return analyze(str(path), Options(**{"preset": "auto"} | options))
+
+
+def answer(found: Analysis) -> tuple[float | None, str]:
+    """Return the result and its unit; None: the log has no speed."""
+    record = found.record
+    return (None, "") if record.JOB_FAIL_FLAG else (record.FINAL_RESULT, record.UNIT)
+
+
+@pytest.mark.parametrize("log", REPORTED, ids=[f"{x['file']}-{i}" for i, x in enumerate(REPORTED)])
+def test_reported_log_has_the_answer_that_a_person_expects(log: dict[str, Any]) -> None:
+    options = log.get("options", {"preset": "auto"})
+    found = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
+    assert answer(found) == (log.get("result"), log.get("unit", ""))
+    assert log.get("loss") == found.record.LOSS_RESULT
+    assert log.get("note", "") in "\n".join(found.figures["notes"])
+
+
+@pytest.mark.parametrize("log", TRAINERS, ids=[log["name"] for log in TRAINERS])
+def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> None:
+    found = analyze_text(tmp_path, log["text"], **log.get("options", {}))
+    assert answer(found) == (log.get("result"), log.get("unit", ""))
+
+
+@pytest.mark.parametrize("text", KEYS["rates"])
+def test_key_with_a_rate_unit_says_what_it_counts_and_of_how_many(
+    tmp_path: Path, text: str
+) -> None:
+    lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
+    result, unit = KEYS["rates"][text]
+    found = answer(analyze_text(tmp_path, lines, gpu_num=8))
+    assert found == (result or None, unit)
+
+
+@pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
+def test_key_of_a_step_time_says_its_unit_and_of_how_many_steps(tmp_path: Path, text: str) -> None:
+    lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
+    assert answer(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
+
+
+BAR = " {percent}%|## | {done}/100 [00:{done:02d}<01:30,  1.50s/it, loss=2.3{more}]"
+
+
+def bar(first: int, last: int, more: str = "") -> str:
+    """Return states of a progress bar that takes a second for a step, drawn over each other."""
+    states = (BAR.format(percent=i, done=i, more=more) for i in range(first, last))
+    return "".join(f"\r{state}" for state in states) + "\n"
+
+
+def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
+    assert answer(analyze_text(tmp_path, bar(0, 50))) == (1.0, "steps/s")
+
+
+def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
+    found = analyze_text(tmp_path, "starting\n" + bar(0, 50, ", tok/s=12345"))
+    assert answer(found) == (12345.0, "tokens/s")
+    assert found.figures["values"] == 50
+    assert str(found.figures["first_value"]).startswith("line 2: ")
+
+
+def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: Path) -> None:
+    text = "Resuming training from step 800\n" + "".join(
+        f"\r 90%|## | {done}/900 [00:{clock:02d}<01:30, 0.10s/it]"
+        for done, clock in [(0, 0), (810, 1), (820, 11), (830, 21)]
+    )
+    found = analyze_text(tmp_path, text + "\n")
+    assert answer(found) == (1.0, "steps/s")
+    assert "line 1 says that the run resumed" in summarize(found)
+
+
+def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
+    end = "{'train_runtime': 10.0, 'train_samples_per_second': 180.8, 'epoch': 1.0}\n"
+    assert answer(analyze_text(tmp_path, end)) == (180.8, "samples/s")
+    resumed = "Continuing training from checkpoint, will skip to saved global_step\n" + end
+    for preset in ("auto", "transformers"):
+        found = analyze_text(tmp_path, resumed, preset=preset)
+        assert answer(found) == (None, "")
+        assert "resumed from a checkpoint (line 1)" in found.figures["notes"][0]
+
+
+def test_settings_that_name_resumes_and_evaluations_change_nothing(tmp_path: Path) -> None:
+    settings = "resume_from_checkpoint: None\nresume: False\neval_interval: 10\nval_loss: off\n"
+    steps = "".join(f"step {i} step_time_ms: {500 if i == 1 else 100}\n" for i in range(1, 6))
+    found = analyze_text(tmp_path, settings + steps)
+    assert answer(found) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
+    assert not any("resumed" in note for note in found.figures["notes"])
+
+
+def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
+    steps = "".join(f"step {i} step_time_ms: {900 if i == 1 else 100}\n" for i in range(1, 10))
+    found = analyze_text(tmp_path, steps)
+    assert found.figures["result_of_median"] == 10.0
+    assert any(note.startswith("1 of 9 values are over twice") for note in found.figures["notes"])
+    even = "".join(f"step {i} step_time_ms: {100 + i}\n" for i in range(1, 10))
+    notes = analyze_text(tmp_path, even).figures["notes"]
+    assert not any("twice the median" in note for note in notes)
+
+
+def test_values_after_a_checkpoint_are_left_out_only_if_they_are_longer(tmp_path: Path) -> None:
+    def steps(slow_ms: int) -> str:
+        lines = ["saving checkpoint\n"] * 3
+        for place in range(3):
+            times = (100, 100, slow_ms)
+            lines[place] = "".join(
+                ("saving checkpoint\n" if ms == slow_ms else "")
+                + f"step {place * 3 + i} step_time_ms: {ms}\n"
+                for i, ms in enumerate(times)
+            )
+        return "".join(lines)
+
+    found = analyze_text(tmp_path, steps(700))
+    assert (answer(found), found.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
+    found = analyze_text(tmp_path, steps(109))
+    assert (answer(found), found.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
+
+
+def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
+    died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))
+    second = "".join(f"step: {i} tokens/s: 2000\n" for i in range(1, 9))
+    found = analyze_text(tmp_path, died + second)
+    assert answer(found) == (2000.0, "tokens/s")
+    (note,) = (note for note in found.figures["notes"] if note.startswith("run 1 of 2"))
+    assert "lines 1 to 5: aborted at step 5" in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"epoch: {e} step: {i} tokens/s: 5\n" for e in range(3) for i in range(4)),
+        "".join(f"Epoch {e}\n" + "step 1 tokens/s: 5\nstep 2 tokens/s: 5\n" for e in range(3)),
+        "".join(f"step {i}/3 tokens/s: 5\n" for _ in range(3) for i in range(1, 4)),
+        "".join(f"step {i} tokens/s: 5\n" for _ in range(3) for i in range(4)),
+    ],
+)
+def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
+    found = analyze_text(tmp_path, text)
+    assert found.figures["values"] == text.count("tokens/s")
+    assert not any(note.startswith("run 1") for note in found.figures["notes"])
+
+
+def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
+    order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (4, 0), (3, 2), (4, 1)]
+    text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)
+    found = analyze_text(tmp_path, text)
+    assert (answer(found), found.figures["values"]) == ((25.0, "tokens/s"), 4)
+
+
+def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
+    line = "avg_batch_cost: 0.5 sec, ips_total: 88000 tokens/s, ips: 11000 tokens/s\n"
+    record = analyze_text(tmp_path, line * 2).record
+    assert (record.FINAL_RESULT, record.gpu_num, record.run_mode) == (88000.0, 8, "mp")
+    record = analyze_text(tmp_path, line * 2, gpu_num=4).record
+    assert (record.FINAL_RESULT, record.gpu_num) == (44000.0, 4)
+
+
+def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
+    lines = "".join(
+        f"step {i} samples/s: {rate} global batch size: 64\n" for i, rate in enumerate((10, 40))
+    )
+    found = analyze_text(tmp_path, lines)  # 128 samples in 6.4 + 1.6 s
+    assert (answer(found), found.figures["mean_by"]) == ((16.0, "samples/s"), "work")
+    counted = "".join(
+        f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
+        for i, rate in enumerate((7, 10, 40))
+    )
+    found = analyze_text(tmp_path, counted, skip_steps=1)
+    assert (answer(found), found.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
+    found = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
+    assert (answer(found), found.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
+
+
+def test_named_preset_is_used_where_another_recognises_more_lines(tmp_path: Path) -> None:
+    torchtitan = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
+    nanogpt = "".join(f"iter {i}: loss 2.5, time 100.00ms, mfu 1%\n" for i in range(9))
+    found = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")
+    assert answer(found) == (100.0, "tokens/s")
+    found = analyze_text(tmp_path, nanogpt, preset="torchtitan")
+    assert answer(found) == (None, "")
+    assert found.figures["notes"][0].startswith("no value with preset torchtitan")
+
+
+def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> None:
+    text = "".join(f"epoch {i} loss: 2.{i} gnorm: 1.5 seed 7\n" for i in range(5))
+    (note, *_) = analyze_text(tmp_path, text).figures["notes"]
+    assert "loss (5 times, last 2.4), gnorm (5 times, last 1.5)" in note
+    assert "keyword=TEXT" in note
+
+
+def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> None:
+    found = analyze_text(tmp_path, "step 1 tokens/s/node: 100\n", gpu_num=16)
+    assert answer(found) == (100.0, "tokens/s")
+    assert any("of one node" in note for note in found.figures["notes"])
+
+
+def test_byte_order_mark_and_other_separators_split_no_line(tmp_path: Path) -> None:
+    text = "\ufeffips: 5 samples/s\r\nnote\u2028a\x0bb\x85c\r\nips: 7 samples/s\r\n"
+    found = analyze_text(tmp_path, text, preset=None, keyword="ips:", skip_steps=1)
+    assert answer(found) == (7.0, "samples/s")
+    assert found.figures["first_value"] == "line 3: ips: 7 samples/s"
+
+
+def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
+    text = "step 1 tokens/s: 100\n"
+    with pytest.raises(UsageError, match="steps_per_value"):
+        analyze_text(tmp_path, text, steps_per_value=10)
+    found = analyze_text(tmp_path, "step 10 time 5 s\n", steps_per_value=10)
+    assert answer(found) == (2.0, "steps/s")
+
+
+def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: Path) -> None:
+    events = (LOGS / "reported/mllog_two_attempts.txt").read_text()
+    steps = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
+    assert answer(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
+    assert answer(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
+        100.0, "tokens/s",
+    )  # fmt: skip
+
+
+def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
+    text = (LOGS / "reported/mllog_two_attempts.txt").read_text()
+    found = analyze_text(tmp_path, text.replace('"status": "success"', '"status": "aborted"'))
+    assert found.record.JOB_FAIL_FLAG == 1
+    assert found.figures["result"] == 436.907
+    found = analyze_text(tmp_path, "no events\n", preset="mllog")
+    assert "no :::MLLOG lines" in found.figures["notes"][0]
+
+
+def test_perflog_is_analyzed_with_its_devices(tmp_path: Path) -> None:
+    text = (GOLDEN / "export_perflog.txt").read_text()
+    for preset in ("auto", "perflog"):
+        record = analyze_text(tmp_path, text, preset=preset).record
+        assert (record.FINAL_RESULT, record.UNIT, record.LOSS_RESULT) == (384.0, "samples/s", 0.125)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "unit", "loss"),
+    [
+        # As the public tool writes them: no unit and the loss without values, 0 without a loss;
+        # the measured unit of a job that failed.
+        ("loss: 2.5\n", {"keyword": "ips:", "keyword_loss": "loss:", "ips_unit": "x/s"}, "", 2.5),
+        ("Traceback\n", {"keyword": "ips:", "keyword_loss": "loss:"}, "", 0.0),
+        ("ips: 5 loss: 2.5\n", {"keyword": "ips:", "keyword_loss": "loss:", "failed": True,
+                                "ips_unit": "samples/s"}, "samples/s", 2.5),
+        ("ips: 5\n", {"keyword": "ips:", "failed": True, "model_mode": 1}, "steps/s", 0.0),
+    ],
+)  # fmt: skip
+def test_record_of_a_failed_log_has_unit_and_loss_of_the_public_tool(
+    tmp_path: Path, text: str, options: dict[str, Any], unit: str, loss: float
+) -> None:
+    record = json.loads(analyze_text(tmp_path, text, preset=None, **options).record.to_json())
+    assert (record["FINAL_RESULT"], record["JOB_FAIL_FLAG"]) == (0.0, 1)
+    assert (record["UNIT"], record["LOSS_RESULT"]) == (unit, loss)
