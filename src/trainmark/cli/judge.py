@@ -170,6 +170,7 @@ def audit(
     from trainmark.api import audited
     from trainmark.judge.audit.workloads import unknown_models
     from trainmark.library.selection import select
+    from trainmark.record.messages import render
 
     chosen = select(results or [], rows=not rules)
     if rules:
@@ -191,6 +192,10 @@ def audit(
         place = f"{it['file']}:{it['line']}" if it["line"] else it["file"]
         say(f"{it['severity']} {it['rule']} {place} {it['configuration']}\n  {it['message']}")
     say(f"audited {count}, not read {len(chosen.unread)}, findings {len(found)}", err=True)
+    for row in chosen.rows:
+        for note in row.notes:
+            if note.code == "log_not_checkable":
+                say(f"{row.file}:{row.line} {render(note, lang)}", err=True)
     unnamed, unknown = unknown_models(chosen.rows)
     if unnamed:
         say(f"{unnamed} rows name no model: {_SKIPPED_RULES}; add a column `model`", err=True)
