@@ -27,6 +27,7 @@ _OTHERS = r"\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
 NUMBER = rf"(?>(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS}))(?![:.\-_,]?[0-9])(?=.)"
 # Some trainers print 1.73M for 1,730,000. A lower-case m stands for minutes or milli.
 MAGNITUDE = r"[kKMGB](?![A-Za-z])"
+OPENING = " \t:='\"(["  # what may stand between a keyword and its number
 _MAGNITUDES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -35,6 +36,18 @@ def to_number(text: str, magnitude: str | None = None) -> float:
     """Return the number that ``NUMBER`` matched, times what ``MAGNITUDE`` behind it stands for."""
     number = float(text.replace(",", ""))
     return number * _MAGNITUDES[magnitude] if magnitude else number
+
+
+def keyword_pattern(keyword: str) -> str:
+    """Return the pattern of a whole word: ``ips:`` is not in ``avg_ips:``."""
+    return (r"(?<!\w)" if keyword[0].isalnum() else "") + re.escape(keyword)
+
+
+def number_pattern(keyword: str) -> str:
+    """Return the pattern of the number behind a keyword, and of its magnitude."""
+    repeat = "+" if keyword[-1].isalnum() else "*"
+    opening = f"[{re.escape(OPENING)}]{repeat}"
+    return f"{keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
 
 
 def numbered_lines(log: str) -> Iterator[tuple[int, str]]:

@@ -24,7 +24,7 @@ from trainmark.library.analysis.quantities import Quantity, unit_class
 from trainmark.library.analysis.readings import LogReader
 from trainmark.library.analysis.results import TIME_MODES, compute_result, is_of_job
 from trainmark.library.analysis.sources import PRESETS
-from trainmark.library.analysis.summary import SHARES, summarize
+from trainmark.library.analysis.summary import SHARES, Analysis, summarize
 from trainmark.library.log import numbered_lines
 from trainmark.record.index_record import IndexRecord, fail_flag
 
@@ -38,14 +38,6 @@ __all__ = ["PRESETS", "Analysis", "Options", "analyze", "parse_options", "summar
 _HEAD_LINES = 50_000  # in which a preset is recognised for a keyword of the user
 _DIFFERS = 0.1  # of the result: another speed in the log that is to be named
 _MAX_KEYS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """A log's record, and all its figures by name: values are in the log's own unit."""
-
-    record: IndexRecord
-    figures: dict[str, Any]
 
 
 @dataclass

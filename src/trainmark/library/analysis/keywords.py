@@ -19,32 +19,26 @@ from trainmark.library.analysis.pairs import find_pairs
 from trainmark.library.analysis.quantities import Quantity, read_quantity
 from trainmark.library.analysis.samples import Sample, find_slow_values
 from trainmark.library.analysis.sources import Source
-from trainmark.library.log import MAGNITUDE, NUMBER, to_number
+from trainmark.library.log import (
+    MAGNITUDE,
+    NUMBER,
+    OPENING,
+    keyword_pattern,
+    number_pattern,
+    to_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainmark.library.analysis.pairs import Pair
 
-_OPENING = " \t:='\"(["
-_LEADING_NUMBER = re.compile(rf"[{re.escape(_OPENING)}]*({NUMBER})({MAGNITUDE})?")
+_LEADING_NUMBER = re.compile(rf"[{re.escape(OPENING)}]*({NUMBER})({MAGNITUDE})?")
 _FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
 _SHOWN_CHARACTERS = 300
 _OTHER_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
 # A key that begins with one of these words closes a log: it is no value of a step.
 _CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall)[ _]$")
-
-
-def keyword_pattern(keyword: str) -> str:
-    """Return the pattern of a whole word: ``ips:`` is not in ``avg_ips:``."""
-    return (r"(?<!\w)" if keyword[0].isalnum() else "") + re.escape(keyword)
-
-
-def number_pattern(keyword: str) -> str:
-    """Return the pattern of the number behind a keyword, and of its magnitude."""
-    repeat = "+" if keyword[-1].isalnum() else "*"
-    opening = f"[{re.escape(_OPENING)}]{repeat}"
-    return f"{keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
 
 
 @dataclass(kw_only=True)
@@ -122,7 +116,7 @@ class KeywordReader:
         """Return the characters of the word that counts; empty: the line is too short."""
         text, place = line.strip(), self.position
         if place is None:
-            text, place = line.partition(self.keyword)[2].strip(_OPENING + self.separator), 0
+            text, place = line.partition(self.keyword)[2].strip(OPENING + self.separator), 0
         words = text.split(self.separator or None)
         return words[place][self._slice] if -len(words) <= place < len(words) else ""
 

@@ -34,9 +34,9 @@ _RESUMED = re.compile(
     r"|\brestor(?:ed|ing) (?:from |the )?(?:checkpoint|training state)"
     r"|\bloaded checkpoint\b.*\bat iteration [1-9]"
 )
-# A quick test, before a pattern is tried: one of these parts is in the line.
-_RESUME_PARTS = "esum", "ontinuing", "kip the first", "estor", "oaded checkpoint"
-_OTHER_PARTS = "val", "Val", "VAL", "heckpoint", "CHECKPOINT", "ckpt", "sav", "Sav"
+# A quick test, before a pattern is tried: one of these parts is in the line in lower case.
+_RESUME_PARTS = "resum", "continuing", "skip the first", "restor", "loaded checkpoint"
+_OTHER_PARTS = "val", "checkpoint", "ckpt", "saving", "save"
 _EPOCH = re.compile(r"(?i)\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)")
 # `[50/500]` is a step, but not behind the word epoch.
 _PROGRESS = re.compile(r"(?i)(?<!epoch)(?<!epoch )(?<!epoch: )\[\s*\d+\s*/\s*\d+")
@@ -84,8 +84,13 @@ class Line:
 
 def may_have_values(text: str) -> bool:
     """Tell whether a line can have a speed, a step time or a loss: a quick test."""
+    return _has_any(text, _PARTS_OF_KEYS)
+
+
+def _has_any(text: str, parts: tuple[str, ...]) -> bool:
+    """Tell whether a text has one of the parts, in any case."""
     lowered = text.lower()
-    return any(part in lowered for part in _PARTS_OF_KEYS)
+    return any(part in lowered for part in parts)
 
 
 def read_line(number: int, text: str) -> Line:
@@ -204,13 +209,12 @@ class LogContext:
         """Take the epoch and the resume that a line names."""
         if "poch" in text and (found := _EPOCH.search(text)):
             self._epoch_of_text = float(found[1])
-        may_resume = any(part in text for part in _RESUME_PARTS)
-        if may_resume and not self.resumed_at and _RESUMED.search(text):
+        if not self.resumed_at and _has_any(text, _RESUME_PARTS) and _RESUMED.search(text):
             self.resumed_at = number
 
     def notice_other_work(self, text: str, line: Line | None) -> None:
         """Take an evaluation or a checkpoint that a line without values names, and its time."""
-        if not any(part in text for part in _OTHER_PARTS):
+        if not _has_any(text, _OTHER_PARTS):
             return
         pattern = _OTHER_WORK if self._has_values else _EVALUATION_RESULT
         if not pattern.search(text):

@@ -9,7 +9,6 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainmark.library.analysis.keywords import number_pattern
 from trainmark.library.analysis.lines import LogContext, may_have_values, read_line
 from trainmark.library.analysis.quantities import (
     Quantity,
@@ -27,7 +26,7 @@ from trainmark.library.analysis.sources import (
     sources_by_key,
 )
 from trainmark.library.importers.event_runs import FORMS, EventReader
-from trainmark.library.log import to_number
+from trainmark.library.log import number_pattern, to_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,13 +1,22 @@
-"""The summary of an analysis that a person reads."""
+"""What an analysis found, and the summary of it that a person reads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.library.analysis import Analysis
+    from trainmark.record.index_record import IndexRecord
 
 SHARES = {"min": 0, "p50": 50, "p90": 90, "p99": 99, "max": 100}
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A log's record, and all its figures by name: values are in the log's own unit."""
+
+    record: IndexRecord
+    figures: dict[str, Any]
 
 
 def summarize(analysis: Analysis) -> str:

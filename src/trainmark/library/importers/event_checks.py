@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from trainmark.library.importers.events import ENDS
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.library.importers.event_runs import Event, EventRun
+    from trainmark.library.importers.events import Event
     from trainmark.spec import Message
 
-_ENDS = {"FINISHED", "run_stop"}
 _STEPS = ("step", "step_num")  # metadata: optimizer steps done until the event
 _NUMBERS = {"global_batch_size", "micro_batch_size", "gradient_accumulation_steps",
             "train_samples"}  # fmt: skip
@@ -24,6 +24,25 @@ _NUMBERS = {"global_batch_size", "micro_batch_size", "gradient_accumulation_step
 _SAME_SPEED = 1.5
 # Processes that print into one log may do so out of order by less than this.
 _OUT_OF_ORDER_S = 5.0
+
+
+class Speeds(NamedTuple):
+    """What a log says of the speed of a run.
+
+    Args:
+        logged: speeds as printed, in samples a second.
+        samples: trained in ``seconds``, by the log's counts and times; NaN: not known.
+    """
+
+    logged: list[float]
+    samples: float
+    seconds: float
+
+    @property
+    def measured(self) -> float | None:
+        """Samples over seconds; None: not known."""
+        is_known = self.seconds > 0 and not math.isnan(self.samples)
+        return self.samples / self.seconds if is_known else None
 
 
 @dataclass
@@ -45,7 +64,7 @@ class EventChecks:
 
     def feed(self, event: Event) -> None:
         """Add an event; what it cannot say is left out."""
-        if event.name in _ENDS:
+        if event.name in ENDS:
             self.ends.append(event.line)
         if event.name in _NUMBERS and isinstance(event.value, int | float):
             self._numbers[event.name] = float(event.value)
@@ -80,7 +99,7 @@ class EventChecks:
         if all(one.code != code for one in self.contradictions):
             self.contradictions.append(message(code, **arguments))
 
-    def find_contradictions(self, run: EventRun, world_size: int | None) -> list[Message]:
+    def find_contradictions(self, speeds: Speeds, world_size: int | None) -> list[Message]:
         """Return all in which the run contradicts itself, each with its numbers.
 
         Args:
@@ -88,13 +107,13 @@ class EventChecks:
         """
         compared = (
             self._compare_steps(), self._compare_epochs(), self._compare_batch(world_size),
-            self._compare_speeds(run), self._count_ends(),
+            _compare_speeds(speeds), self._count_ends(),
         )  # fmt: skip
         return [*self.contradictions, *(found for found in compared if found is not None)]
 
-    def name_unchecked(self, run: EventRun, world_size: int | None) -> list[str]:
+    def name_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
         """Return which of samples, batch and times the run says only once."""
-        has_speed = bool(run.speeds) and run.speed_of_intervals is not None
+        has_speed = bool(speeds.logged) and speeds.measured is not None
         batch = "global_batch_size" in self._numbers
         has_steps = batch and self._furthest[0] > 0
         has_epochs = "train_samples" in self._numbers and self._most_per_epoch[1] > 0
@@ -146,18 +165,20 @@ class EventChecks:
             return None
         return message("log_batch_and_devices", batch=batch, most=planned, devices=world_size)
 
-    def _compare_speeds(self, run: EventRun) -> Message | None:
-        measured = run.speed_of_intervals
-        if not run.speeds or not measured:
-            return None
-        logged = sum(run.speeds) / len(run.speeds)
-        if 1 / _SAME_SPEED < logged / measured < _SAME_SPEED:
-            return None
-        return message("log_speeds_differ", logged=logged, measured=measured, samples=run.samples,
-                       seconds=run.seconds)  # fmt: skip
-
     def _count_ends(self) -> Message | None:
         if len(self.ends) < 2:
             return None
         first, second = self.ends[:2]
         return message("log_ends_twice", count=len(self.ends), line=first, other=second)
+
+
+def _compare_speeds(speeds: Speeds) -> Message | None:
+    """Compare the speed as printed with samples over seconds."""
+    measured = speeds.measured
+    if not speeds.logged or not measured:
+        return None
+    logged = sum(speeds.logged) / len(speeds.logged)
+    if 1 / _SAME_SPEED < logged / measured < _SAME_SPEED:
+        return None
+    return message("log_speeds_differ", logged=logged, measured=measured, samples=speeds.samples,
+                   seconds=speeds.seconds)  # fmt: skip

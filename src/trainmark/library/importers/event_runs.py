@@ -6,54 +6,27 @@ one after the other; a run that ends is followed by the next, and so is one that
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
-from trainmark.library.importers.event_checks import EventChecks
+from trainmark.library.importers.event_checks import EventChecks, Speeds
+from trainmark.library.importers.events import ENDS, MALFORMED, parse_event, time_of
 from trainmark.library.importers.vocabulary import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trainmark.library.importers.events import Event
+    from trainmark.spec import Message
+
 FORMS = {"[PerfLog]": "perflog", ":::MLLOG": "mlperf"}  # by the mark before an event
 _STARTS = {"INIT_START", "cache_clear", "submission_benchmark", "init_start", "run_start"}
-_ENDS = {"FINISHED", "run_stop"}
 _TRAINING = {
     "TRAIN_START", "EPOCH_BEGIN", "STEP_BEGIN", "STEP_END", "EVALUATE",
     "epoch_start", "block_start", "block_stop", "eval_start", "tracked_stats",
 }  # fmt: skip
 # Processes of one run that print without their rank start within this time of each other.
 _SAME_START_S = 30.0
-_MALFORMED = (LookupError, ValueError, TypeError, AttributeError)
-
-
-class Event(NamedTuple):
-    """One event; ``totals`` is its value if that is an object, else empty."""
-
-    line: int
-    text: str
-    name: str
-    value: Any
-    totals: dict[str, Any]
-    metadata: dict[str, Any]
-
-    @property
-    def time_s(self) -> float:
-        """Seconds since the clock's origin.
-
-        Raises:
-            LookupError: the event has no time.
-        """
-        return float(self.metadata["time_ms"]) / 1000
-
-    @property
-    def samples(self) -> float:
-        """Samples trained until this event; NaN: it does not say."""
-        count = self.totals.get("num_trained_samples", self.metadata.get("samples_count"))
-        return math.nan if count is None else float(count)
 
 
 @dataclass
@@ -103,11 +76,22 @@ class EventRun:
             return sum(self.speeds) / len(self.speeds)
         return self.speed_of_intervals
 
+    def find_contradictions(self, world_size: int | None) -> list[Message]:
+        """Return all in which the log of this run contradicts itself."""
+        return self.checks.find_contradictions(self._speeds, world_size)
+
+    def name_unchecked(self, world_size: int | None) -> list[str]:
+        """Return what the log says only once: of samples, batch and times."""
+        return self.checks.name_unchecked(self._speeds, world_size)
+
+    @property
+    def _speeds(self) -> Speeds:
+        return Speeds(self.speeds, self.samples, self.seconds)
+
     @property
     def speed_of_intervals(self) -> float | None:
         """Samples over seconds of all intervals; None: not known."""
-        known = self.seconds > 0 and not math.isnan(self.samples)
-        return self.samples / self.seconds if known else None
+        return self._speeds.measured
 
     def begins_next_run(self, event: Event) -> bool:
         """Tell whether an event is the first one of the run after this one."""
@@ -117,7 +101,7 @@ class EventRun:
             return True
         if event.name not in self._started:
             return False
-        first_s, time_s = self._started[event.name], _time_of(event)
+        first_s, time_s = self._started[event.name], time_of(event)
         is_late = None not in (first_s, time_s) and time_s - first_s > _SAME_START_S  # type: ignore[operator]
         return self._is_training or is_late
 
@@ -130,14 +114,14 @@ class EventRun:
         """
         name = event.name
         if name in _STARTS:
-            self._started.setdefault(name, _time_of(event))
+            self._started.setdefault(name, time_of(event))
         self._is_training = self._is_training or name in _TRAINING
         self.checks.feed(event)
         if name in {"STEP_END", "tracked_stats"}:
             self.loss = event.totals.get("loss", self.loss)
         if "case" in event.totals:
             self.facts.setdefault("case", event.totals["case"])
-        if name in _ENDS:
+        if name in ENDS:
             self._end(event)
         elif name in WORDS["mlperf"]:
             self.facts[WORDS["mlperf"][name]] = event.value
@@ -179,23 +163,6 @@ class EventRun:
             self.facts["train_time"] = event.time_s - self._run_start_s
 
 
-def _time_of(event: Event) -> float | None:
-    try:
-        return event.time_s
-    except _MALFORMED:
-        return None
-
-
-def _parse(number: int, line: str, mark: str) -> Event:
-    """Return the event behind a mark; raises one of ``_MALFORMED``."""
-    document = from_json(line.partition(mark)[2])
-    metadata = (document.get("metadata") or {}) | document
-    value = document.get("value")
-    totals = value if isinstance(value, dict) else {}
-    name = document.get("event") or document["key"]
-    return Event(number, line.rstrip("\r\n"), name, value, totals, metadata)
-
-
 class EventReader:
     """Splits the events of a log into runs, line by line."""
 
@@ -214,7 +181,7 @@ class EventReader:
                 continue
             run = self._runs.setdefault(mark, EventRun(mark, first_line=number))
             try:
-                event = _parse(number, line, mark)
+                event = parse_event(number, line, mark)
                 rank = event.metadata.get("rank", 0)
                 run.rank = rank if run.rank is None else run.rank
                 if rank != run.rank:
@@ -226,7 +193,7 @@ class EventReader:
                     run = EventRun(mark, run.rank, number, number, event.text)
                     self._runs[mark] = run
                 run.take(event)
-            except _MALFORMED:
+            except MALFORMED:
                 run.malformed.append((number, line.strip()))
 
 

@@ -114,9 +114,9 @@ def notes_on(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
     if run.is_aborted:
         yield message("run_aborted")
     devices = world_size(columns)
-    yield from run.checks.find_contradictions(run, devices)
+    yield from run.find_contradictions(devices)
     has_succeeded = not (run.has_failed or run.is_aborted)
     if FORMS[run.mark] == "mlperf" and run.speed is not None and has_succeeded:
-        unchecked = run.checks.name_unchecked(run, devices)
+        unchecked = run.name_unchecked(devices)
         if unchecked:
             yield message("log_not_checkable", what=", ".join(unchecked))

@@ -1,0 +1,56 @@
+"""One event of a log: ``[PerfLog] {…}`` or ``:::MLLOG {…}``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+ENDS = {"FINISHED", "run_stop"}  # names of the events that end a run
+# What reading an event raises that lacks something, or has another kind of value than it should.
+MALFORMED = (LookupError, ValueError, TypeError, AttributeError)
+
+
+class Event(NamedTuple):
+    """One event; ``totals`` is its value if that is an object, else empty."""
+
+    line: int
+    text: str
+    name: str
+    value: Any
+    totals: dict[str, Any]
+    metadata: dict[str, Any]
+
+    @property
+    def time_s(self) -> float:
+        """Seconds since the clock's origin.
+
+        Raises:
+            LookupError: the event has no time.
+        """
+        return float(self.metadata["time_ms"]) / 1000
+
+    @property
+    def samples(self) -> float:
+        """Samples trained until this event; NaN: it does not say."""
+        count = self.totals.get("num_trained_samples", self.metadata.get("samples_count"))
+        return math.nan if count is None else float(count)
+
+
+def parse_event(number: int, line: str, mark: str) -> Event:
+    """Return the event behind a mark; raises one of ``MALFORMED``."""
+    document = from_json(line.partition(mark)[2])
+    metadata = (document.get("metadata") or {}) | document
+    value = document.get("value")
+    totals = value if isinstance(value, dict) else {}
+    name = document.get("event") or document["key"]
+    return Event(number, line.rstrip("\r\n"), name, value, totals, metadata)
+
+
+def time_of(event: Event) -> float | None:
+    """Return the seconds of an event; None: it does not say."""
+    try:
+        return event.time_s
+    except MALFORMED:
+        return None
