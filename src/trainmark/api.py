@@ -22,7 +22,7 @@ from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, stop_signals_noted
-from trainmark.launch.progress import Line, end_line, launch_shown
+from trainmark.launch.progress import ProgressLine, end_line, launch_shown
 from trainmark.launch.run_dir import refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
@@ -233,7 +233,7 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
     """
     job = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
-    said = (lambda _: None) if quiet else Line(job.plan, job.plan.case).show
+    said = (lambda _: None) if quiet else ProgressLine(job.plan, job.plan.case).show
     record = submission.follow(job, stop, said)
     _draw(write_pages, [record], folder, say=_warn)
     return Records([record], [folder])

@@ -11,11 +11,12 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.launch import progress
-from trainmark.launch.progress import Line, Progress
+from trainmark.launch.progress import Part, ProgressLine, RunProgress, fit_line
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 S = 10**9
@@ -31,69 +32,127 @@ WINDOW: dict[str, Any] = {
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
+    """Return the plan of a run without a target: five steps of two ranks."""
     plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    recipe = plan.recipe | {"max_epochs": 1, "max_steps": 5}
+    recipe = plan.recipe | {"max_epochs": 1, "max_steps": 5, "target_value": None}
     changes = {"run_dir": str(tmp_path), "nproc": 2, "world_size": 2, "recipe": recipe}
     return plan.model_copy(update=changes)
 
 
-def test_the_line_says_how_far_the_first_rank_is(plan: Plan, tmp_path: Path) -> None:
-    shown = Progress(plan)
-    assert shown.poll() == "starting ranks"
+def with_target(plan: Plan, **recipe: Any) -> Plan:
+    return plan.model_copy(update={"recipe": plan.recipe | {"target_value": 0.9} | recipe})
+
+
+def line(parts: Sequence[Part]) -> str:
+    return "  ".join(part.text for part in parts)
+
+
+def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) -> None:
+    shown = RunProgress(plan)
+    assert line(shown.poll()) == "starting ranks"
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
-    assert shown.poll() == "importing"
+    assert line(shown.poll()) == "importing"
     events.emit("facts", **FACTS)
-    assert shown.poll() == "first of 5 steps, limit 0:30:00"
+    assert line(shown.poll()) == "first of 5 steps, limit 30:00"
     events.emit("window", **WINDOW)
-    said = "epoch 1  loss 0.2500  28.0 samples/s  1.0 GiB"
-    assert shown.poll() == f"step 2/5  about 0:00:03 left  {said}"
+    expected = "28.0 samples/s  loss 0.2500  0:03 left  1.0 GiB  epoch 1"
+    assert line(shown.poll()) == f"step 2/5  {expected}"
     events.emit("window", **WINDOW | {"loss": [0.5, None]})
-    said = said.replace("loss 0.2500", "loss nan")
-    assert shown.poll() == f"step 4/5  about 0:00:01 left  {said}"
-    assert shown.beyond_limit == ""
+    expected = expected.replace("loss 0.2500", "loss nan").replace("0:03", "0:01")
+    assert line(shown.poll()) == f"step 4/5  {expected}"
+    assert shown.limit_warning == ""
 
 
-def test_a_limit_that_the_matmul_rate_cannot_meet_is_told_before_the_first_step(
+def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
+    parts = [
+        Part("step 400/4000", progress._STEP), Part("142.4 samples/s", progress._SPEED),
+        Part("loss 0.6365", progress._LOSS), Part("up to 6:47 left", progress._TIME_LEFT),
+        Part("0.5 GiB", progress._MEMORY), Part("quality 0.9430", progress._QUALITY),
+        Part("epoch 1", progress._EPOCH), Part("evaluation in 0:45", progress._EVALUATION),
+    ]  # fmt: skip
+    step, speed, loss, left, *_ = (part.text for part in parts)
+    label = "distilbert_sst2"
+    assert fit_line(label, parts, 200) == f"{label}: {line(parts)}"
+    assert fit_line(label, parts, 79) == f"{label}: {step}  {speed}  {loss}  {left}"
+    assert fit_line(label, parts, 64) == f"{label}: {step}  {speed}  {left}"
+    assert fit_line(label, parts, 59) == f"{label}: {step}  {speed}"
+    assert fit_line(label, parts, 40) == f"{step}  {speed}"
+    assert fit_line(label, parts, 20) == speed
+
+
+def test_wide_characters_of_a_label_take_two_columns() -> None:
+    parts = [Part("1 samples/s", progress._SPEED), Part("0.5 GiB", progress._MEMORY)]
+    assert fit_line("批次", parts, 26) == "批次: 1 samples/s  0.5 GiB"
+    assert fit_line("批次", parts, 25) == "批次: 1 samples/s"
+
+
+def test_limit_that_the_matmul_rate_cannot_meet_is_known_before_the_first_step(
     plan: Plan, tmp_path: Path
 ) -> None:
-    shown = Progress(plan)
+    shown = RunProgress(plan)
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
-    assert shown.poll() == "first of 5 steps, limit 0:30:00"
-    assert "all steps take about 1:23:20, and the limit is 0:30:00" in shown.beyond_limit
+    assert line(shown.poll()) == "first of 5 steps, limit 30:00"
+    assert "limit of 30:00: its steps take about 1:23:20" in shown.limit_warning
 
 
-def test_the_estimate_reaches_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
+def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_path: Path) -> None:
+    """Of 80 steps of 1,000 s each the first eight are evaluated; the limit is 10,000 s."""
+    limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 10_000.0}
+    shown = RunProgress(with_target(plan, **limits))
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("start", pid=7)
+    events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
+    assert line(shown.poll()) == "first of at most 80 steps, limit 2:46:40"
+    assert shown.limit_warning == ""
+    thousand_s = {"step_ns": [1000 * S, 1000 * S], "end_ns": 2000 * S}
+    events.emit("window", **WINDOW | thousand_s)
+    assert "  up to 2:13:20 left  " in line(shown.poll())
+    assert shown.limit_warning == ""
+
+
+def test_estimate_reaches_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too."""
-    recipe = plan.recipe | {
+    limits = {
         "max_epochs": 10, "max_steps": None, "timeout_s": 600.0, "eval_every_epochs": 1,
         "eval_every_samples": 80, "eval_from_sample": 100,
     }  # fmt: skip
-    shown = Progress(plan.model_copy(update={"recipe": recipe}))
+    shown = RunProgress(with_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("facts", **FACTS)
     for seconds in (1, 2, 2):
         events.emit("window", **WINDOW | {"step_samples": [32, 32]})
-        assert f"  evaluation in 0:00:0{seconds}  about" in shown.poll()
+        assert line(shown.poll()).endswith(f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1")
 
 
-def test_a_limit_before_the_end_is_told(plan: Plan, tmp_path: Path) -> None:
+def test_limit_before_the_end_is_known_once_the_speed_is(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second, 8 an epoch."""
     recipe = plan.recipe | {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0}
-    shown = Progress(plan.model_copy(update={"recipe": recipe}))
+    shown = RunProgress(plan.model_copy(update={"recipe": recipe}))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)
     events.emit("window", **WINDOW)
-    assert shown.poll().startswith("step 2/80  evaluation in 0:00:06  about 0:01:18 left  epoch 1")
-    assert shown.beyond_limit == "", "two seconds of training tell too little"
+    assert line(shown.poll()).startswith("step 2/80  28.0 samples/s  loss 0.2500  1:18 left")
+    assert shown.limit_warning == "", "two seconds of training tell too little"
     events.emit("window", **WINDOW)
-    assert shown.poll().startswith(
-        "step 4/80  evaluation in 0:00:04  about 0:01:16 left  limit in 0:00:58  epoch 1"
-    )
-    assert "0:00:58 and ends the run, unless the target is reached" in shown.beyond_limit
+    shown.poll()
+    assert "take 1:16 more at this speed, and its time limit comes in 0:58" in shown.limit_warning
+
+
+def test_limit_before_the_next_evaluation_is_known(plan: Plan, tmp_path: Path) -> None:
+    """Steps of a second; the first evaluation is after 80 of them."""
+    limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
+    shown = RunProgress(with_target(plan, **limits))
+    events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
+    events.emit("start", pid=7)
+    events.emit("facts", **FACTS)
+    for _ in range(2):
+        events.emit("window", **WINDOW)
+    shown.poll()
+    assert "up to the next evaluation take 1:16 more" in shown.limit_warning
 
 
 class Terminal(io.StringIO):
@@ -101,27 +160,27 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_has_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_has_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
-    said = iter(["one\r", "one\r", "more than there is room for"])
-    monkeypatch.setattr(Progress, "poll", lambda _: next(said))
-    line = Line(plan, "a")
-    line.show()
-    line.show()  # nothing new: nothing written
-    line.show()
+    texts = iter(["one\r", "one\r", "more than there is room for"])
+    monkeypatch.setattr(RunProgress, "poll", lambda _: [Part(next(texts), progress._STEP)])
+    shown = ProgressLine(plan, "a")
+    shown.show()
+    shown.show()  # nothing new: nothing written
+    shown.show()
     progress.end_line("end")
-    assert terminal.getvalue() == "\ra: one\\u00\ra: more th\rend       \n"
+    assert terminal.getvalue() == "\rone\\u000d \rmore than \rend       \n"
 
 
-def test_a_log_has_a_line_now_and_then(
+def test_log_has_a_line_now_and_then(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Progress, "unstarted", False)
-    times, said = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
+    monkeypatch.setattr(RunProgress, "is_unstarted", False)
+    times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    monkeypatch.setattr(Progress, "poll", lambda _: next(said))
-    line = Line(plan, "a")
+    monkeypatch.setattr(RunProgress, "poll", lambda _: [Part(next(texts), progress._STEP)])
+    shown = ProgressLine(plan, "a")
     for _ in range(3):
-        line.show("RUNNING")
+        shown.show("RUNNING")
     assert capsys.readouterr().err == "a: RUNNING  one\na: RUNNING  three\n"

@@ -5,15 +5,15 @@ Reads new events from the first rank's event file; does not communicate with the
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
 
 from trainmark.errors import escaped
 from trainmark.launch import local, submission
@@ -31,7 +31,7 @@ from trainmark.rank.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.processes import StopRequest
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 _LINE_EVERY_S = 10.0  # interval of lines if standard error is not a terminal
-_STEADY = 0.05  # of the time limit: as long as this, the first steps may yet mislead
+_MIN_TRAINED_SHARE = 0.05  # of the time limit; before, the speed of the first steps may mislead
 _AFTER_SPAN = {
     "init": "measuring the matmul rate",
     "preflight": "building data",
@@ -49,38 +49,70 @@ _AFTER_SPAN = {
 }
 
 
+class Part(NamedTuple):
+    """A part of the progress line; the part with the lowest priority is dropped first."""
+
+    text: str
+    priority: int
+
+
+_EPOCH, _EVALUATION, _MEMORY, _QUALITY, _LOSS, _TIME_LEFT, _STEP, _ENGINE, _SPEED = range(9)
+
+
+def fit_line(label: str, parts: Iterable[Part], width: int) -> str:
+    """Return label and parts in one line; what does not fit into ``width`` columns is dropped.
+
+    The label is dropped before step and speed.
+    """
+    kept = list(parts)
+    line = _join(label, kept)
+    while cell_len(line) > width and (label or len(kept) > 1):
+        least = min(kept, key=lambda part: part.priority)
+        if label and least.priority >= _STEP:
+            label = ""
+        else:
+            kept.remove(least)
+        line = _join(label, kept)
+    return line
+
+
+def _join(label: str, parts: Iterable[Part]) -> str:
+    text = "  ".join(part.text for part in parts)
+    return f"{label}: {text}" if label else text
+
+
 @dataclass(slots=True)
-class Progress:
+class RunProgress:
     """The progress of a run's first rank.
 
     Args:
-        beyond_limit: what is said once when the run is found to need more time than it has.
+        limit_warning: a sentence once it is known that the run will miss its time limit.
     """
 
     plan: Plan
-    text: str = "starting ranks"
-    beyond_limit: str = ""
+    parts: Sequence[Part] = (Part("starting ranks", _STEP),)
+    limit_warning: str = ""
     _started_ns: int = 0
     _total_steps: int = 0
     _steps_per_epoch: int = 0
     _samples: int = 0
     _offset: int = 0
     _rest: bytes = b""
-    _quality: str = ""
+    _quality: float | None = None
     _steps: int = 0
     _train_ns: int = 0
     _train_steps: int = 0
 
     @property
-    def unstarted(self) -> bool:
-        """Tell whether the first rank's events were not seen yet, as where they are elsewhere."""
+    def is_unstarted(self) -> bool:
+        """Tell whether no event of the first rank was read yet, as if it runs elsewhere."""
         return self._offset == 0
 
-    def poll(self) -> str:
-        """Read new events and return the line to show."""
+    def poll(self) -> Sequence[Part]:
+        """Read new events and return the parts of the line."""
         path = Path(self.plan.run_dir) / rank_file(0)
         if not path.exists():
-            return self.text
+            return self.parts
         with path.open("rb") as file:
             file.seek(self._offset)
             data = self._rest + file.read(MAX_LINE_BYTES)
@@ -91,35 +123,45 @@ class Progress:
         for line in lines:
             with suppress(ValueError):  # the record counts malformed lines
                 self._take(read_event(line))
-        return self.text
+        return self.parts
 
     def _take(self, event: RunEvent) -> None:
         match event:
             case Start():
-                self.text, self._started_ns = "importing", event.t_ns
-            case Span():
-                self.text = _AFTER_SPAN.get(event.name, self.text)
+                self._show("importing")
+                self._started_ns = event.t_ns
+            case Span() if event.name in _AFTER_SPAN:
+                self._show(_AFTER_SPAN[event.name])
             case Facts():
-                recipe = self.plan.recipe
-                of_epochs = event.steps_per_epoch * recipe["max_epochs"]
-                self._total_steps = min(of_epochs, recipe["max_steps"] or of_epochs)
-                limit_s, self._steps_per_epoch = recipe["timeout_s"], event.steps_per_epoch
-                self.text = f"first of {self._total_steps} steps, limit {_shown(limit_s)}"
-                steps_s = self._total_steps * (event.step_flops or 0.0)
-                steps_s /= event.matmul_flops_per_second or math.inf
-                if steps_s > limit_s:
-                    self.beyond_limit = (
-                        f"at the matmul rate measured here all steps take about "
-                        f"{_shown(steps_s)}, and the limit is {_shown(limit_s)}: raise "
-                        "--timeout, or lower max_steps"
-                    )
+                self._take_facts(event)
             case Evaluate():
-                if event.value is not None:
-                    self._quality = f"  quality {event.value:.4f}"
+                self._quality = event.value
             case Window():
-                self._window(event)
+                self._take_window(event)
 
-    def _window(self, event: Window) -> None:
+    def _show(self, text: str) -> None:
+        self.parts = (Part(text, _STEP),)
+
+    def _take_facts(self, event: Facts) -> None:
+        recipe = self.plan.recipe
+        steps_of_epochs = event.steps_per_epoch * recipe["max_epochs"]
+        self._total_steps = min(steps_of_epochs, recipe["max_steps"] or steps_of_epochs)
+        self._steps_per_epoch = event.steps_per_epoch
+        limit_s = recipe["timeout_s"]
+        most = "" if self.plan.target is None else "at most "
+        self._show(f"first of {most}{self._total_steps} steps, limit {_duration(limit_s)}")
+        if not event.step_flops or not event.matmul_flops_per_second:
+            return
+        step_s = event.step_flops / event.matmul_flops_per_second
+        needed_s = self._earliest_end() * step_s
+        if needed_s > limit_s:
+            self.limit_warning = (
+                f"this run will not finish within its limit of {_duration(limit_s)}: its steps "
+                f"{self._until()}take about {_duration(needed_s)} at the matmul rate measured "
+                "here; raise --timeout or lower max_steps"
+            )
+
+    def _take_window(self, event: Window) -> None:
         steps, spent_ns = len(event.step_ns), event.end_ns - event.start_ns
         samples = sum(event.step_samples)  # of all ranks
         self._steps += steps
@@ -128,37 +170,53 @@ class Progress:
             self._train_ns += spent_ns
             self._train_steps += steps
         loss = event.loss[-1]
+        rate = samples * 1e9 / max(spent_ns, 1)
         parts = [
-            f"step {self._steps}/{self._total_steps}",
-            *self._left(event.end_ns),
-            f"epoch {event.epoch + 1}",
-            "loss nan" if loss is None else f"loss {loss:.4f}",
-            f"{samples * 1e9 / max(spent_ns, 1):,.1f} samples/s",
+            Part(f"step {self._steps}/{self._total_steps}", _STEP),
+            Part(f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED),
+            Part("loss nan" if loss is None else f"loss {loss:.4f}", _LOSS),
+            *self._estimate(event.end_ns),
         ]
         if event.used_bytes is not None:
-            parts.append(f"{event.used_bytes / 2**30:.1f} GiB")
-        self.text = "  ".join(parts) + self._quality
+            parts.append(Part(f"{event.used_bytes / 2**30:.1f} GiB", _MEMORY))
+        if self._quality is not None:
+            parts.append(Part(f"quality {self._quality:.4f}", _QUALITY))
+        parts.append(Part(f"epoch {event.epoch + 1}", _EPOCH))
+        self.parts = parts
 
-    def _left(self, now_ns: int) -> Iterator[str]:
-        """Yield how long it is to the next evaluation, the end, and a limit well known before."""
+    def _estimate(self, now_ns: int) -> Iterator[Part]:
+        """Yield the time left and the time to the next evaluation; note a limit that comes first.
+
+        A run with a target may end at any evaluation: its time left is the most that it takes.
+        """
         if not self._train_steps or not self._total_steps:
             return
         step_s = self._train_ns / self._train_steps / 1e9
-        left_s = (self._total_steps - self._steps) * step_s
-        if (due := self._next_evaluation()) < self._total_steps:
-            yield f"evaluation in {_shown((due - self._steps) * step_s)}"
         timeout_s = float(self.plan.recipe["timeout_s"])
         limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
-        yield f"about {_shown(left_s)} left"
-        if left_s <= limit_s or self._train_ns / 1e9 < _STEADY * timeout_s:
-            return
-        yield f"limit in {_shown(limit_s)}"
-        unless = "" if self.plan.target is None else ", unless the target is reached before"
-        self.beyond_limit = self.beyond_limit or (
-            f"the limit comes in {_shown(limit_s)} and ends the run{unless}: all steps take "
-            f"{_shown(left_s)} more at this speed; the next run needs a larger --timeout or a "
-            "smaller max_steps"
-        )
+        left_s = (self._total_steps - self._steps) * step_s
+        if self.plan.target is None:
+            yield Part(f"{_duration(left_s)} left", _TIME_LEFT)
+        else:
+            yield Part(f"up to {_duration(min(left_s, limit_s))} left", _TIME_LEFT)
+        evaluation = self._next_evaluation()
+        if evaluation < self._total_steps:
+            due_s = (evaluation - self._steps) * step_s
+            yield Part(f"evaluation in {_duration(due_s)}", _EVALUATION)
+        needed_s = (self._earliest_end() - self._steps) * step_s
+        if needed_s > limit_s and self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s:
+            self.limit_warning = self.limit_warning or (
+                f"this run will not finish: its steps {self._until()}take {_duration(needed_s)} "
+                f"more at this speed, and its time limit comes in {_duration(limit_s)}; start it "
+                "again with a larger --timeout or a smaller max_steps"
+            )
+
+    def _earliest_end(self) -> int:
+        """Return the first step after which the run can end, if it reaches its target there."""
+        return self._total_steps if self.plan.target is None else self._next_evaluation()
+
+    def _until(self) -> str:
+        return "" if self.plan.target is None else "up to the next evaluation "
 
     def _next_evaluation(self) -> int:
         """Return after which step the next evaluation is due, at the latest the last one."""
@@ -170,46 +228,67 @@ class Progress:
             first = recipe["eval_from_sample"] or every
             later = self._samples + every - (self._samples - first) % every
             samples = first if self._samples < first else later
-            due = min(due, round(samples * self._steps / self._samples))
+            due = min(due, max(1, round(samples / self._samples_per_step())))
         return due
 
+    def _samples_per_step(self) -> float:
+        """Return the samples of a step so far; before the first one, as planned."""
+        if self._steps:
+            return self._samples / self._steps
+        recipe = self.plan.recipe
+        per_rank: int = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+        return per_rank * self.plan.world_size
 
-def _shown(seconds: float) -> str:
-    return str(timedelta(seconds=max(0, round(seconds))))
+
+def _duration(seconds: float) -> str:
+    """Return ``2:05`` or ``1:02:05``."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class Line:
+class ProgressLine:
     """A line about a launch on standard error: updated on a terminal, else written at times."""
 
     def __init__(self, plan: Plan, label: str) -> None:
-        self._progress, self._label = Progress(plan), label
-        self._shown, self._shown_s, self._limit_told = "", 0.0, False
+        self._progress, self._label = RunProgress(plan), label
+        self._shown, self._shown_s, self._is_warned = "", 0.0, False
 
-    def show(self, said: str = "") -> None:
-        """Show how far the first rank is, after an engine's words of its job."""
+    def show(self, engine_state: str = "") -> None:
+        """Show how far the first rank is, after what an engine says of its job."""
         steps = self._progress.poll()
-        parts = [said] if said and self._progress.unstarted else filter(None, [said, steps])
-        text, now_s = f"{self._label}: {'  '.join(parts)}", time.monotonic()
-        if text != self._shown and (sys.stderr.isatty() or now_s - self._shown_s >= _LINE_EVERY_S):
+        parts = [Part(engine_state, _ENGINE)] if engine_state else []
+        if not engine_state or not self._progress.is_unstarted:
+            parts += steps
+        parts = [part._replace(text=escaped(part.text)) for part in parts]
+        label, on_terminal = escaped(self._label), sys.stderr.isatty()
+        text, now_s = _join(label, parts), time.monotonic()
+        if text != self._shown and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
             self._shown, self._shown_s = text, now_s
-            _write(text, moving=True)
-        if self._progress.beyond_limit and not self._limit_told:
-            self._limit_told = True
-            end_line(f"{self._label}: {self._progress.beyond_limit}")
+            _write(fit_line(label, parts, _columns()) if on_terminal else text, moving=True)
+        if self._progress.limit_warning and not self._is_warned:
+            self._is_warned = True
+            end_line(f"{self._label}: {self._progress.limit_warning}")
 
 
 def end_line(text: str) -> None:
-    """Replace the updated line by ``text``."""
-    _write(text, moving=False)
+    """Replace the updated line by ``text``, whole, on as many lines as it takes."""
+    _write(escaped(text), moving=False)
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns - 1
 
 
 def _write(text: str, *, moving: bool) -> None:
-    text, end = escaped(text), "\n"
+    end = "\n"
     # The reader of our standard error may have exited; the run continues.
     with suppress(OSError):
         if sys.stderr.isatty():
-            width = shutil.get_terminal_size().columns - 1
-            text, end = f"\r{text[:width]:<{width}}", "" if moving else "\n"
+            width = _columns()
+            if moving:
+                text, end = set_cell_size(text, width), ""
+            text = f"\r{text}{' ' * (width - cell_len(text))}"
         sys.stderr.write(text + end)
         sys.stderr.flush()
 
@@ -220,7 +299,7 @@ def launch_shown(
     """Launch here or through the plan's launcher, with a progress line; return the record."""
     if single.repeat_count > 1:
         label = f"{label} {single.repeat_index}/{single.repeat_count}"
-    show = (lambda _: None) if quiet else Line(single, label).show
+    show = (lambda _: None) if quiet else ProgressLine(single, label).show
     if single.launcher == LOCAL:
         record = local.launch(single, stop, show)
     else:
