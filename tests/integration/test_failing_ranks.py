@@ -10,6 +10,7 @@ import pytest
 
 import faulty_runs
 from real_runs import checked, ended
+from run_fixtures import CASES
 from trainmark.rank.failure import DISK_FULL_EXIT
 
 
@@ -68,3 +69,35 @@ def test_a_rank_on_a_full_disk_says_so_by_its_exit_code(tmp_path):
         env=os.environ | {"RANK": "0", "LOCAL_RANK": "0"},
     )  # fmt: skip
     assert done.returncode == DISK_FULL_EXIT
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("evaluation_not_reduced", "scores were not added up over ranks"),
+        pytest.param("evaluation_of_training_rows", "it scores rows that were trained",
+                     marks=pytest.mark.nightly),
+        pytest.param("evaluation_without_last_batch", "the validation data has 1000",
+                     marks=pytest.mark.nightly),
+        pytest.param("evaluation_of_batch_means", "the mean of its scores over all rows",
+                     marks=pytest.mark.nightly),
+        pytest.param("evaluation_silent", "return Evaluation.scores", marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_check_of_a_case_finds_its_wrong_evaluation(trainmark, monkeypatch, fault, said):
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+    checked_case = trainmark("check", "faulty", f"fault={fault}", "--device", "cpu")
+    assert checked_case.returncode == 1, checked_case.stdout + checked_case.stderr
+    faults = [line for line in checked_case.stdout.splitlines() if line.startswith("FAULT")]
+    assert any(said in line for line in faults), checked_case.stdout
+
+
+def test_ranks_that_report_other_qualities_fail_at_once(started):
+    process, run_dir = started("fault=evaluation_not_reduced", "--nproc", "2", "target=0.5")
+    code, out, err = ended(process)
+    assert code == 1, out + err
+    cause = checked(run_dir).cause
+    assert (cause.kind, cause.message.code) == (
+        "impossible_figure",
+        "evaluation_differs_over_ranks",
+    )

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
 from fakes import SyncDevice, event, launch_event, write_events
 from trainmark.cases.toy import job
+from trainmark.cases.toy.data import Clouds
 from trainmark.cases.toy.job import ToyJob
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.plan.plan import PLAN_FILE
@@ -24,6 +27,8 @@ from trainmark.protocols import Counts
 from trainmark.rank import worker
 from trainmark.rank.failure import error_report
 from trainmark.record import reduce
+from trainmark.train.evaluation import EvaluationSum, scored_rows
+from trainmark.train.shards import evaluation_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -404,6 +409,131 @@ def test_an_evaluation_over_fewer_rows_is_a_finding(run: Run) -> None:
     assert [item.as_dict() for item in doubts(record)] == [
         {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
     ]
+
+
+class ByHand(ToyJob):
+    """Scores in batches of 300 rows, which do not divide the 1000 of the validation data."""
+
+    split = "validation"
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        scored = EvaluationSum()
+        self.means: list[float] = []
+        for (features, labels), rows in self.scored_batches():
+            right = (self.model(features).argmax(1) == labels)[: rows.count]
+            scored.add(rows, total=right.sum())
+            self.means.append(float(right.float().mean()))
+        return self.reported(scored.mean(world_size=1, device=self.stepper.device))
+
+    def scored_batches(self) -> list[Any]:
+        rows = self.data[self.split]
+        rows = Clouds(rows.features[:1000], rows.labels[:1000])
+        return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
+
+    def reported(self, evaluation: Evaluation) -> Evaluation:
+        return evaluation
+
+
+class ScoresTrainingRows(ByHand):
+    """Scores as many rows of training as the validation data has."""
+
+    split = "train"
+
+
+class DropsLastBatch(ByHand):
+    """Leaves out the last 100 rows, and claims all."""
+
+    def scored_batches(self) -> list[Any]:
+        return super().scored_batches()[:-1]
+
+    def reported(self, evaluation: Evaluation) -> Evaluation:
+        return replace(evaluation, samples=1000)
+
+
+class AveragesBatchMeans(ByHand):
+    """Gives the last 100 rows the weight of 300."""
+
+    def reported(self, evaluation: Evaluation) -> Evaluation:
+        return replace(evaluation, value=fmean(self.means))
+
+
+class AddsUpMeans(ByHand):
+    """Adds up means of batches in place of scores."""
+
+    def reported(self, evaluation: Evaluation) -> Evaluation:
+        scores = replace(evaluation.scores, total=sum(self.means), weight=4.0)
+        return replace(evaluation, value=fmean(self.means), scores=scores)
+
+
+class ScoresOneBatch(ByHand):
+    """Scores the same 250 rows four times."""
+
+    def scored_batches(self) -> list[Any]:
+        rows = Clouds(self.data["validation"].features[:250], self.data["validation"].labels[:250])
+        return 4 * list(scored_rows(evaluation_batches(rows, size=250, rank=0, world_size=1)))
+
+
+class ScoresOtherRows(ByHand):
+    """Scores other rows in each evaluation."""
+
+    def scored_batches(self) -> list[Any]:
+        rows = self.data["validation"]
+        self.shift = getattr(self, "shift", 0.0) + 1.0
+        rows = Clouds(rows.features + np.float32(self.shift), rows.labels)
+        return list(scored_rows(evaluation_batches(rows, size=300, rank=0, world_size=1)))
+
+
+class SaysNothing(ByHand):
+    """Does not say which rows it scored."""
+
+    def reported(self, evaluation: Evaluation) -> Evaluation:
+        return replace(evaluation, scores=None)
+
+
+@pytest.mark.parametrize(
+    ("job_type", "code", "args"),
+    [
+        (ScoresTrainingRows, "evaluation_of_training_rows", {"number": 1, "known": 256}),
+        (DropsLastBatch, "evaluation_rows", {"number": 1, "rows": 900, "expected": 1000}),
+        (AveragesBatchMeans, "evaluation_not_the_mean", {"number": 1, "name": "acc"}),
+        (AddsUpMeans, "evaluation_weights", {"number": 1, "rows": 1000, "weight": 4.0}),
+        (ScoresHalf, "evaluation_rows", {"number": 1, "rows": 500, "expected": 1000}),
+    ],
+)
+def test_wrong_evaluation_fails_the_run(
+    run: Run, job_type: type[ToyJob], code: str, args: dict[str, Any]
+) -> None:
+    kind, found, details = told(run(job_type, target_value="none", max_epochs=1))
+    assert (kind, found) == ("wrong_evaluation", code)
+    assert {name: details[name] for name in args} == args
+
+
+def test_evaluation_by_hand_that_is_right_passes(run: Run) -> None:
+    record = run(ByHand)
+    assert (record.status, doubts(record)) == ("passed", [])
+    (point, *_) = record.quality.history
+    assert point.scored == {
+        "rows": 1000, "digest": point.scored["digest"], "mean": point.value, "of": "",
+    }  # fmt: skip
+    assert {one.scored["digest"] for one in record.quality.history} == {point.scored["digest"]}
+
+
+@pytest.mark.parametrize(
+    ("job_type", "code", "args", "grade"),
+    [
+        (ScoresOneBatch, "evaluation_rows_repeated", {"rows": 1000, "distinct": 250}, True),
+        (ScoresOtherRows, "evaluation_rows_change", {"evaluations": 2}, True),
+        (SaysNothing, "evaluation_unchecked", {}, False),
+    ],
+)
+def test_doubtful_evaluation_is_a_finding(
+    run: Run, job_type: type[ToyJob], code: str, args: dict[str, Any], grade: bool
+) -> None:
+    record = run(job_type, target_value="none")
+    assert record.status == "passed"
+    assert [(one.code, one.args) for one in doubts(record)] == [(code, args)]
+    assert (code in [reason.code for reason in record.trust.reasons]) is grade
 
 
 class ChangesPrecision(ToyJob):

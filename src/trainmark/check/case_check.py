@@ -40,6 +40,9 @@ _FLOPS_TOLERANCE = 0.1
 # Dropout draws differ between worlds, the rows of a step do not: means over some steps agree.
 _LOSS_TOLERANCE = 0.05
 _FEWEST_STEPS = 10
+_EVALUATION_FINDINGS = {
+    "evaluated_rows", "evaluation_unchecked", "evaluation_rows_repeated", "evaluation_rows_change",
+}  # fmt: skip
 # After some steps with other dropout draws; a sum where a mean belongs is off by the ranks.
 _QUALITY_TOLERANCE = 0.25
 
@@ -213,12 +216,16 @@ def _equal_losses(inputs: Inputs) -> Iterator[Message]:
 
 
 def _evaluation(inputs: Inputs) -> Iterator[Message]:
-    """Compare the evaluated rows with the data, and the qualities of the two runs."""
+    """Compare the evaluated rows with the data, and rows and qualities of the two runs."""
     passed = [record for record in inputs.runs.values() if record.cause is None]
     for record in passed:
         if not record.plan.evaluates:
             raise _SkippedError(message("never_evaluates"))
-        yield from (one for one in record.findings if one.code == "evaluated_rows")
+        yield from (one for one in record.findings if one.code in _EVALUATION_FINDINGS)
+    last = [record.quality.history[-1].scored for record in passed if record.quality.history]
+    digests = {scored["digest"] for scored in last if scored is not None}
+    if len(digests) > 1:
+        yield message("check_evaluated_rows_differ")
     values = [record.quality.value for record in passed]
     known = [value for value in values if value is not None]
     if len(known) == 2 and abs(known[0] - known[1]) > _QUALITY_TOLERANCE * max(map(abs, known)):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Job,
         JobContext,
         Progress,
+        RankScores,
         RankWork,
         StepStages,
     )
@@ -39,7 +40,7 @@ __all__ = [
     "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch",
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
     "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
-    "MonitorFault", "Occupant", "Progress", "RankWork", "Refusal",
+    "MonitorFault", "Occupant", "Progress", "RankScores", "RankWork", "Refusal",
     "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip

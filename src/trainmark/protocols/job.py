@@ -58,6 +58,8 @@ class Batch:
         closes_step: whether it is this rank's last micro-batch of the step.
         shared_samples: with tensor parallelism, samples of this batch that another rank of
             the same replica counts; ``counts`` is then zero.
+        identity: tensors on the host with a row for each sample, which tell samples apart; None:
+            ``tensors`` have a row for each sample.
     """
 
     tensors: Any
@@ -65,6 +67,7 @@ class Batch:
     step_samples: int
     closes_step: bool
     shared_samples: int = 0
+    identity: Any = None
 
     @property
     def samples_trained(self) -> int:
@@ -198,13 +201,39 @@ class Job(Protocol):
         """
 
     def evaluate(self) -> Evaluation:
-        """Score the validation data over all ranks, each row counted once."""
+        """Score the validation data over all ranks, each row counted once.
+
+        Every rank returns the quality over all ranks, and in ``scores`` what it scored itself.
+        """
 
     def model_flops(self, counts: Counts) -> float | None:
         """Return the model FLOPs of training ``counts``; None where no formula applies."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts for the record: parameter count, formula id, engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankScores:
+    """What one rank scored in an evaluation, before ranks are added up.
+
+    The harness compares it over ranks, with the validation data and with the rows of training.
+    ``train.evaluation.EvaluationSum`` collects it.
+
+    Args:
+        rows: rows of the validation data that this rank scored.
+        keys: a key of each of the first of them, uint64: equal rows have equal keys.
+        total: sum of this rank's scores; None: the quality is not a mean.
+        weight: the totals of all ranks over their weights are the mean. A row weighs at least 1.
+        of: the detail that is this mean, for example ``val_loss`` of a perplexity; empty: the
+            value.
+    """
+
+    rows: int
+    keys: Any
+    total: float | None = None
+    weight: float | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +245,7 @@ class Evaluation:
         detail: further figures over all rows.
         reason: why there is no quality, if the job knows.
         breakdown: figures over groups of rows, by kind of group and name of the group.
+        scores: what this rank scored; None: the harness can check nothing of it.
     """
 
     value: float
@@ -223,3 +253,4 @@ class Evaluation:
     detail: Mapping[str, float] = field(default_factory=dict)
     reason: Message | None = None
     breakdown: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    scores: RankScores | None = field(default=None, compare=False)

@@ -1,4 +1,4 @@
-"""What the ranks of a run must share before training: package versions, and memory that fits.
+"""What the ranks of a run must share: package versions, memory that fits, the quality.
 
 Planning refuses a recipe where it knows the memory of devices; ranks do where only torch knows it.
 """
@@ -6,17 +6,19 @@ Planning refuses a recipe where it knows the memory of devices; ranks do where o
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
-from trainmark.errors import RunError
+from trainmark.errors import ContradictionError, RunError
+from trainmark.rank.events import finite_or_none
 from trainmark.train.step_memory import memory_of_rank
 
 if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
-    from trainmark.protocols import Device, Vendor
+    from trainmark.protocols import Device, Evaluation, Vendor
     from trainmark.spec import RankMemory
 
 
@@ -49,6 +51,33 @@ def refuse_other_packages(described: str | None, nnodes: int) -> None:
                 here=here.get(name) or "absent",
                 first=first.get(name) or "absent",
             )
+
+
+def refuse_other_quality(world_size: int, result: Evaluation) -> None:
+    """Compare an evaluation of this rank with that of rank 0: both are of all ranks.
+
+    One broadcast; every rank must call it. Without it ranks that do not agree would go on to train
+    different numbers of steps, and wait for each other until the time limit.
+
+    Raises:
+        ContradictionError: they differ: the scores were not added up over ranks.
+    """
+    import torch
+
+    if world_size == 1:
+        return
+    sent = [(float(result.value), int(result.samples))]
+    torch.distributed.broadcast_object_list(sent, src=0)
+    value, samples = sent[0]
+    same_value = math.isclose(result.value, value, rel_tol=1e-6, abs_tol=1e-12)
+    if math.isnan(result.value) and math.isnan(value):
+        same_value = True
+    if not same_value or result.samples != samples:
+        raise ContradictionError(
+            "evaluation_differs_over_ranks", rank=torch.distributed.get_rank(),
+            value=finite_or_none(result.value), first=finite_or_none(value),
+            samples=result.samples, samples_first=samples,
+        )  # fmt: skip
 
 
 def memory_that_fits(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:

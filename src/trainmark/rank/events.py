@@ -136,6 +136,27 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
             raise ValueError("step_ns, wait_ns, loss, samples, step_samples differ in length")
 
 
+class Scored(msgspec.Struct, kw_only=True):
+    """What a rank scored in an evaluation; see ``protocols.RankScores``.
+
+    Args:
+        digest: sum of the keys of its rows modulo 2 ** 62, the same in any order.
+        distinct: different keys among them.
+        known: keys of rows of training that this rank had noted.
+        trained: how many of these it scored.
+    """
+
+    rows: Count
+    keys: Count
+    digest: Count
+    distinct: Count
+    known: Count
+    trained: Count
+    total: float | None = None
+    weight: float | None = None
+    of: str = ""
+
+
 class Evaluate(Timed, tag="evaluate"):
     """An evaluation of the model."""
 
@@ -147,6 +168,7 @@ class Evaluate(Timed, tag="evaluate"):
     target_reached: bool
     reason: Message | None = None
     parts: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    scores: Scored | None = None
 
 
 class Trained(Timed, tag="trained"):
@@ -176,6 +198,7 @@ class Result(Event, tag="result"):
     rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
     used_bytes: Count | None = None
     allocator_peak_bytes: Count | None = None
+    evaluation_unchecked: bool = False  # the job does not say which rows it scored
 
 
 class Error(Event, tag="error"):

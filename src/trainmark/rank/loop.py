@@ -23,11 +23,12 @@ from trainmark.rank.counting import (
     refuse_epoch,
 )
 from trainmark.rank.events import finite_or_none
+from trainmark.rank.scores import scored_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from trainmark.protocols import Batch, Device, Job
+    from trainmark.protocols import Batch, Device, Evaluation, Job
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.recipe import Recipe
     from trainmark.spec import Target
@@ -83,6 +84,7 @@ class Outcome:
     epochs: int = 0
     whole_epochs: int = 0
     target_reached: bool = False
+    evaluation_unchecked: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +105,8 @@ class MeasuredLoop:
     first_step: AbstractContextManager[Any] = field(default_factory=nullcontext)
     begin: Progress = field(default_factory=Progress)  # of the training that goes on
     save: Callable[[Progress], None] = lambda _: None
+    agree: Callable[[Evaluation], None] = lambda _: None  # refuses another quality than rank 0's
+    trained_keys: list[int] = field(default_factory=list)  # of some rows of training
     outcome: Outcome = field(default_factory=Outcome)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -258,6 +262,7 @@ class MeasuredLoop:
         self.enter("evaluate")
         start_ns = self.clock()
         result = self.job.evaluate()
+        self.agree(result)
         self.device.synchronize()
         self.stages.take_ns(self.device)  # does not belong to a step: discarded
         more: dict[str, Any] = {}
@@ -265,6 +270,10 @@ class MeasuredLoop:
             more["reason"] = result.reason.as_dict()
         if result.breakdown:
             more["parts"] = {kind: _finite(part) for kind, part in result.breakdown.items()}
+        if result.scores is None:
+            self.outcome.evaluation_unchecked = True
+        else:
+            more["scores"] = scored_event(result.scores, self.trained_keys)
         target = self.schedule.target
         self._evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)

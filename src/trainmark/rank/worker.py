@@ -57,6 +57,8 @@ class Rank:
         self.place = "start"
         self.precision: dict[str, Any] = {}  # flags of torch that were set
         self.rows: list[int] = []  # digests of rows of the first epoch
+        self.trained_keys: list[int] = []  # keys of some of them
+        self.evaluation_unchecked = False  # the job does not say which rows it scored
 
     def enter(self, place: str) -> None:
         """Note where the rank is, for the report of an error."""
@@ -192,6 +194,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
 
 def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
     """Run the measured loop; return what watched its parameters and its first step."""
+    from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.watch import StepWatch
@@ -212,9 +215,18 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
         )
         parameters.start()
     watch_step = StepWatch(partial(_precision_flags, device.torch_type))
-    MeasuredLoop(
+    outcome = MeasuredLoop(
         job=job,
-        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches, rows=rank.rows),
+        batches=partial(
+            batches_of,
+            job,
+            device,
+            depth=recipe.read_ahead_batches,
+            rows=rank.rows,
+            keys=rank.trained_keys,
+        ),
+        trained_keys=rank.trained_keys,
+        agree=partial(refuse_other_quality, context.world_size),
         schedule=Schedule.of(recipe, plan.target, done=checkpoints.begin.steps),
         begin=checkpoints.begin,
         save=checkpoints.save,
@@ -228,6 +240,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
         compiled=graphs_compiled if recipe.compile else lambda: None,
         first_step=nullcontext() if recipe.compile else watch_step,
     ).run()
+    rank.evaluation_unchecked = outcome.evaluation_unchecked
     checkpoints.close()
     watch.close()
     return parameters, watch_step
@@ -249,6 +262,7 @@ def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWa
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             rows=rank.rows,
+            evaluation_unchecked=rank.evaluation_unchecked,
             precision_changed=[
                 f"{name}: {was} -> {now[name]}"
                 for name, was in rank.precision.items()

@@ -52,6 +52,11 @@ Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diver
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
 
 
+def is_none(value: object) -> bool:
+    """Tell whether a field has nothing and is left out of the file."""
+    return value is None
+
+
 class Cause(Frozen):
     """Why a run did not pass."""
 
@@ -160,6 +165,21 @@ class FigureEntry(Frozen):
     note: Message | None = None
 
 
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+class ScoredEntry(TypedDict):
+    """What all ranks scored in an evaluation.
+
+    ``rows``: how many; ``digest``: of which rows, the same however they lie on ranks; ``mean``: of
+    their scores, recomputed from the ranks' sums, of the detail ``of`` or, where that is empty, of
+    the value; null: the quality is not a mean.
+    """
+
+    rows: Count
+    digest: str
+    mean: Number | None
+    of: str
+
+
 class QualityPoint(Frozen):
     """One evaluation."""
 
@@ -169,6 +189,7 @@ class QualityPoint(Frozen):
     samples: Count
     detail: dict[str, Number | None]
     parts: dict[str, dict[str, Number | None]] = Field(default_factory=dict)
+    scored: ScoredEntry | None = Field(default=None, exclude_if=is_none)
 
 
 class Quality(Frozen):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from hashlib import file_digest
+from itertools import zip_longest
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,12 +28,14 @@ from trainmark.record.record import (
     RankEntry,
     Record,
     RunCounts,
+    ScoredEntry,
     Spans,
     Steps,
     Suite,
 )
 from trainmark.record.run import cause, findings
 from trainmark.record.run import telemetry as telemetry_of
+from trainmark.record.run.evaluations import over_ranks
 from trainmark.record.run.nodes import node_facts
 from trainmark.record.run.timeline import NO_FACTS, NO_RESULT, RunTimeline, read_run
 from trainmark.record.trust import of_launch
@@ -189,10 +192,28 @@ def _entries(
     }
 
 
+def _history(timeline: RunTimeline) -> list[QualityPoint]:
+    """Return each evaluation as rank 0 reports it, with what all ranks scored."""
+    history = []
+    for of_ranks in zip_longest(*(rank.evaluations for rank in timeline.ranks)):
+        first = of_ranks[0]
+        if first is None:
+            break  # another rank went on alone
+        point = QualityPoint.model_validate(first, from_attributes=True)
+        scored = over_ranks([None if one is None else one.scores for one in of_ranks])
+        if scored is not None:
+            entry = ScoredEntry(
+                rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.of
+            )
+            point = point.model_copy(update={"scored": entry})
+        history.append(point)
+    return history
+
+
 def measured(plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None) -> Record:
     """Return a record with what was measured alone: the fields from which others are computed."""
     evaluations = timeline.ranks[0].evaluations
-    history = [QualityPoint.model_validate(x, from_attributes=True) for x in evaluations]
+    history = _history(timeline)
     reason = evaluations[-1].reason if evaluations else None
     return completed(Record.model_construct(
         plan=plan,

@@ -27,7 +27,8 @@ _NOISY = {
 }  # fmt: skip
 _GRAVE = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
-    "few_updates", "rows_repeated", "quality_above_best", "device_shared",
+    "few_updates", "rows_repeated", "quality_above_best", "device_shared", "evaluated_rows",
+    "evaluation_rows_repeated", "evaluation_rows_change",
 }  # fmt: skip
 _OF_LABELS = {
     SIMULATED: "trust_simulated_device", "generated-data": "trust_generated_data",

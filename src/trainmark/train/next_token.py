@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.protocols import Batch, Counts, Evaluation, Progress
+from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.step_memory import SHARE
-from trainmark.train.stepper import Stepper, add_over_ranks
+from trainmark.train.stepper import Stepper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,19 +108,19 @@ class NextTokenJob:
             index, size=self.recipe.micro_batch_size, rank=ranks.data_rank,
             world_size=ranks.data_size,
         )  # fmt: skip
-        loss, scored = torch.zeros((), device=device), 0
+        scored, length = EvaluationSum(), self.recipe.seq_length
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        for ids, samples in read_ahead(host, self.context.device, depth=depth):
+        for ids, rows in read_ahead(scored_rows(host), self.context.device, depth=depth):
             with self.stepper.autocast():
-                found = self.model(ids[:, :-1], ids[:, 1:])
-            loss += found if samples else 0.0
-            scored += samples
+                loss = self.model(ids[:, :-1], ids[:, 1:])
+            if rows.count and ranks.counts_here:  # another rank of the replica counts them
+                scored.add(rows, total=loss, weight=rows.count * length)
         self.model.train()
-        mine = (loss.item(), float(scored)) if ranks.counts_here else (0.0, 0.0)
-        loss_sum, found = add_over_ranks(*mine, world_size=self.context.world_size, device=device)
+        evaluation = scored.mean(world_size=self.context.world_size, device=device)
+        found = evaluation.samples
         assert found == total, f"{found} of {total} validation samples were scored"
-        return Evaluation(loss_sum / (total * self.recipe.seq_length), total)
+        return evaluation
 
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of ``counts``: PaLM, appendix B, 6 N + 12 L D T a token.

@@ -18,6 +18,7 @@ from torch import Tensor, contiguous_format, uint8
 
 from trainmark.errors import UsageError
 from trainmark.protocols import Batch
+from trainmark.train.evaluation import num_rows, row_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -27,19 +28,32 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 THREAD_NAME = "read-ahead"
 MOST_ROWS = 256  # of a rank, whose digests are noted
+MAX_TRAINED_KEYS = (
+    4 * MOST_ROWS
+)  # of rows of training, with which those of evaluations are compared
+_KEYS_PER_BATCH = 4
 _END: Any = object()
 
 
 def batches_of(
-    job: Job, device: Device, epoch: int, *, depth: int, rows: list[int] | None = None
-) -> Generator[Batch, None, None]:
+    job: Job, device: Device, epoch: int, *,
+    depth: int, rows: list[int] | None = None, keys: list[int] | None = None,
+) -> Generator[Batch, None, None]:  # fmt: skip
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
 
     Args:
         rows: takes digests of the first rows of batches of the first epoch.
+        keys: takes keys of some of the rows of the first epoch, as ``evaluation.row_keys`` makes.
     """
-    look = None if rows is None or epoch else partial(_note, rows)
-    return read_ahead(job.batches(epoch), device, depth=depth, look=look)
+
+    def look(batch: Batch) -> None:
+        if rows is not None:
+            _note(rows, batch)
+        if keys is not None:
+            _note_keys(keys, batch)
+
+    watched = epoch == 0 and (rows is not None or keys is not None)
+    return read_ahead(job.batches(epoch), device, depth=depth, look=look if watched else None)
 
 
 def _note(rows: list[int], batch: Batch) -> None:
@@ -55,6 +69,16 @@ def _note(rows: list[int], batch: Batch) -> None:
         return tensor
 
     map_tensors(batch.tensors, add)
+
+
+def _note_keys(keys: list[int], batch: Batch) -> None:
+    """Note keys of the first rows of a batch that has a row for each sample that it counts."""
+    samples = batch.counts.samples
+    if not samples or len(keys) >= MAX_TRAINED_KEYS:
+        return
+    tensors = batch.tensors if batch.identity is None else batch.identity
+    if num_rows(tensors) == samples:
+        keys += row_keys(tensors, min(samples, _KEYS_PER_BATCH)).tolist()
 
 
 def read_ahead(

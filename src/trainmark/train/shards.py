@@ -135,6 +135,7 @@ def training_batches(
     counted: bool = True,
     first_step: int = 0,
     tensors: Callable[[Any], Any] = tensors_of,
+    identity: Callable[[Any], Any] = lambda _: None,
 ) -> Iterator[Batch]:
     """Yield this rank's micro-batches of ``epoch``.
 
@@ -142,6 +143,7 @@ def training_batches(
         order, first_step: see ``Sharding.micro_batches``.
         counted: false where another rank of the same replica counts the samples.
         tensors: turns what ``split.batch`` returns into tensors.
+        identity: returns what tells its samples apart; see ``Batch.identity``.
     """
     for part in sharding.micro_batches(epoch, order=order, first_step=first_step):
         arrays, counts = split.batch(part.rows)
@@ -149,7 +151,7 @@ def training_batches(
             counts = Counts()
         yield Batch(
             tensors(arrays), counts if counted else Counts(), part.step_samples, part.closes_step,
-            shared_samples=0 if counted else counts.samples,
+            shared_samples=0 if counted else counts.samples, identity=identity(arrays),
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from transformers.models.distilbert.modeling_distilbert import DistilBertForSequ
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.checkpoints import described, read_state
+from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.kernels import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -139,18 +140,20 @@ class DistilbertJob:
         size = 2 * self.recipe.micro_batch_size
         split, device = self.data.validation, self.stepper.device
         host = evaluation_batches(split, size=size, rank=rank, world_size=world_size)
-        correct, scored = torch.zeros((), dtype=torch.long, device=device), 0
+        scored = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        for (ids, mask, labels), rows in read_ahead(host, self.context.device, depth=depth):
+        batches = read_ahead(scored_rows(host), self.context.device, depth=depth)
+        for (ids, mask, labels), rows in batches:
             with self.stepper.autocast():
-                scores = self.logits(self.model, ids, mask)
-            correct += (scores.argmax(1) == labels)[:rows].sum()
-            scored += rows
+                logits = self.logits(self.model, ids, mask)
+            scored.add(rows, total=(logits.argmax(1) == labels)[: rows.count].sum())
         self.model.train()
-        right, scored = add_over_ranks(int(correct), scored, world_size=world_size, device=device)
-        assert scored == len(split), f"{scored} of {len(split)} validation rows were scored"
-        return Evaluation(right / scored, scored, {"correct": float(right)})
+        right, total = add_over_ranks(
+            int(scored.total), scored.rows, world_size=world_size, device=device
+        )
+        assert total == len(split), f"{total} of {len(split)} validation rows were scored"
+        return Evaluation(right / total, total, {"correct": float(right)}, scores=scored.scores())
 
     def model_flops(self, counts: Counts) -> float:
         config, length = self.data.config, self.recipe.seq_length

@@ -11,6 +11,7 @@ from torch import distributed as dist
 
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.step_memory import memory_of_rank
@@ -179,14 +180,15 @@ class DlrmJob:
     def evaluate(self) -> Evaluation:
         """Return the AUC of the test rows. Every rank takes the same forward passes."""
         world_size, device = self.context.world_size, self.stepper.device
-        scores, labels = [], []
-        host = (_tensors(raw) for raw in self._read("test"))
-        for numerical, label, ids in read_ahead(
-            host, self.context.device, depth=self.recipe.read_ahead_batches
+        scores, labels, scored = [], [], EvaluationSum()
+        host = ((_tensors(raw), len(raw.labels)) for raw in self._read("test"))
+        for (numerical, label, ids), rows in read_ahead(
+            scored_rows(host), self.context.device, depth=self.recipe.read_ahead_batches
         ):
             with self.stepper.autocast():
                 scores.append(self._logits(self.model, numerical, ids))
             labels.append(label)
+            scored.add(rows)
         score, label = gather(torch.cat(scores), torch.cat(labels), world_size=world_size)
         auc = 0.0
         if self.context.rank == 0:
@@ -194,7 +196,7 @@ class DlrmJob:
         (auc,) = add_over_ranks(auc, world_size=world_size, device=device)
         total = self.readers["test"].num_rows
         assert len(score) == total, f"{len(score)} of {total} test rows were scored"
-        return Evaluation(auc, total)
+        return Evaluation(auc, total, scores=scored.scores())
 
     def model_flops(self, counts: Counts) -> float:
         return float(self.model.flops_per_sample * counts.samples)

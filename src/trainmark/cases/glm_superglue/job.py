@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.evaluation import EvaluationSum, ScoredRows
 from trainmark.train.kernels import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_rows, training_batches
 from trainmark.train.stepper import (
     Stepper,
-    add_over_ranks,
     decay_groups,
     decay_progress,
     warmup_factor,
@@ -164,6 +164,7 @@ class GlmJob:
         return training_batches(
             train, self.sharding, epoch, order=order,
             tensors=lambda choices: (Sequences.of(choices), Places.of(choices)),
+            identity=lambda choices: torch.from_numpy(choices.first_ids),
         )  # fmt: skip
 
     def _loss_sum(self, batch: Batch) -> Tensor:
@@ -179,36 +180,38 @@ class GlmJob:
         """Return the share of validation samples answered rightly; see ``Job.evaluate``."""
         world_size, total = self.context.world_size, len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
-        right, scored = add_over_ranks(
-            self.count_right(rows), len(rows), world_size=world_size, device=self.stepper.device
-        )
-        assert scored == total, f"{scored} of {total} validation samples were scored"
-        return Evaluation(right / scored, scored, {"correct": float(right)})
+        scored = self.score(rows)
+        right, _, found = scored.over_ranks(world_size=world_size, device=self.stepper.device)
+        assert found == total, f"{found} of {total} validation samples were scored"
+        return Evaluation(right / found, found, {"correct": right}, scores=scored.scores())
 
     @torch.no_grad()
-    def count_right(self, rows: range) -> int:
+    def score(self, rows: range) -> EvaluationSum:
         """Return how many of the validation samples ``rows`` the model answers rightly.
 
         All candidates of a sample are scored, however many forward passes they take.
         """
-        right = torch.zeros((), dtype=torch.long, device=self.stepper.device)
+        scored = EvaluationSum()
         depth = self.recipe.read_ahead_batches
         self.model.eval()
-        for chunks, places, correct in read_ahead(
+        for chunks, places, correct, samples in read_ahead(
             self._to_score(rows), self.context.device, depth=depth
         ):
             scores = torch.cat([self._scores(sequences) for sequences in chunks])
-            right += places.count_right(scores, correct)
+            scored.add(samples, total=places.count_right(scores, correct))
         self.model.train()
-        return int(right)
+        return scored
 
-    def _to_score(self, rows: range) -> Iterator[tuple[list[Sequences], Places, Tensor]]:
-        """Yield sequences by forward pass, their places, and which are correct, bool (N,)."""
+    def _to_score(
+        self, rows: range
+    ) -> Iterator[tuple[list[Sequences], Places, Tensor, ScoredRows]]:
+        """Yield sequences by forward pass, their places, which are correct, bool (N,), the rows."""
         size = self.recipe.micro_batch_size
         for first in range(0, len(rows), size):
             choices, _ = self.data.validation.batch(rows[first : first + size])
             chunks = [Sequences.of(some) for some in choices.chunks(SEGMENT_CHOICES * size)]
-            yield chunks, Places.of(choices), torch.from_numpy(choices.correct)
+            scored = ScoredRows.of(choices.first_ids, choices.samples)
+            yield chunks, Places.of(choices), torch.from_numpy(choices.correct), scored
 
     def _scores(self, sequences: Sequences) -> Tensor:
         """Return the score of each sequence in eval mode (N,)."""

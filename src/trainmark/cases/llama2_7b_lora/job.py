@@ -17,18 +17,24 @@ from torch.distributed.tensor import DTensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
+from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.kernels import kind
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.shards import Sharding, evaluation_batches, training_batches
-from trainmark.train.stepper import Stepper, add_over_ranks
+from trainmark.train.shards import (
+    Sharding,
+    evaluation_batches,
+    evaluation_rows,
+    training_batches,
+)
+from trainmark.train.stepper import Stepper
 
 from .case import targets
 from .data import MODEL, load
 from .estimates import FORMULA, model_flops_per_token, predict_peak_bytes
 from .mmlu import plan_scoring
-from .mmlu.scoring import score
+from .mmlu.scoring import answered, score
 from .model import ADAPTER
 from .model import build as build_model
 
@@ -109,11 +115,12 @@ class LlamaJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
-        loss = self.validation_loss()
-        detail = {"val_loss": loss}
+        validation = self.validation_loss()
+        detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
             none = message("llama2_7b_lora.mmlu_off")
-            return Evaluation(float("nan"), len(self.data.validation), detail, none)
+            scores = validation.scores and replace(validation.scores, of="val_loss")
+            return Evaluation(float("nan"), validation.samples, detail, none, scores=scores)
         found = self.answer()
         detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
         detail |= found.per_category
@@ -121,29 +128,33 @@ class LlamaJob:
             "subject": found.per_subject,
             "items by shots": {str(shots): items for shots, items in found.shots_used.items()},
         }
-        return Evaluation(found.micro, found.asked, detail, breakdown=breakdown)
+        scores = answered(found.items).scores()
+        return Evaluation(found.micro, found.asked, detail, breakdown=breakdown, scores=scores)
 
     @torch.no_grad()
-    def validation_loss(self) -> float:
+    def validation_loss(self) -> Evaluation:
         """Return the mean loss of the validation tokens, each counted once, in eval mode.
 
         Every rank takes the same number of forward passes, as a sharded model needs.
         """
         rank, world_size = self.context.rank, self.context.world_size
         split, device = self.data.validation, self.stepper.device
-        total = torch.zeros((), device=device)
+        scored = EvaluationSum()
+        # How many tokens each of this rank's rows has to predict.
+        targets = split.targets[evaluation_rows(len(split), rank=rank, world_size=world_size)]
         host = evaluation_batches(
             split, size=self.recipe.micro_batch_size, rank=rank, world_size=world_size
         )
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        for tensors, samples in read_ahead(host, self.context.device, depth=depth):
+        for tensors, rows in read_ahead(scored_rows(host), self.context.device, depth=depth):
             with self.stepper.autocast():
-                found = self.model(*tensors)
-            total += found if samples else 0.0
+                loss = self.model(*tensors)
+            if rows.count:
+                first = scored.rows
+                scored.add(rows, loss, weight=int(targets[first : first + rows.count].sum()))
         self.model.train()
-        (loss,) = add_over_ranks(total.item(), world_size=world_size, device=device)
-        return loss / int(split.targets.sum())
+        return scored.mean(world_size=world_size, device=device)
 
     def answer(self) -> MmluResult:
         """Score the questions over all ranks; see ``mmlu.scoring.score``."""

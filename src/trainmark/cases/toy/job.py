@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.parameters import trained
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
-from trainmark.train.stepper import Stepper, add_over_ranks
+from trainmark.train.stepper import Stepper
 
 from .data import FEATURES, Clouds, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trainmark.protocols import JobContext
+    from trainmark.protocols import Batch, Counts, Evaluation, JobContext
 
 
 def load_data(context: JobContext) -> dict[str, Clouds]:
@@ -53,13 +53,13 @@ class ToyJob:
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         split, (rank, world) = self.data["validation"], (self.context.rank, self.context.world_size)
-        hits = scored = 0
-        for tensors, rows in evaluation_batches(split, size=1024, rank=rank, world_size=world):
+        batches = evaluation_batches(split, size=1024, rank=rank, world_size=world)
+        scored = EvaluationSum()
+        for tensors, rows in scored_rows(batches):
             features, labels = map(self.context.device.place, tensors)
-            hits += int((self.model(features).argmax(1) == labels)[:rows].sum())
-            scored += rows
-        hits, scored = add_over_ranks(hits, scored, world_size=world, device=self.stepper.device)
-        return Evaluation(hits / scored, scored)
+            right = self.model(features).argmax(1) == labels
+            scored.add(rows, total=right[: rows.count].sum())
+        return scored.mean(world_size=world, device=self.stepper.device)
 
     def model_flops(self, counts: Counts) -> float:
         # The first layer has no input gradient.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,13 @@ from trainmark.rank.events import HangGroup
 from trainmark.rank.failure import DISK_FULL_EXIT
 from trainmark.rank.parameters import NAMED
 from trainmark.record.record import Cause
+from trainmark.record.run.evaluations import (
+    MIN_TRAINED_ROWS,
+    MIN_TRAINED_SHARE,
+    MIN_WEIGHT,
+    over_ranks,
+    same_quality,
+)
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.rank.events import FailedRank, Stop
     from trainmark.record.record import FigureEntry, Status
+    from trainmark.record.run.evaluations import ScoredByAll
     from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
@@ -212,6 +221,7 @@ def broken(plan: Plan, run: RunTimeline, figures: dict[str, FigureEntry]) -> Cau
     rules = (
         ("impossible_figure", _steps(plan, run)),
         ("impossible_figure", _whole(plan, run)),
+        ("wrong_evaluation", _evaluations(plan, run)),
         ("not_trained", _training(run)),
         ("ranks_differ", _replicas(plan, run)),
         ("changed_precision", _precision(run)),
@@ -254,6 +264,51 @@ def _whole(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     tokens, sequences = counts.tokens_padded, counts.sequences
     if length and tokens > sequences * length:
         yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
+
+
+def _evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Compare what ranks scored with each other, with the validation data and with training."""
+    for number, of_ranks in enumerate(zip_longest(*(rank.evaluations for rank in run.ranks)), 1):
+        known = [one for one in of_ranks if one is not None]
+        first = known[0]
+        for rank, one in enumerate(known):
+            if not same_quality(one.value, first.value) or one.samples != first.samples:
+                yield message(
+                    "evaluation_differs_over_ranks", rank=rank, value=one.value,
+                    first=first.value, samples=one.samples, samples_first=first.samples,
+                )  # fmt: skip
+        if first.samples != plan.data.eval_samples:
+            yield message(
+                "evaluation_rows", number=number, rows=first.samples,
+                expected=plan.data.eval_samples,
+            )  # fmt: skip
+        scored = over_ranks([None if one is None else one.scores for one in of_ranks])
+        if scored is not None:
+            claimed = first.detail.get(scored.of) if scored.of else first.value
+            yield from _scores(plan, scored, number, claimed)
+
+
+def _scores(
+    plan: Plan, scored: ScoredByAll, number: int, claimed: float | None
+) -> Iterator[Message]:
+    """Compare the rows that ranks scored with the data, and the quality with their scores."""
+    data = plan.data
+    if scored.rows != data.eval_samples:
+        yield message(
+            "evaluation_rows", number=number, rows=scored.rows, expected=data.eval_samples
+        )
+    if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
+        yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
+    if scored.mean is not None and not same_quality(claimed, scored.mean):
+        name = scored.of or plan.about.metric
+        yield message(
+            "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean
+        )
+    expected = MIN_TRAINED_SHARE * scored.expected_of_training(data.train_samples)
+    if scored.trained >= max(MIN_TRAINED_ROWS, expected):
+        yield message(
+            "evaluation_of_training_rows", number=number, rows=scored.trained, known=scored.known
+        )
 
 
 def _replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from trainmark.devices.cores import compact
 from trainmark.protocols import SET_LIMITS
+from trainmark.record.run.evaluations import over_ranks
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -75,11 +76,26 @@ def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
     distinct = len(set(rows))
     if len(rows) >= _FEW_ROWS and distinct < _LEAST_DISTINCT * len(rows):
         yield message("rows_repeated", rows=len(rows), distinct=distinct)
+    yield from _scored_rows(record, timeline)
     for one in timeline.ranks:
         claimed, counted = one.phases["compile"].model_flops, one.result.flops_counted
         if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
             yield message("flops_above_counted", rank=one.rank, claimed=claimed / 1e9,
                           counted=counted / 1e9, share=claimed / counted)  # fmt: skip
+
+
+def _scored_rows(record: Record, timeline: RunTimeline) -> Iterator[Message]:
+    """Yield that an evaluation scored rows twice, others than before, or did not say which."""
+    if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
+        yield message("evaluation_unchecked")
+    digests = [point.scored["digest"] for point in record.quality.history if point.scored]
+    if len(set(digests)) > 1:
+        yield message("evaluation_rows_change", evaluations=len(digests))
+    for of_ranks in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
+        scored = over_ranks([one.scores for one in of_ranks])
+        if scored and scored.keys >= _FEW_ROWS and scored.distinct < _LEAST_DISTINCT * scored.keys:
+            rows = scored.keys
+            yield message("evaluation_rows_repeated", rows=rows, distinct=scored.distinct)
 
 
 def _constant_loss(record: Record) -> Iterator[Message]:

@@ -22,6 +22,11 @@ class FaultyRecipe(Recipe):
         "fill_disk",
         "oom",
         "nan",
+        "evaluation_not_reduced",
+        "evaluation_of_training_rows",
+        "evaluation_without_last_batch",
+        "evaluation_of_batch_means",
+        "evaluation_silent",
     ] = recipe_field("none", "what goes wrong")
     fault_rank: int = recipe_field(0, "on which rank")
     fault_step: PositiveInt = recipe_field(15, "before which step")

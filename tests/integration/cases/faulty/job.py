@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from trainmark.cases.toy.data import Clouds
 from trainmark.cases.toy.job import ToyJob, load_data
+from trainmark.train.evaluation import EvaluationSum, scored_rows
+from trainmark.train.shards import evaluation_batches
+from trainmark.train.stepper import add_over_ranks
 
 __all__ = ["build", "load_data"]
 
@@ -34,10 +39,38 @@ class FaultyJob(ToyJob):
 
         self.step = step
 
+    @torch.no_grad()
     def evaluate(self):
-        if self.context.recipe.fault == "raise_in_evaluation":
+        """Make a mistake of an honest author, who adds up by hand."""
+        fault = self.context.recipe.fault
+        if fault == "raise_in_evaluation":
             raise ValueError("planted: no validation row fits")
-        return super().evaluate()
+        if not fault.startswith("evaluation_"):
+            return super().evaluate()
+        split, device = self.data["validation"], self.stepper.device
+        rank, world = self.context.rank, self.context.world_size
+        if fault == "evaluation_of_training_rows":
+            first = self.data["train"]
+            split = Clouds(first.features[: len(split)], first.labels[: len(split)])
+        batches = list(
+            scored_rows(evaluation_batches(split, size=300, rank=rank, world_size=world))
+        )
+        if fault == "evaluation_without_last_batch":
+            batches = batches[:-1]
+        scored, means = EvaluationSum(), []
+        for (features, labels), rows in batches:
+            right = (self.model(features).argmax(1) == labels)[: rows.count]
+            scored.add(rows, total=right.sum())
+            means.append(float(right.float().mean()))
+        evaluation = scored.mean(world_size=world, device=device)
+        if fault == "evaluation_not_reduced":
+            return replace(evaluation, value=scored.total / scored.rows, samples=scored.rows)
+        if fault == "evaluation_of_batch_means":
+            (total,) = add_over_ranks(sum(means) / len(means), world_size=world, device=device)
+            return replace(evaluation, value=total / world)
+        if fault == "evaluation_silent":
+            return replace(evaluation, scores=None)
+        return evaluation
 
     def take_all_memory(self, like):
         if like.device.type == "cpu":

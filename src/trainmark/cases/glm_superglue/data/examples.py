@@ -82,6 +82,12 @@ class ChoiceBatch:
         """Candidates of the sample that has most: the width scores are padded to."""
         return int(self.slot.max()) + 1
 
+    @property
+    def first_ids(self) -> NDArray[np.int64]:
+        """Ids of each sample's first sequence (B, S), which tell samples apart."""
+        found: NDArray[np.int64] = self.ids[self.slot == 0]
+        return found
+
     def chunks(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from trainmark.train.evaluation import EvaluationSum, ScoredRows
 from trainmark.train.stepper import add_over_ranks
 
 from .questions import CATEGORIES, SUBJECTS
@@ -117,6 +118,15 @@ def score(
     model.eval()
     cut = sum(len(group.rows) for group in plan.groups if group.cut)
     return _add_up(items, cut, plan, world_size=world_size, device=_device(model))
+
+
+def answered(items: Sequence[Item]) -> EvaluationSum:
+    """Return how many of the items that this rank scored were answered rightly."""
+    scored = EvaluationSum()
+    names = [(SUBJECTS.index(item.subject), item.row) for item in items]
+    rows = ScoredRows.of(torch.tensor(names, dtype=torch.int64).reshape(-1, 2), len(items))
+    scored.add(rows, total=float(sum(item.predicted == item.right for item in items)))
+    return scored
 
 
 def _device(model: nn.Module) -> torch.device:

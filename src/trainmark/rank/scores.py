@@ -1,0 +1,37 @@
+"""Describe what a rank scored in an evaluation, in a few numbers that ranks can add up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.rank.events import Scored, finite_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.protocols import RankScores
+
+_MODULUS = 1 << 62  # sums of a thousand ranks' digests stay below 2 ** 72 as Python's whole numbers
+
+
+def scored_event(scores: RankScores, trained: Sequence[int]) -> Scored:
+    """Return the event's field for what this rank scored.
+
+    Args:
+        trained: keys of some of the rows that this rank trained.
+    """
+    keys = np.asarray(scores.keys, np.uint64)
+    known = np.unique(np.array(trained, np.uint64))
+    return Scored(
+        rows=scores.rows,
+        keys=len(keys),
+        digest=int(keys.sum(dtype=np.uint64)) % _MODULUS,
+        distinct=len(np.unique(keys)),
+        known=len(known),
+        trained=int(np.isin(known, keys).sum()),
+        total=None if scores.total is None else finite_or_none(scores.total),
+        weight=None if scores.weight is None else finite_or_none(scores.weight),
+        of=scores.of,
+    )

@@ -1,0 +1,95 @@
+"""Add up over ranks what an evaluation scored.
+
+Owns how far the qualities of ranks may differ, and which shares tell that rows of training were
+scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isclose
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.rank.events import Scored
+
+_QUALITY_TOLERANCE = 1e-5  # relative: ranks may add up in float32
+MIN_WEIGHT = 0.9  # of a row; the weights of batches, whose means were averaged, are far below
+# An evaluation of training rows alone scores about as many of those that are known as its share of
+# the training data; this share of them is enough. Single rows may be in both splits.
+MIN_TRAINED_SHARE, MIN_TRAINED_ROWS = 0.5, 3
+_MODULUS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredByAll:
+    """What all ranks scored in one evaluation; see ``rank.events.Scored``."""
+
+    of_ranks: Sequence[Scored]
+
+    @property
+    def rows(self) -> int:
+        """Rows that ranks scored."""
+        return sum(one.rows for one in self.of_ranks)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the keys of these rows, the same however they lie on ranks."""
+        return f"{sum(one.digest for one in self.of_ranks) % _MODULUS:016x}"
+
+    @property
+    def keys(self) -> int:
+        """Rows with a key."""
+        return sum(one.keys for one in self.of_ranks)
+
+    @property
+    def distinct(self) -> int:
+        """Different keys, of each rank."""
+        return sum(one.distinct for one in self.of_ranks)
+
+    @property
+    def known(self) -> int:
+        """Rows of training that ranks had noted."""
+        return sum(one.known for one in self.of_ranks)
+
+    @property
+    def trained(self) -> int:
+        """How many of these were scored, by the rank that had noted them."""
+        return sum(one.trained for one in self.of_ranks)
+
+    @property
+    def of(self) -> str:
+        """Detail that is the mean; empty: the value."""
+        return self.of_ranks[0].of
+
+    @property
+    def weight(self) -> float | None:
+        """Sum of the weights; None: the quality is not a mean."""
+        weights = [one.weight for one in self.of_ranks if one.weight is not None]
+        return sum(weights) if weights else None
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the scores; None: the quality is not one."""
+        weight = self.weight
+        totals = [one.total for one in self.of_ranks if one.total is not None]
+        return sum(totals) / weight if totals and weight else None
+
+    def expected_of_training(self, train_samples: int) -> float:
+        """Return how many of the known rows of training are scored if all scored rows are."""
+        return sum(one.known * one.rows / train_samples for one in self.of_ranks)
+
+
+def over_ranks(of_ranks: Sequence[Scored | None]) -> ScoredByAll | None:
+    """Return what all ranks scored; None if one of them did not say."""
+    known = [one for one in of_ranks if one is not None]
+    return ScoredByAll(known) if known and len(known) == len(of_ranks) else None
+
+
+def same_quality(first: float | None, other: float | None) -> bool:
+    """Tell whether two values of a quality are equal but for rounding."""
+    if first is None or other is None:
+        return first is other
+    return isclose(first, other, rel_tol=_QUALITY_TOLERANCE, abs_tol=1e-9)

@@ -1,0 +1,119 @@
+"""Sums of evaluations, and keys that tell rows apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from trainmark.rank.scores import scored_event
+from trainmark.record.run.evaluations import over_ranks
+from trainmark.train.evaluation import (
+    MAX_KEYS,
+    EvaluationSum,
+    ScoredRows,
+    num_rows,
+    row_keys,
+    scored_rows,
+)
+
+HERE = {"world_size": 1, "device": torch.device("cpu")}
+
+
+def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
+    rows = torch.arange(60, dtype=torch.int64).reshape(20, 3)
+    labels = torch.arange(20)
+    keys = row_keys((rows, labels), 20)
+    order = torch.randperm(20)
+    assert len(set(keys.tolist())) == 20
+    assert row_keys((rows[order], labels[order]), 20).tolist() == keys[order.numpy()].tolist()
+    assert row_keys([rows, {"labels": labels}], 5).tolist() == keys[:5].tolist()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.uint8, torch.int16]
+)
+def test_each_type_of_numbers_has_keys(dtype: torch.dtype) -> None:
+    rows = torch.eye(7).to(dtype)
+    keys = row_keys(rows, 7)
+    assert len(set(keys.tolist())) == 7
+    assert row_keys(rows.t(), 7).tolist() == keys.tolist()  # not contiguous
+
+
+def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
+    rows = torch.randint(1, 1000, (6, 5))
+    padded = torch.nn.functional.pad(rows, (0, 11))
+    assert row_keys(padded, 6).tolist() == row_keys(rows, 6).tolist()
+    moved = torch.nn.functional.pad(rows, (11, 0))
+    assert set(row_keys(moved, 6)).isdisjoint(row_keys(rows, 6))
+
+
+def test_tensors_of_other_lengths_do_not_count() -> None:
+    rows, others = torch.arange(12).reshape(4, 3), torch.ones(26, 4)
+    assert row_keys((rows, others, torch.tensor(3.0), "text"), 4).tolist() == (
+        row_keys(rows, 4).tolist()
+    )
+    assert (num_rows((torch.tensor(1), rows)), num_rows(("x",))) == (4, 0)
+    assert row_keys((), 0).tolist() == []
+
+
+def test_mean_is_over_rows_and_not_over_batches() -> None:
+    scored = EvaluationSum()
+    for tensors, rows in scored_rows([(torch.ones(3, 2), 3), (torch.zeros(1, 2), 1)]):
+        scored.add(rows, total=tensors[:, 0].sum())
+    evaluation = scored.mean(**HERE)
+    assert (evaluation.value, evaluation.samples) == (0.75, 4)
+    assert evaluation.scores is not None
+    assert (evaluation.scores.total, evaluation.scores.weight) == (3.0, 4.0)
+    assert len(evaluation.scores.keys) == 4
+
+
+def test_weights_are_those_given() -> None:
+    scored = EvaluationSum()
+    scored.add(ScoredRows.of(torch.arange(2), 2), total=30.0, weight=20)
+    scored.add(ScoredRows.of(torch.arange(1), 0), total=0.0)  # a batch without rows of its own
+    assert scored.mean(**HERE).value == 1.5
+
+
+def test_quality_that_is_no_mean_has_rows_alone() -> None:
+    scored = EvaluationSum()
+    scored.add(ScoredRows.of(torch.arange(5), 5))
+    scores = scored.scores()
+    assert (scores.rows, scores.total, scores.weight) == (5, None, None)
+    assert np.isnan(scored.mean(**HERE).value)
+
+
+def test_rows_beyond_the_limit_are_counted_without_keys() -> None:
+    scored = EvaluationSum()
+    rows = ScoredRows(MAX_KEYS - 1, np.arange(MAX_KEYS - 1, dtype=np.uint64))
+    for _ in range(2):
+        scored.add(rows)
+    scores = scored.scores()
+    assert (scores.rows, len(scores.keys)) == (2 * MAX_KEYS - 2, MAX_KEYS)
+
+
+def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
+    rows = torch.randint(0, 1 << 60, (101, 4))
+
+    def digest(*parts: slice) -> str:
+        events = []
+        for part in parts:
+            scored = EvaluationSum()
+            scored.add(ScoredRows.of(rows[part], len(rows[part])), total=1.0)
+            events.append(scored_event(scored.scores(), []))
+        found = over_ranks(events)
+        assert found is not None
+        assert found.rows == found.distinct == 101
+        return found.digest
+
+    whole = digest(slice(0, 101))
+    assert whole == digest(slice(0, 101, 2), slice(1, 101, 2)) == digest(slice(60), slice(60, 101))
+
+
+def test_rows_of_training_among_the_scored_ones_are_counted() -> None:
+    rows = torch.arange(40).reshape(20, 2)
+    scored = EvaluationSum()
+    scored.add(ScoredRows.of(rows[:10], 10))
+    trained = row_keys(rows[8:], 12).tolist()
+    event = scored_event(scored.scores(), [*trained, trained[0]])
+    assert (event.rows, event.known, event.trained) == (10, 12, 2)
