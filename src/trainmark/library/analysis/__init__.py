@@ -106,8 +106,11 @@ def analyze(log: str, options: Options) -> Analysis:
     if loss is not None and not math.isfinite(loss):
         reading.notes.append(f"the last loss is {loss}: the run diverged, no LOSS_RESULT")
         loss, failed = None, True
-    elif loss is None and failed:
+    elif loss is None and (failed or result.value <= 0):
         loss = 0.0
+    if result.value < 0:
+        reading.notes.append(f"{sample.source.name} is below zero: it is no speed")
+        failed = True
     if failed:
         reading.notes.append(
             f"the run failed: FINAL_RESULT is 0, measured was {result.value:g} {result.unit}"

@@ -180,7 +180,7 @@ def _plain_samples(reader: LogReader, options: Options) -> list[Sample]:
     return sorted(samples, key=lambda sample: _rank_of_plain(sample, has_gpu_num=has_gpu_num))
 
 
-def _rank_of_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[int, ...]:
+def _rank_of_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
     """Return the place of a sample among others without a preset; smaller is better."""
     quantity = sample.source.quantity
     if sample.source.key.startswith(BAR):
@@ -193,7 +193,9 @@ def _rank_of_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[int, ...]:
     order = {"job": 0, "": 1, "device": 2, "node": 3}
     if has_gpu_num:
         order = {"device": 0, "": 1, "job": 2, "node": 3}
-    return kind, not sample.is_closing, is_mean, order[quantity.scope], -sample.lines
+    # Of progress bars that of training runs longest.
+    seconds = float(sample.weights.sum()) if kind == 4 else 0.0
+    return kind, not sample.is_closing, is_mean, order[quantity.scope], -seconds, -sample.lines
 
 
 def _choose_plain(plain: list[Sample], options: Options) -> Choice:

@@ -13,13 +13,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from trainmark.library.importers import vocabulary
+
 WORDS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
 )
 STEPS_UNIT = "steps/s"
-_UNIT_OF_ITEM = {word: unit for unit, words in WORDS["items"].items() for word in words}
+_OF_TABLES = vocabulary.WORDS["units"]
+_UNIT_OF_ITEM = {
+    word: f"{work}/s"
+    for work, words in _OF_TABLES["work"].items()
+    for word in words
+    if word.isascii() and word.islower()
+} | {word: unit for unit, words in WORDS["items"].items() for word in words}
 _ABBREVIATIONS: dict[str, str] = WORDS["abbreviations"]
-_TIMES: dict[str, float] = WORDS["times"]
+_TIMES: dict[str, float] = {
+    word: seconds for word, seconds in _OF_TABLES["time"].items() if word.isascii()
+}
+_TIME_ENDINGS = {word: seconds for word, seconds in _TIMES.items() if seconds <= 1}
 _NOT_TRAINING = frozenset(WORDS["marks"]["not_training"])
 _JOB, _SUMMARY, _SPEED, _DURATION = (
     frozenset(WORDS["marks"][name]) for name in ("job", "summary", "speed", "duration")
@@ -36,9 +47,12 @@ def _one_of(words: object) -> str:
 
 
 _ITEM = _one_of(_UNIT_OF_ITEM)
-_STEP = _one_of(WORDS["items"][STEPS_UNIT])
+_STEP = _one_of(word for word, unit in _UNIT_OF_ITEM.items() if unit == STEPS_UNIT)
 _TIME = _one_of(_TIMES)
-_DEVICE = rf"(?:{_one_of(WORDS['marks']['devices'])})s?"
+# A key that ends in one of these has its unit there; `step_time_min` is a minimum.
+_TIME_ENDING = _one_of(_TIME_ENDINGS)
+_DEVICE_WORDS = {*_OF_TABLES["device"], *WORDS["marks"]["devices"]}
+_DEVICE = rf"(?:{_one_of(word for word in _DEVICE_WORDS if word.isascii())})s?"
 _TAKES = _one_of(_DURATION)
 _COUNT = r"(?P<count>\d+)(?P<thousand> ?k)?"
 _COUNT_BEFORE = r"(?P<count2>\d+)(?P<thousand2> ?k)?"
@@ -52,7 +66,7 @@ _RATE_WITHOUT_PER = re.compile(rf"\b(?P<item>{_ITEM}) (?P<time>s|sec|secs|second
 _TIME_PER_STEP = re.compile(rf"\b(?P<time>{_TIME}) per (?:{_COUNT} )?(?:{_STEP})\b")
 _STEP_TIME = re.compile(
     rf"\b(?:{_STEP}) (?:{_TAKES})\b|\b(?:{_TAKES}) per (?:{_STEP})\b|\bstep ?time\b|\biter ?time\b"
-    rf"|\b(?:{_STEP}) (?:{_TIME})$"
+    rf"|\b(?:{_STEP}) (?:{_TIME_ENDING})$"
 )
 _TIME_OF_MANY = re.compile(
     rf"\b(?:{_TAKES})(?: for| of| per)? {_COUNT} (?:{_STEP})\b"
@@ -61,7 +75,7 @@ _TIME_OF_MANY = re.compile(
 _PER_DEVICE = re.compile(rf"\bper {_DEVICE}\b")
 _PER_NODE = re.compile(rf"\bper (?:{_one_of(WORDS['marks']['nodes'])})\b")
 _WEAK_STEP_TIME = re.compile(
-    rf"(?:(?:train )?time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME}))?"
+    rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
 )
 _GLOBAL_BATCH = re.compile(r"(?:global|total|effective) (?:train )?batch(?: size)?|gbs|global bs")
 _WORK_OF_STEP = re.compile(
@@ -74,12 +88,13 @@ _WORK_SO_FAR = re.compile(
 )
 _FLOPS = re.compile(r"(?i)[kmgtp]?flops?\b|^\s*[kmgtp]$|^\s*[kmgt]i?b(?:it)?s?(?:/s(?:ec)?)?$")
 
-# The unit behind a number, as it stands in a line.
-# Behind the number of a step a key may stand that looks like a unit: `10 images/sec: 304`.
-_NO_KEY = r"(?!['\"]?[ \t]*[:=])"
+# The unit behind a number, as it stands in a line. Behind the number of a step a key may stand that
+# looks like a unit: `10 images/sec: 304`, `step 10 tokens/s 300`.
+_NO_KEY = r"(?!['\"]?[ \t]*[:=][ \t]*['\"]?[+-]?[0-9])"
+_NO_BARE_KEY = r"(?! [0-9][0-9.,]*(?: (?![A-Za-z]+/)|[^\w .]|$))"
 UNIT = (
     rf"(?i:(?:{_ITEM}) ?(?:/|per ) ?(?:{_DEVICE} ?(?:/|per ) ?)?(?:{_TIME})"
-    rf"(?: ?(?:/|per ) ?{_DEVICE})?(?![\w/])(?! [0-9])"
+    rf"(?: ?(?:/|per ) ?{_DEVICE})?(?![\w/]){_NO_BARE_KEY}"
     rf"|(?:{_TIME}) ?(?:/|per ) ?(?:{_STEP})(?![\w/])"
     rf"|(?:{_TIME})(?![\w/])){_NO_KEY}"
 )
@@ -216,8 +231,8 @@ def _count(found: re.Match[str] | None) -> int:
 
 def _time_unit(words: tuple[str, ...], behind: Quantity | None) -> float:
     """Return the seconds of a time's unit: the one in the key, else behind the number, else 1."""
-    if len(words) > 1 and words[-1] in _TIMES:
-        return _TIMES[words[-1]]
+    if len(words) > 1 and words[-1] in _TIME_ENDINGS:
+        return _TIME_ENDINGS[words[-1]]
     return behind.seconds if behind is not None and behind.reads == "step_time" else 1.0
 
 

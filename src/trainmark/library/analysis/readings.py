@@ -48,6 +48,7 @@ _KEYS_OF_PRESETS = {
     name: {form.key for form in preset.forms} | ({preset.loss} if preset.closing else set())
     for name, preset in PRESETS.items()
 }
+_OTHER_RATE = re.compile(r"([A-Za-z]+/s)(?:ec)?")
 _MALFORMED_AFTER = r"['\"]?\s*[:=]\s*\S"
 
 
@@ -180,6 +181,14 @@ class Readings:
             self._has_jumped = True
             return
         self.add(line, (done - last[0]) / elapsed, context, seconds=elapsed, work=math.nan)
+
+    def add_whole(self, line: Line, done: float, clock_s: float, context: LogContext) -> None:
+        """Add the last reading of a counter that began with 0, and of its clock."""
+        last, self._total = self._total, None
+        begun, begun_s = last if last is not None and last[0] < done else (0.0, 0.0)
+        if clock_s > begun_s:
+            elapsed = clock_s - begun_s
+            self.add(line, (done - begun) / elapsed, context, seconds=elapsed, work=math.nan)
 
     def work_of(self, line: Line) -> float:
         """Return the work of the step or interval of a line, in what the speed counts; or NaN."""
@@ -345,7 +354,11 @@ class LogReader:
             return False
         quantity = Quantity("steps", "steps/s", is_weak=True)
         readings = self._readings_of(Source(PLAIN, f"{BAR} of {found['total']}", "", quantity))
-        readings.add_total(line, float(found["done"]), clock_s, self.context)
+        done = float(found["done"])
+        if found["done"] == found["total"] and not self.context.resumed_at:
+            readings.add_whole(line, done, clock_s, self.context)
+        else:
+            readings.add_total(line, done, clock_s, self.context)
         return True
 
     def _reject_malformed(self, line: Line, pairs: dict[str, Pair]) -> None:
@@ -358,6 +371,9 @@ class LogReader:
 
 
 def _unit_behind(pair: Pair) -> str:
-    """Return the unit of a speed that stands behind its number."""
+    """Return the unit of a speed that stands behind its number: a known one, else its word."""
     found = read_quantity("", pair.unit)
-    return found.unit if found is not None and found.reads != "step_time" else ""
+    if found is not None and found.reads != "step_time":
+        return found.unit
+    other = _OTHER_RATE.fullmatch(pair.following)
+    return other[1] if other else ""

@@ -258,7 +258,7 @@ def _take_off_other_work(
 
 def _weights(values: Array, seconds: Array, work: Array, *, is_rate: bool) -> tuple[Array, str]:
     """Return the seconds that each rate covers, and from what they are known."""
-    if is_rate and len(values) > 1:
+    if is_rate:
         if np.isfinite(seconds).all() and (seconds > 0).all():
             return seconds, "time"
         if np.isfinite(work).all() and (work > 0).all() and (values > 0).all():
