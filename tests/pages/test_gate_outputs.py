@@ -53,4 +53,4 @@ def test_documents_have_code_numbers_and_sentence() -> None:
     assert [one["exit_code"] for one in found] == [1, 0, 3, 2, 0]
     assert found[0]["message"]["code"] == "gate_regressed"
     assert found[0]["message"]["args"]["change"] == -0.1
-    assert "worse by more than 3.0%" in found[0]["sentence"]
+    assert "100: 10.0% worse (" in found[0]["sentence"]

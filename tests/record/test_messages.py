@@ -98,3 +98,22 @@ def test_every_sentence_can_be_emitted() -> None:
 )
 def test_what_is_not_known_here_is_shown_as_it_stands(found: Message, shown: str) -> None:
     assert render(found, "en") == shown
+
+
+@pytest.mark.parametrize(
+    ("drift", "english", "chinese"),
+    [
+        (-0.6164, "steps became 61.6% faster during the run", "后段比前段快 61.6%"),
+        (0.068, "steps became 6.8% slower during the run", "后段比前段慢 6.8%"),
+        (0, "steps became 0.0% slower during the run", "后段比前段慢 0.0%"),
+    ],
+)
+def test_direction_of_a_change_is_a_word(drift: float, english: str, chinese: str) -> None:
+    found = Message("short.not_steady", {"drift": drift})
+    assert (render(found, "en"), render(found, "zh")) == (english, chinese)
+
+
+def test_no_sentence_explains_a_sign() -> None:
+    for code, found in TEXTS.items():
+        for text in (found.en, found.zh):
+            assert not re.search(r"plus(:| is) |正为", text), code

@@ -10,7 +10,8 @@ A test checks that code and arguments of every ``message(...)`` in the source ar
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from string import Formatter
+from typing import TYPE_CHECKING, Any
 
 from trainmark.spec import MESSAGES_FILE, Message, Text, message, read_messages
 
@@ -31,6 +32,17 @@ class _Unknown(str):
         return str(self)
 
 
+class _SentenceFormatter(Formatter):
+    """``str.format`` with the specification ``negative|positive``, in which # is the share."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        negative, bar, positive = format_spec.partition("|")
+        if bar and isinstance(value, int | float):
+            return (negative if value < 0 else positive).replace("#", f"{abs(value):.1%}")
+        return str(super().format_field(value, format_spec))
+
+
+_FORMATTER = _SentenceFormatter()
 _UNKNOWN = {"en": _Unknown("unknown"), "zh": _Unknown("未知")}
 
 
@@ -47,7 +59,7 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
     args = {name: _UNKNOWN[lang] if v is None else v for name, v in message.args.items()}
     if found is not None:
         try:
-            return found.in_language(lang).format(**args)
+            return _FORMATTER.vformat(found.in_language(lang), (), args)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError):
             pass  # not the arguments of this code: printed unrendered below
     shown = ", ".join(f"{name}={value}" for name, value in args.items())
