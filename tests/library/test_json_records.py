@@ -38,6 +38,22 @@ def test_a_failed_job_has_no_figure(imported):
 
 
 @pytest.mark.parametrize(
+    ("loss", "figure"), [("6.5E+00", 6.5), (6.5, 6.5), (0, None), ("nan", None), (None, None)]
+)
+def test_loss_of_the_public_tool_is_text_or_zero(imported, loss, figure):
+    (row,) = imported(json.dumps(INDEX | {"LOSS_RESULT": loss}), "file.json").rows
+    assert row.figure("final_loss") == figure
+
+
+def test_job_that_the_public_tool_could_not_analyze_has_no_unit(imported):
+    failed = INDEX | {"FINAL_RESULT": 0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 0}
+    del failed["UNIT"]
+    (row,) = imported(json.dumps(failed), "file.json").rows
+    assert [note.code for note in row.notes] == ["run_not_successful"]
+    assert row.figure("final_result") is None
+
+
+@pytest.mark.parametrize(
     ("text", "codes"),
     [
         ("{", ["json_malformed"]),

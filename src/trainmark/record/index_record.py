@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from trainmark.plan.plan import Plan
@@ -98,6 +99,23 @@ class IndexRecord:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         given = {key: value for key, value in values.items() if value is not None}
         return json.dumps(given, ensure_ascii=False, allow_nan=False)
+
+
+def parse_record(values: Mapping[str, Any]) -> IndexRecord:
+    """Return the record that a JSON line holds, written by ours or by the public tool.
+
+    The public tool writes the loss as the text that its log has, and 0 where it looked for none;
+    a job that it could not analyze has no unit.
+
+    Raises:
+        TypeError, ValueError: a value has another type.
+        UsageError: as of ``IndexRecord``.
+    """
+    loss = values.get("LOSS_RESULT")
+    number = None if loss is None else float(loss)
+    is_known = number is not None and number != 0 and math.isfinite(number)
+    given = {"UNIT": "", **values, "LOSS_RESULT": number if is_known else None}
+    return IndexRecord(**given)
 
 
 def rounded(result: float) -> float:

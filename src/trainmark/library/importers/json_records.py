@@ -15,7 +15,7 @@ from trainmark.library.importers.headers import without_precision
 from trainmark.library.importers.table import Line
 from trainmark.library.importers.units import parse_unit
 from trainmark.library.importers.vocabulary import WORDS, precisions
-from trainmark.record.index_record import INDEXES, IndexRecord
+from trainmark.record.index_record import INDEXES, IndexRecord, parse_record
 from trainmark.record.work import Unread
 from trainmark.spec import message
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r".*?_(?P<model>.+)_(?:sp|mp)_bs(?P<bs>\d+)_(?P<precision>[^_]+)_\d+")
 _RANK = re.compile(r"(.*):([0-9]+)")  # of a key, such as `throughput_train_fp16:3`
 _KEYS = {field.name for field in fields(IndexRecord)}
-_NEEDED = {field.name for field in fields(IndexRecord) if field.default is MISSING}
+_NEEDED = {field.name for field in fields(IndexRecord) if field.default is MISSING} - {"UNIT"}
 _OF_CASE = {"FINAL_RESULT", "JOB_FAIL_FLAG", "model_name"}  # with one, a record of one case
 _HOSTS = {"node", "host", "hostname"}
 _SHOWN_KEYS = 6
@@ -202,8 +202,8 @@ def _read_case_record(
         if unknown or missing:
             keys = ", ".join(sorted(unknown or missing)[:_SHOWN_KEYS])
             raise UsageError(f"{'unknown' if unknown else 'missing'} keys: {keys}")
-        parsed = IndexRecord(**record)
-    except (TypeError, UsageError) as error:
+        parsed = parse_record(record)
+    except (TypeError, ValueError, UsageError) as error:
         reason = error.what if isinstance(error, UsageError) else "a value has another type"
         yield page.unread(number, "row", message("json_malformed", why=reason[:_MAX_WHY]), raw)
         return
