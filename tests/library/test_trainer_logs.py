@@ -173,6 +173,17 @@ def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
     assert not any(note.startswith("run 1") for note in found.figures["notes"])
 
 
+def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
+    text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
+    found = analyze_text(tmp_path, text)
+    assert (answer(found), found.figures["values"]) == ((166.667, "steps/s"), 9)
+
+
+def test_loss_of_a_step_is_the_one_that_is_trained(tmp_path: Path) -> None:
+    text = "step 1 load_balancing_loss: 0.01 train_loss: 2.5 val_loss: 3.5 tokens/s: 5\n"
+    assert analyze_text(tmp_path, text).record.LOSS_RESULT == 2.5
+
+
 def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (4, 0), (3, 2), (4, 1)]
     text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)

@@ -116,7 +116,8 @@ def analyze(log: str, options: Options) -> Analysis:
             f"the run failed: FINAL_RESULT is 0, measured was {result.value:g} {result.unit}"
         )
     record = _record(log, options, devices, loss=loss, result=result, failed=failed)
-    return Analysis(record, figures | {"loss": reading.loss})
+    is_known = reading.loss is not None and math.isfinite(reading.loss)
+    return Analysis(record, figures | {"loss": reading.loss if is_known else None})
 
 
 def _read_keyword(log: str, options: Options) -> _Reading:
@@ -137,21 +138,24 @@ def _read_keyword(log: str, options: Options) -> _Reading:
         remedy = "give keyword=TEXT, as in the log"
         raise UsageError("no keyword to look for", where="keyword", remedy=remedy)
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
-    reader_ = KeywordReader(
+    keyword_reader = KeywordReader(
         keyword=keyword, separator=options.separator, position=options.position,
         cut=options.range, skip=options.skip_steps,
         loss_keyword=options.keyword_loss or loss_key,
     )  # fmt: skip
-    reader_.read(lines)
+    keyword_reader.read(lines)
     is_time = options.model_mode is not None and options.model_mode in {*TIME_MODES, 4}
     unknown = quantity or Quantity("step_time" if is_time else "speed")
-    sample = reader_.sample(unknown, preset if quantity is not None else "")
-    reading = _Reading(preset, sample, reader_.loss, reason=f"no value with {keyword!r}")
-    reading.malformed, reading.malformed_text = reader_.malformed, reader_.malformed_text
-    reading.values = len(reader_.values)
+    sample = keyword_reader.sample(unknown, preset if quantity is not None else "")
+    reading = _Reading(preset, sample, keyword_reader.loss, reason=f"no value with {keyword!r}")
+    reading.malformed, reading.malformed_text = (
+        keyword_reader.malformed,
+        keyword_reader.malformed_text,
+    )
+    reading.values = len(keyword_reader.values)
     reading.advice = "give keyword=TEXT, as it stands before the value in the log"
-    if reader_.quantity is not None and reader_.quantity.reads == "step_time":
-        _note_units(reading, reader_.quantity, options, has_preset=bool(preset))
+    if keyword_reader.quantity is not None and keyword_reader.quantity.reads == "step_time":
+        _note_units(reading, keyword_reader.quantity, options, has_preset=bool(preset))
     return reading
 
 

@@ -75,11 +75,14 @@ class Line:
     is_other_work: bool = False
 
     def find_loss(self, key: str) -> float | None:
-        """Return the loss with this key; an empty key stands for any loss of training."""
-        for pair in self.pairs:
-            if quantities.is_loss(pair.key) if not key else pair.key == key:
-                return pair.value
-        return None
+        """Return the loss with this key; an empty key stands for the main loss of training."""
+        if key:
+            losses = [pair for pair in self.pairs if pair.key == key]
+        else:
+            losses = [pair for pair in self.pairs if quantities.is_loss(pair.key)]
+            main = [pair for pair in losses if quantities.is_main_loss(pair.key)]
+            losses = main or losses
+        return losses[0].value if losses else None
 
 
 def may_have_values(text: str) -> bool:

@@ -77,6 +77,7 @@ _PER_NODE = re.compile(rf"\bper (?:{_one_of(WORDS['marks']['nodes'])})\b")
 _WEAK_STEP_TIME = re.compile(
     rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
 )
+_MAIN_LOSS = {"loss", "train", "training", "lm", "total", "step", "is"}
 _GLOBAL_BATCH = re.compile(r"(?:global|total|effective) (?:train )?batch(?: size)?|gbs|global bs")
 _WORK_OF_STEP = re.compile(
     r"wpb|(?:n |num )?(?:tokens|samples) per (?:step|batch|iteration|update)"
@@ -280,6 +281,12 @@ def is_loss(key: str) -> bool:
     words = split_words(key)
     is_named = words[-1:] == ("loss",) or words in {("loss", "train"), ("loss", "is")}
     return is_named and _EVALUATION.isdisjoint(words)
+
+
+@lru_cache(maxsize=4096)
+def is_main_loss(key: str) -> bool:
+    """Tell whether a loss is the one that is trained, and not a part of it."""
+    return _MAIN_LOSS.issuperset(split_words(key))
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from trainmark.library.analysis.sources import (
     Source,
     sources_by_key,
 )
+from trainmark.library.analysis.values import RunValues
 from trainmark.library.importers.event_runs import FORMS, EventReader
 from trainmark.library.log import number_pattern, to_number
 
@@ -59,30 +59,6 @@ def to_seconds(clock: str) -> float | None:
         return None
     days, hours, minutes = (int(text or 0) for text in found.groups()[:3])
     return ((days * 24 + hours) * 60 + minutes) * 60 + float(found[4])
-
-
-@dataclass
-class RunValues:
-    """The values that one source has in one run.
-
-    Args:
-        seconds: that each value covers; NaN: not known.
-        work: that each value covers, in what the speed counts; NaN: not known.
-        batches: samples of a step over all devices; NaN: not known.
-        holds_other: 1 where other work than training was seen since the value before.
-        pauses_s: seconds of that work that the log prints.
-        lines: with a value; several ranks may print one value each.
-        first_text: the line of the first value that counts.
-    """
-
-    values: array[float] = field(default_factory=lambda: array("d"))
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    work: array[float] = field(default_factory=lambda: array("d"))
-    batches: array[float] = field(default_factory=lambda: array("d"))
-    holds_other: array[int] = field(default_factory=lambda: array("b"))
-    pauses_s: array[float] = field(default_factory=lambda: array("d"))
-    lines: int = 0
-    first_text: str = ""
 
 
 @dataclass
@@ -140,7 +116,6 @@ class Readings:
             self.reject(line.number, line.text)
             return
         run = self.runs.setdefault(context.run, RunValues())
-        run.lines += 1
         self.lines += 1
         self.has_steps = self.has_steps or line.step is not None
         if line.counters and self._average_in(line, value, run, context.cycle):
@@ -205,7 +180,11 @@ class Readings:
 
 
 class LogReader:
-    """Reads a log once; afterwards ``readings`` has the values of every source.
+    """Reads a log once.
+
+    Afterwards ``readings`` has the values of every source, ``recognised`` how many lines have the
+    form of each preset, ``losses`` the last loss with each key (empty: any), ``wanted_loss`` that
+    behind the user's keyword, ``keys`` and ``last_value_of`` the numeric keys of the first lines.
 
     Args:
         preset: the one that the user names; its lines count even if its signature does not fit.

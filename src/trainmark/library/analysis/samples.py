@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainmark.library.analysis.values import RunValues
+
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from trainmark.library.analysis.lines import LogContext
-    from trainmark.library.analysis.readings import Readings, RunValues
+    from trainmark.library.analysis.readings import Readings
     from trainmark.library.analysis.sources import Source
 
     Array: TypeAlias = np.ndarray[Any, Any]
@@ -88,13 +90,14 @@ def take_sample(
 ) -> Sample | None:
     """Return the values of a source that count; None: there are none."""
     source = readings.source
-    run, notes = _choose_run(readings, context, skip=0 if is_closing else skip)
+    is_last_value = is_closing or source.is_running_mean
+    run, notes = _choose_run(readings, context, skip=0 if is_last_value else skip)
     if run is None:
         return None
     values, batches = np.frombuffer(run.values).copy(), np.frombuffer(run.batches)
     if _is_clock(source, values):
         return None
-    if is_closing or source.is_running_mean:
+    if is_last_value:
         return _last_value(readings, run, notes, is_closing=is_closing, skip=skip)
     counts = np.arange(len(values)) >= skip
     rejected = readings.malformed
@@ -198,16 +201,15 @@ def _join(runs: list[RunValues]) -> RunValues | None:
     """Return the values of several runs as those of one."""
     if not runs:
         return None
-    first, *others = runs
-    for run in others:
-        first.values.extend(run.values)
-        first.seconds.extend(run.seconds)
-        first.work.extend(run.work)
-        first.batches.extend(run.batches)
-        first.holds_other.extend(run.holds_other)
-        first.pauses_s.extend(run.pauses_s)
-        first.lines += run.lines
-    return first
+    joined = RunValues(first_text=runs[0].first_text)
+    for run in runs:
+        joined.values.extend(run.values)
+        joined.seconds.extend(run.seconds)
+        joined.work.extend(run.work)
+        joined.batches.extend(run.batches)
+        joined.holds_other.extend(run.holds_other)
+        joined.pauses_s.extend(run.pauses_s)
+    return joined
 
 
 def _is_clock(source: Source, values: Array) -> bool:

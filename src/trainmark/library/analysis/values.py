@@ -1,0 +1,28 @@
+"""The values that one source has in one run of a log."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RunValues:
+    """The values that one source has in one run.
+
+    Args:
+        seconds: that each value covers; NaN: not known.
+        work: that each value covers, in what the speed counts; NaN: not known.
+        batches: samples of a step over all devices; NaN: not known.
+        holds_other: 1 where other work than training was seen since the value before.
+        pauses_s: seconds of that work that the log prints.
+        first_text: the line of the first value that counts.
+    """
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    work: array[float] = field(default_factory=lambda: array("d"))
+    batches: array[float] = field(default_factory=lambda: array("d"))
+    holds_other: array[int] = field(default_factory=lambda: array("b"))
+    pauses_s: array[float] = field(default_factory=lambda: array("d"))
+    first_text: str = ""
