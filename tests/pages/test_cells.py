@@ -11,7 +11,7 @@ GIB = 1024**3
     ("value", "text"),
     [
         (1764.0, "1764.0"), (2019.06, "2019.1"), (10.0, "10.0"), (9.9996, "10.00"),
-        (9.96, "9.960"), (0.0012345, "0.001234"), (0.0, "0"), (None, "/"),
+        (9.96, "9.960"), (0.0012345, "0.001234"), (0.0, "0"), (None, "–"),
         (19331640.04, "19331640.0"),
     ],
 )  # fmt: skip
@@ -22,7 +22,7 @@ def test_throughput(value, text):
 def test_memory():
     assert cells.memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
     assert cells.memory(33.4 * GIB, None) == "33.4"
-    assert cells.memory(None, 40 * GIB) == "/"
+    assert cells.memory(None, 40 * GIB) == "–"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_memory():
         (1.76543, 1.77, "1.7654/1.77"),
         (4.00004, 4.0, "4.00004/4"),  # of a loss: missed
         (4.0, 4.0, "4.0/4"),
-        (None, 0.91, "/"),
+        (None, 0.91, "–"),
     ],
 )
 def test_a_quality_stands_with_its_target(value, target, shown):
@@ -43,10 +43,10 @@ def test_a_quality_stands_with_its_target(value, target, shown):
 
 
 def test_one_unit_for_all_values_of_a_row():
-    assert cells.scaled([0.4096, None, 0.0015], "s") == (["409.6", "/", "1.500"], "ms")
+    assert cells.scaled([0.4096, None, 0.0015], "s") == (["409.6", "–", "1.500"], "ms")
     assert cells.scaled([4.93e13], "FLOP/s") == (["49.3"], "TFLOP/s")
     assert cells.scaled([2.5 * GIB], "bytes") == (["2.500"], "GiB")
-    assert cells.scaled([None], "bytes") == (["/"], "GiB")
+    assert cells.scaled([None], "bytes") == (["–"], "GiB")
     assert cells.scaled([43.0], "%") == (["43.0"], "%")
 
 

@@ -61,7 +61,7 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
     gap = steps.loss(record(loss=[1.0, None, 0.5]))
     assert gap is not None
     assert gap.table is not None
-    assert rows(gap.table)[1] == ("2", "/", "/", "/")
+    assert rows(gap.table)[1] == ("2", "–", "–", "–")
 
 
 def test_the_loss_names_its_ends() -> None:

@@ -224,8 +224,26 @@ def test_a_quality_that_was_not_measured_has_its_reason():
     quality = read().quality.model_copy(
         update={"value": None, "reached": False, "reason": message("no_train_time")}
     )
-    (row,) = [x for x in markdown(record(quality=quality)).splitlines() if x.startswith("| acc |")]
-    assert "; not measured: " in row
+    text = markdown(record(quality=quality))
+    assert "Not measured: acc (a rank did not report its training time)" in text
+    assert "| acc |" not in text.split("## Figures")[1].split("##")[0]
+
+
+def test_figures_that_were_not_measured_share_one_line_by_their_reason():
+    figures = {
+        name: entry.model_copy(update={"value": None, "reason": message(reason)})
+        for name, reason in (
+            ("power", "devices_unmonitored"), ("MFU", "no_flop_formula"),
+            ("temperature", "devices_unmonitored"),
+        )
+        for entry in [read().figures["p_core"]]
+    }  # fmt: skip
+    text = markdown(record(figures=read().figures | figures))
+    assert (
+        "Not measured: MFU (no FLOP formula for this case); power, temperature "
+        "(no library or tool here reads these devices)"
+    ) in text
+    assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
 
 
 def test_spans_have_milliseconds_and_their_rank_is_named_once():

@@ -55,7 +55,7 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 def test_a_figure_of_one_launch_has_no_cv_and_of_none_is_not_there():
     table, *_ = repeats(summary([launch(0, 100.0)]))
-    assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "/", "1") in rows(table)
+    assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in rows(table)
     found = summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
     assert (found.figures, len(repeats(found))) == ({}, 3)
 

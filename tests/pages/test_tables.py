@@ -8,7 +8,7 @@ from comparison_records import golden as record
 from document_texts import heads, rows
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.pages.cells import markdown
+from trainmark.pages.cells import markdown, memory
 from trainmark.pages.sections import provenance as tables
 from trainmark.pages.texts import configuration, say
 from trainmark.plan import reference
@@ -162,3 +162,15 @@ def test_configurations():
     ):
         name = configuration("X", nnodes=nnodes, nproc=nproc)
         assert (say(name, "en"), say(name, "zh")) == (en, zh)
+
+
+def test_only_the_form_of_published_pages_has_slashes_for_what_is_missing():
+    made = record()
+    figures = made.figures | {
+        name: made.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")
+    }
+    made = record(figures=figures, plan=made.plan.model_copy(update={"fix_hp": {}}))
+    table = tables.performance_table([made])
+    shown = dict(zip(heads(table), rows(table)[0], strict=True))
+    assert (shown["fix_hp"], shown["p_core"], shown["mem"]) == ("/", "/", "/")
+    assert (say(None, "en"), memory(None, None)) == ("–", "–")

@@ -289,7 +289,7 @@ def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({}, "/"),
+        ({}, ""),
         ({"micro_batch_size": 96, "learning_rate": 0.00015}, "bs=96,lr=0.00015"),
         ({"learning_rate": 24.0}, "lr=24"),
         ({"learning_rate": 1.23456789012e-05}, "lr=0.0000123456789012"),

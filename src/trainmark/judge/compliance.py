@@ -6,7 +6,7 @@ is in the trust of the records.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
@@ -75,23 +75,28 @@ def check(records: Sequence[Record]) -> Compliance:
     return Compliance(name, [record.run_id for record in records], claimed, judged)
 
 
-def _nothing(rule: str, wanting: Iterable[str], **args: Any) -> Judged:
-    """Return a rule that is kept where nothing is ``wanting``; each word is listed once."""
-    words = sorted(set(wanting))
-    return Judged(rule, not words, message(f"rule.{rule}", wanting=", ".join(words) or "/", **args))
+def _passes_if_empty(rule: str, violations: Iterable[str], **args: Any) -> Judged:
+    """Return a rule that is kept if there is no violation; each is listed once."""
+    words = sorted(set(violations))
+    if words:
+        return Judged(rule, False, message(f"rule_broken.{rule}", found=", ".join(words), **args))
+    return Judged(rule, True, message(f"rule.{rule}", **args))
 
 
 def _of_closed(records: Sequence[Record], case: Case | None) -> Iterator[Judged]:
     """Yield what the closed division alone asks: the standard recipe but for allowed changes."""
     plans = [record.plan for record in records]
-    fix_hp = fix_hp_text({k: v for plan in plans for k, v in plan.fix_hp.items()})
     extra = (f"{name}={value}" for plan in plans for name, value in plan.extra.items())
-    yield _nothing("changes", extra, fix_hp=fix_hp)
+    changes = _passes_if_empty("changes", extra)
+    if changes.kept and (fix_hp := {k: v for plan in plans for k, v in plan.fix_hp.items()}):
+        allowed = message("rule.changes_allowed", fix_hp=fix_hp_text(fix_hp))
+        changes = replace(changes, found=allowed)
+    yield changes
     if case is None:  # what it asks is not known
-        yield _nothing("scope", [f"case={plans[0].case}"])
+        yield _passes_if_empty("scope", [f"case={plans[0].case}"])
         return
     standards = ((plan.recipe, case.recipes.get(plan.compared_with)) for plan in plans)
-    yield _nothing("scope", (
+    yield _passes_if_empty("scope", (
         f"{name}={recipe.get(name)}"
         for recipe, standard in standards
         for name in fields_under(case.recipe_type, "scope")
@@ -103,8 +108,9 @@ def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:
     """Yield the rules about how often and on what was trained, and what there is to show."""
     first, *others = map(work, records)
     count, qualities = len(records), [record.quality for record in records]
-    yield _nothing("same_work", (key for other in others for key in differing(first, other)))
-    yield _nothing("passed", (record.run_id for record in records if not record.passed))
+    differences = (key for other in others for key in differing(first, other))
+    yield _passes_if_empty("same_work", differences)
+    yield _passes_if_empty("passed", (record.run_id for record in records if not record.passed))
     found = message("rule.launches", launches=count, least=of.launches)
     yield Judged("launches", count >= of.launches, found)
     seeds = [str(record.plan.recipe.get("seed")) for record in records]
@@ -114,13 +120,13 @@ def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:
         yield Judged("seeds", len({*seeds}) == wanted, found)
     if of.target != "any":
         kept = [x.reached if of.target == "reached" else x.value is not None for x in qualities]
-        values = ", ".join("/" if x.value is None else f"{x.value:.4f}" for x in qualities)
+        values = ", ".join("–" if x.value is None else f"{x.value:.4f}" for x in qualities)
         told = {"metric": qualities[0].metric, "target": qualities[0].target, "values": values}
         yield Judged("target", all(kept), message(f"rule.target_{of.target}", **told))
     data = [(name, getattr(record.plan.data, name)) for record in records for name in of.data]
     unlike = (f"{name}={value}" for name, value in data if value not in of.data[name])
     asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in of.data.items())
-    yield _nothing("data", unlike, asked=asked)
+    yield _passes_if_empty("data", unlike, asked=asked)
     reasons = (reason for record in records for reason in record.trust.reasons)
     grave = (one.code for one in reasons if graded([one]).grade == "do_not_quote")
-    yield _nothing("doubts", (code for code in grave if code not in _JUDGED_APART))
+    yield _passes_if_empty("doubts", (code for code in grave if code not in _JUDGED_APART))

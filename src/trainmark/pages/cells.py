@@ -13,7 +13,7 @@ from trainmark.errors import escaped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NOTHING = "/"  # the published pages' mark for "not measured"
+NOTHING = "–"  # a value that is not known
 GIB = 1024**3
 NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
 _MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

@@ -195,9 +195,9 @@ def changes(
 
 
 def fix_hp_text(values: Mapping[str, Any]) -> str:
-    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; ``/`` for none."""
+    """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; empty for none."""
     parts = [f"{SHORT_NAMES.get(name, name)}={_plain(value)}" for name, value in values.items()]
-    return ",".join(parts) or "/"
+    return ",".join(parts)
 
 
 def _plain(value: Any) -> str:

@@ -91,7 +91,7 @@ def _values(launches: Sequence[Record], name: str, unit: str | None = None) -> l
 def _title(record: Record) -> str:
     """Return a name of a record's work for people."""
     changed = fix_hp_text(record.plan.fix_hp | record.plan.extra)
-    return f"{record.plan.case_key} {record.plan.recipe_name} {changed}".rstrip(" /")
+    return f"{record.plan.case_key} {record.plan.recipe_name} {changed}".rstrip()
 
 
 def tolerance(cv: float | None, launches: int) -> float:

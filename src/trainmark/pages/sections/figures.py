@@ -16,6 +16,7 @@ from trainmark.pages.texts import (
     definition,
     heads,
     join,
+    say,
     sentence,
     t,
     term,
@@ -43,33 +44,36 @@ _RANKS = ("rank", "node", "step_ms", "wait_ms", "tflops", "memory", *_USE, "thro
 
 
 def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Section:
-    """Return all figures with their definitions and why some are null, counts, spans.
+    """Return all figures with their definitions, counts, spans, and what was not measured.
 
     Args:
         cost: by the price of an hour.
         launches: over which the figures are means; counts and spans are of ``record`` alone.
     """
     rows: list[list[Phrase]] = []
+    unmeasured: list[tuple[Phrase, Phrase]] = []
     specs, quality = figures_of.specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
+        if entry.value is None:
+            unmeasured.append((name, sentence(record, entry.reason)))
+            continue
         (value,), unit = cells.scaled([entry.value], entry.unit)
         remark: list[Phrase] = []
         if spec := specs.get(name):  # a record of others may have figures that nobody declared
             remark.append(join((spec.label, definition(spec, record)), "colon"))
-        if entry.value is None:
-            remark.append(t("figure.null", reason=sentence(record, entry.reason, "?")))
-        elif entry.note is not None:
+        if entry.note is not None:
             remark.append(sentence(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
-    reached = cells.quality_and_target(quality.value, quality.target)
-    remark = [record.plan.about.metric_note]
     if quality.value is None:
-        remark.append(t("figure.null", reason=sentence(record, quality.reason, "?")))
-    rows.append([quality.metric, reached, "", join(remark, "semicolon")])
+        unmeasured.append((quality.metric, sentence(record, quality.reason)))
+    else:
+        reached = cells.quality_and_target(quality.value, quality.target)
+        rows.append([quality.metric, reached, "", record.plan.about.metric_note])
     if cost is not None:
         rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
     for name, count in record.counts:
-        rows.append([term("count", name), None if count is None else cells.count(count), "", ""])
+        if count is not None:
+            rows.append([term("count", name), cells.count(count), "", ""])
     wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
     for place, (name, ns) in enumerate(spans.items()):
@@ -77,7 +81,28 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
         said = share if place else t("spans.share", share=share, rank=record.spans.rank)
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", said])
     means = t("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
-    return folded("figures", table(heads("name", "value", "unit", "remark"), rows), note=means)
+    shown = table(heads("name", "value", "unit", "remark"), rows)
+    return folded("figures", shown, unmeasured_line(unmeasured), note=means)
+
+
+def unmeasured_line(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | None:
+    """Return the names of figures without a value in one paragraph, by the reason that they share.
+
+    Args:
+        figures: name and reason of each; an empty reason: none is known.
+    """
+    names: dict[str, list[Phrase]] = {}
+    reasons: dict[str, Phrase] = {}
+    for name, reason in figures:
+        names.setdefault(say(reason, "en"), []).append(name)
+        reasons[say(reason, "en")] = reason
+    groups = [
+        (join(group), " (", reasons[key], ")") if key else join(group)
+        for key, group in names.items()
+    ]
+    if not groups:
+        return None
+    return Paragraph(t("figure.unmeasured", names=join(groups, "semicolon")), "muted")
 
 
 def evaluations(record: Record, address: str = "") -> Section | None:

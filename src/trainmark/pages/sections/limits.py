@@ -23,6 +23,7 @@ from trainmark.pages.texts import (
     speed_name,
     t,
     term,
+    worded,
 )
 from trainmark.record.record import Record
 from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE, throttled
@@ -197,7 +198,7 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
 
 def _differs(name: str, both: tuple[object, object]) -> Phrase:
     """Return in what work differs, with both values, in plain words."""
-    a, b = (term("origin", str(one)[:_LONGEST]) for one in both)
+    a, b = (worded(term("origin", str(x)[:_LONGEST]) if x else None) for x in both)
     return t("against.differs", what=term("work", name), a=a, b=b)
 
 
@@ -267,7 +268,7 @@ def strip(record: Record) -> Strip | None:
     for one in record.ranks:
         tone: Tone = "warn" if one.rank in lowered or not one.finished else "plain"
         tone = "bad" if slow and one.rank == slow[0] else tone
-        step = "/" if one.step_ns is None else f"{one.step_ns / 1e6:.4g} ms"
+        step = cells.NOTHING if one.step_ns is None else f"{one.step_ns / 1e6:.4g} ms"
         hover = f"rank {one.rank}, {short_device(record)}: {step}"
         nodes.setdefault(one.rank // record.plan.nproc, []).append((tone, hover))
     told = join(said, "semicolon") if said else t("strip.alike", share=f"{SLOW_SHARE:.0%}")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 QUALITY = "<quality>"
 PERFORMANCE = ("precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", QUALITY, "mem")
+PUBLISHED_NOTHING = "/"  # in the table of published pages: not measured, nothing changed
 _TRACEBACK_LINES = 16
 _LONGEST_RANKS = 40  # characters
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
@@ -97,16 +98,24 @@ def _head(name: str, record: Record) -> str:
 
 
 def performance_table(records: Sequence[Record]) -> Table:
-    """Return a row a record of one case, in their order; ``/`` where nothing was measured."""
+    """Return a row a record of one case, in their order, in the form of published pages.
+
+    There ``/`` stands for what was not measured and for no changed field.
+    """
     names = columns(records[0].plan.about.references)
     rows = (
         (
             (f"[{place}] " if len(records) > 1 else "", record_configuration(record)),
-            *(COLUMNS[name](record) for name in names),
+            *(_published_cell(name, record) for name in names),
         )
         for place, record in enumerate(records, start=1)
     )
     return table((t("head.configuration"), *(_head(name, records[0]) for name in names)), rows)
+
+
+def _published_cell(name: str, record: Record) -> Phrase:
+    cell = COLUMNS[name](record)
+    return PUBLISHED_NOTHING if cell in (None, "", cells.NOTHING) else cell
 
 
 def reference_table(references: References) -> Table:
@@ -202,9 +211,9 @@ def run(record: Record) -> Section:
         "name.dataset": (about.dataset, " (", told, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
-        "name.fix_hp": join((fix_hp_text(record.plan.fix_hp), changed), "colon"),
+        "name.fix_hp": (worded(fix_hp_text(plan.fix_hp)), " (", changed, ")"),
         "fact.rules": t(f"rules.{plan.rules}"),
-        "name.extra": worded(fix_hp_text(record.plan.extra) if record.plan.extra else None),
+        "name.extra": worded(fix_hp_text(plan.extra)),
         "fact.recipe": plan.recipe_name,
         "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(plan.recipe))),
         "fact.parameters": counted,
