@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
 
 from fakes import FakeClock, SyncDevice
 from trainmark.protocols import Batch, Counts, JobContext
@@ -132,3 +133,53 @@ def train_rank(rank: int) -> dict[str, Any]:
     stepper.step(iter([single]))
     total = add_over_ranks(rank + 1, 10, world_size=2, device=torch.device("cpu"))
     return {"steps": steps, "weights": weights(model), "total": total, "reductions": reductions}
+
+
+def sharded_gradients(rank: int) -> dict[str, Any]:
+    """Return the sizes of the gradients after each micro-batch of a sharded model, and the weights.
+
+    The step's two micro-batches are the rows of data from 0 to 16 and from 16 to 32; each rank
+    takes half of both.
+    """
+    features, targets = rows_of_data()
+    model = new_model()
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "tensor"))
+    ranks = Ranks(data_rank=rank, data_size=2, mesh=mesh)
+    stepper = Stepper(
+        context_of("fp32", world_size=2),
+        parallelize(model, ranks, shards=list(model)),
+        torch.optim.SGD(model.parameters(), lr=0.05),
+        lambda batch: ((stepper.model(batch.tensors[0]) - batch.tensors[1]) ** 2).sum(),
+        ranks=ranks,
+    )
+    sizes: list[list[int]] = []
+
+    def micro_batches() -> Iterator[Batch]:
+        for first in (0, 16):
+            if first:
+                sizes.append([_held_numbers(item.grad) for item in model.parameters()])
+            rows = slice(first + 8 * rank, first + 8 * rank + 8)
+            yield Batch((features[rows], targets[rows]), Counts(8), 32, closes_step=first == 16)
+
+    stepper.optimizer.register_step_pre_hook(
+        lambda *_: sizes.append([_held_numbers(item.grad) for item in model.parameters()])
+    )
+    stepper.step(micro_batches())
+    whole = [item.full_tensor().detach().flatten() for item in model.parameters()]  # type: ignore[attr-defined]
+    return {"sizes": sizes, "weights": torch.cat(whole)}
+
+
+def _held_numbers(gradient: Any) -> int:
+    """Return how many numbers of a gradient this rank holds; -1: it has none yet."""
+    return -1 if gradient is None else gradient.to_local().numel()
+
+
+def buffer_after_a_step(rank: int) -> float:
+    """Return a buffer of a replica after a step that began with another value on each rank."""
+    features, targets = rows_of_data()
+    model = new_model()
+    model.register_buffer("constant", torch.zeros(()))
+    stepper = new_stepper(model, world_size=2)
+    model.constant.fill_(rank + 1)  # type: ignore[operator,union-attr]
+    stepper.step(iter([Batch((features[:4], targets[:4]), Counts(4), 8, closes_step=True)]))
+    return float(model.constant)  # type: ignore[arg-type]

@@ -63,12 +63,11 @@ class Ranks:
 def micro_batch(module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
     """Return the context of a forward and backward pass of what ``parallelize`` returned.
 
-    Gradients are averaged over replicas during the ``last`` backward pass of a step.
+    DDP averages gradients during the ``last`` backward pass of a step: every rank holds whole
+    gradients anyway. FSDP2 averages them in every backward pass, and so keeps only a rank's shards.
     """
-    if isinstance(module, DistributedDataParallel):
-        return nullcontext() if last else module.no_sync()
-    if synchronise := getattr(module, "set_requires_gradient_sync", None):  # FSDP2
-        synchronise(last)
+    if isinstance(module, DistributedDataParallel) and not last:
+        return module.no_sync()
     return nullcontext()
 
 
@@ -80,6 +79,8 @@ def parallelize(
     shards: Iterable[nn.Module] | None = None,
 ) -> nn.Module:
     """Return what to call for a forward pass of ``model`` over the replicas of ``ranks``.
+
+    Buffers are not exchanged: they must be equal on all ranks and stay so.
 
     Args:
         model: already sharded over the tensor parallel ranks.
@@ -100,7 +101,8 @@ def parallelize(
     if sharded or ranks.data_size == 1:
         return called
     assert ranks.tensor_size == 1, "checked when planning: DDP does not support DTensors"
-    return DistributedDataParallel(called, gradient_as_bucket_view=True)
+    # By default DDP sends every buffer at every forward pass: those of our models are constants.
+    return DistributedDataParallel(called, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
 def graphs_compiled() -> int | None:

@@ -1,0 +1,40 @@
+"""What replicas exchange: gradients once each, buffers never."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from real_ranks import on_ranks
+from tiny_training import (
+    buffer_after_a_step,
+    new_model,
+    rows_of_data,
+    sharded_gradients,
+    weights,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) -> None:
+    # Weights of 5 x 6, 5, 1 x 5 and 1 numbers, cut by rows: 3 rows and 2, and 1 row and none.
+    first, second = on_ranks(2, tmp_path, sharded_gradients)
+    assert first["sizes"] == [[18, 3, 5, 1]] * 2  # after each micro-batch
+    assert second["sizes"] == [[12, 2, 0, 0]] * 2
+    features, targets = rows_of_data()
+    whole = new_model()
+    loss = ((whole(features[:32]) - targets[:32]) ** 2).mean()
+    loss.backward()
+    torch.optim.SGD(whole.parameters(), lr=0.05).step()
+    for found in (first, second):
+        torch.testing.assert_close(found["weights"], weights(whole), rtol=1e-6, atol=1e-6)
+
+
+def test_buffers_of_replicas_are_not_exchanged(tmp_path: Path) -> None:
+    assert on_ranks(2, tmp_path, buffer_after_a_step) == [1.0, 2.0]
