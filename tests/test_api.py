@@ -62,7 +62,7 @@ def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
     assert found.places == [runs / "a", runs / "b"]
     assert [record.plan.case for record in found] == ["toy", "distilbert_sst2"]
     toy = api.Records(found[:1], found.places[:1])
-    assert toy.page("zh").startswith("# 玩具分类")
+    assert toy.page("zh").startswith("# 示例分类")
     assert toy.page(html=True).startswith("<!DOCTYPE html>")
     assert len(toy.summary().records) == 1
     with pytest.raises(RecordError):

@@ -22,6 +22,7 @@ from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import say, verdict
 from trainmark.record.record import Cause, Record
+from trainmark.record.work import differing_from_row
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
@@ -137,7 +138,7 @@ def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     assert "2 x H100 (own run, noisy) × 1.00" in text
     assert "computing + communication 89%" in text
     told = " ".join(visible(page.document([record()], [planned("z", case="toy")]))[0])
-    assert "Nothing comparable; the nearest is 2 x NVIDIA A100" in told
+    assert "No comparable result. Closest: 2 x NVIDIA A100" in told
     assert "case: distilbert_sst2 here, toy there" in told
 
 
@@ -159,25 +160,100 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
 @pytest.mark.parametrize(
     ("changes", "job", "lang", "told"),
     [
-        ({"recipe_name": "tiny"}, {"parameters": 4_000_000}, "en",
-         "DistilBERT on SST-2, tiny model · 2 x"),
-        ({"recipe_name": "tiny"}, {"parameters": 4_000_000}, "zh",
-         "DistilBERT SST-2 （微型模型） · 2 x"),
-        ({"recipe_name": "tiny"}, {"parameters": 66_000_000}, "en", "DistilBERT on SST-2 · 2 x"),
-        ({}, {"parameters": 4_000_000}, "en", "DistilBERT on SST-2 · 2 x"),
+        ({"recipe_name": "tiny"}, {"parameters": 12_690}, "en",
+         "DistilBERT on SST-2, 12.7k parameters · 2 x"),
+        ({}, {"parameters": 12_690}, "zh", "DistilBERT SST-2（12.7k 参数） · 2 x"),
+        ({"recipe_name": "tiny"}, {"parameters": 66_362_880}, "en", "DistilBERT on SST-2 · 2 x"),
+        ({}, {"parameters": 130_000_000}, "en", "DistilBERT on SST-2, 130M parameters · 2 x"),
+        ({}, {}, "en", "DistilBERT on SST-2 · 2 x"),
     ],
 )  # fmt: skip
-def test_the_title_says_that_a_small_model_stands_for_the_case_s(changes, job, lang, told):
+def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(changes, job, lang, told):
     made = planned(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
     assert say(title(made), lang).startswith(told)
 
 
+@pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
+def test_open_rules_stand_in_the_title_of_every_form(lang, word):
+    made = planned(rules="open")
+    assert say(title(made), lang).endswith(f" · {word}")
+    assert f" · {word}\n" in markdown(made, lang=lang)
+    assert f" · {word}</h1>" in html(made, lang=lang)
+    assert word not in say(title(record()), lang)
+
+
 def test_a_published_row_is_named_in_the_language_of_the_page():
     (row, *_) = published(["distilbert_sst2"])
     made = page.document([record()], [row])
-    assert "the nearest is A100 1 node x 8 (1x8):" in " ".join(visible(made)[0])
+    assert "Closest: A100 1 node x 8 (1x8):" in " ".join(visible(made)[0])
     assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
+
+
+def published_twin():
+    """Return a run that did the work of a published row, and that row."""
+    row = next(
+        x for x in published(["distilbert_sst2"]) if (x.nproc, x.changes) == (8, {"bs": "96"})
+    )
+    plan = read().plan
+    data = plan.data.model_copy(update={"train_samples": 67_349})
+    recipe = plan.recipe | {"learning_rate": 5e-5}
+    changes = {"micro_batch_size": 96}
+    return planned(nproc=8, data=data, recipe=recipe, fix_hp=changes), row
+
+
+def test_a_published_row_is_compared_with_a_run_of_the_same_work():
+    own, row = published_twin()
+    assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
+    text = " ".join(visible(page.document([own], [row]))[0])
+    assert "A100 1 node x 8 (1x8) (published) × 0.214" in text  # 457.2 / 2135.8
+
+
+@pytest.mark.parametrize(
+    ("plan", "environment", "told"),
+    [
+        ({}, {"job": {"parameters": 12_690}}, "parameters: 12,690 here, 66,955,010 there"),
+        ({"seq_length": 24}, {}, "seq_length: 24 here, 512 there"),
+        ({"micro_batch_size": 32}, {}, "micro_batch_size: 32 here, 96 there"),
+        ({"precision": "fp32"}, {}, "precision: fp32 here, tf32 there"),
+        ({"train_samples": 3_840}, {}, "training samples: 3,840 here, 67,349 there"),
+        ({"nproc": 2}, {}, "nodes x devices: 1x2 here, 1x8 there"),
+    ],
+)  # fmt: skip
+def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, told):
+    own, row = published_twin()
+    samples = plan.pop("train_samples", own.plan.data.train_samples)
+    changes = {
+        "nproc": plan.pop("nproc", 8),
+        "recipe": own.plan.recipe | plan,
+        "data": own.plan.data.model_copy(update={"train_samples": samples}),
+    }
+    own = own.model_copy(update={
+        "plan": own.plan.model_copy(update=changes),
+        "environment": own.environment | environment,
+    })  # fmt: skip
+    text = " ".join(visible(page.document([own], [row]))[0])
+    assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {told}" in text
+    assert "×" not in text
+
+
+def test_a_row_of_a_foreign_page_is_of_its_case_s_standard_model():
+    own, row = published_twin()
+    foreign = row.model_copy(update={"stated": None, "precision": "tf32"})
+    assert differing_from_row(own, foreign) == {}
+    small = own.model_copy(update={"environment": own.environment | {"job": {"parameters": 610}}})
+    assert differing_from_row(small, foreign) == {"parameters": (610, 66_955_010)}
+    generated = foreign.model_copy(update={"data_origin": "generated"})
+    assert differing_from_row(small, generated) == {"data": ("real", "generated")}
+
+
+def test_a_throughput_that_counts_samples_several_times_is_not_compared():
+    rows = list(published(["dlrm_criteo"]))
+    assert [x.stated.sample_count for x in rows] == [2, 16, 32, 16, 2, 32]
+    assert [x.stated.micro_batch_size for x in rows] == [
+        65_536, 8_192, 4_096, 262_144, 262_144, 172_032,
+    ]  # fmt: skip
+    assert differing_from_row(record(), rows[0])["sample_count"] == (1, 2)
 
 
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():

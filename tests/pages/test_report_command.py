@@ -44,7 +44,7 @@ def test_a_report_is_compared_with_chosen_runs_else_with_published_rows(
     assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert report("bert", "-o", "page.html")[0] == 0
     made = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Nothing comparable; the nearest is A100" in made
+    assert "No comparable result. Closest: A100" in made
 
 
 def test_a_terminal_shows_colours(report: Call, tmp_path: Path) -> None:

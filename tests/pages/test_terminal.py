@@ -42,7 +42,7 @@ def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32 [passed, unverified]",
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
         "e2e_time 46.1 · p_whole 412.9 · p_train 457.2 · p_core 464.6 · MFU 31.6% · mem 33.4/40.0",
-        "Nothing comparable",
+        "No comparable result: no earlier run of this case, and no published one",
         "Nothing stands out: 89% of the time computes, at 41% of the matmul rate.",
     ]
 

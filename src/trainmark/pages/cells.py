@@ -116,6 +116,14 @@ def scaled(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
     return [number(None if value is None else value / factor) for value in values], name
 
 
+def short_count(value: int) -> str:
+    """Return a large count with three significant digits: ``610``, ``12.7k``, ``67.0M``."""
+    for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{rounded(value / factor)}{letter}"
+    return str(value)
+
+
 def count(value: int) -> str:
     """Return a count in comma-separated groups of three."""
     return f"{value:,}"

@@ -25,7 +25,6 @@ from trainmark.pages.texts import (
     has_cards,
     heads,
     join,
-    num_parameters,
     say,
     sentence,
     speed_name,
@@ -37,7 +36,7 @@ from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
 from trainmark.record.trust import of_repeats, trust_of, verification_of, worst_grade
-from trainmark.record.work import differing, each_once, work
+from trainmark.record.work import are_same_size, differing, each_once, num_parameters, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,17 +146,21 @@ def averaged(records: Sequence[Record]) -> Record:
 def title(record: Record) -> Phrase:
     """Return the work, the machine with its count and memory, the precision, nodes or ranks.
 
-    A small model in place of the case's is told: its speed says nothing of that one.
+    A model of another size than the case's standard one is named by its size: its speed says
+    nothing of that one. Changes beyond the closed rules are named.
     """
     plan, name = record.plan, devices(record)
-    small = plan.recipe_name == "tiny" and (num_parameters(record) or 0) < _TINY
-    work: Phrase = t("first.tiny", title=plan.about.title) if small else plan.about.title
+    work: Phrase = plan.about.title
+    size = num_parameters(record)
+    if size is not None and not are_same_size(size, plan.about.references.parameters):
+        work = t("first.sized", title=work, size=cells.short_count(size))
     first = (record.environment.get("devices") or [None])[0] or {}
     memory = first.get("memory_total_bytes") if has_cards(record) else None
     if memory and "GB" not in short_device(record):
         name = (name, f" {memory / cells.GIB:.0f} GiB")
     nodes = [counted("nodes", plan.nnodes)] if plan.nnodes > 1 else []
-    return join([work, name, precision_label(record), *nodes], "dot")
+    division = [t(f"division.{plan.rules}")] if plan.rules == "open" else []
+    return join([work, name, precision_label(record), *nodes, *division], "dot")
 
 
 def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:

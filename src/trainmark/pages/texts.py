@@ -6,6 +6,7 @@ A phrase is a string, a number, a text by its key (``t``), a message, or several
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from trainmark.spec import FigureSpec
 
 LANGUAGES = ("en", "zh")
+# A space beside a Chinese character and another one or a mark of full width: texts have it around
+# their places, for values in Latin letters.
+_NO_SPACE = re.compile(
+    r"(?<=[\u4e00-\u9fff]) +(?=[\u4e00-\u9fff\u3001-\u3011\uff00-\uffef])"
+    r"|(?<=[\u3001-\u3011\uff00-\uffef]) +| +(?=[\u3001-\u3011\uff00-\uffef])"
+)
 Phrase = object
 Tone = Literal["plain", "muted", "good", "bad", "warn", "heading"]
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
@@ -83,12 +90,15 @@ def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
         case bool():
             return say(t(f"fact.{'yes' if phrase else 'no'}"), lang)
         case T():
-            found = TEXTS[phrase.key].in_language(lang)
+            text = TEXTS[phrase.key].in_language(lang)
             values = {
                 name: value if isinstance(value, int | float) else say(value, lang)
                 for name, value in phrase.values.items()
             }
-            return found.format(**values) if values else found
+            if not values:
+                return text
+            filled = text.format(**values)
+            return _NO_SPACE.sub("", filled) if lang == "zh" else filled
         case tuple():
             return "".join(say(part, lang) for part in phrase)
         case Text():
@@ -137,12 +147,6 @@ def unit_of(figure: str) -> Phrase:
     """Return the unit of a figure, of a device where it is one's."""
     unit = FIGURES[figure].unit
     return t("first.per_device", unit=unit) if figure == "token/p/s" else unit
-
-
-def num_parameters(record: Record) -> int | None:
-    """Return the number of the model's parameters; None where the run ended before it told."""
-    found: int | None = (record.environment.get("job") or {}).get("parameters")
-    return found
 
 
 def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:

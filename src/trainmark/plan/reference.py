@@ -2,7 +2,8 @@
 
 Owns the form of a case's ``reference.toml`` and the checks that need only the printed cells.
 Cells stay as printed, character by character: a published figure is corrected by a remark,
-never by changing it.
+never by changing it. What a page states or implies of its work stands beside the cells, so that a
+row is compared only with runs that did the same.
 
 Evidence levels: ``A`` measured, with a record that can be checked; ``B`` published with
 logs or raw data; ``C`` published figures alone; ``unverified`` second-hand.
@@ -44,7 +45,11 @@ class Source(Frozen):
 class _Row(Frozen):
     """What a row of ``reference.toml`` and a ``Reference`` have in common.
 
-    ``cells_en`` replaces cells whose print is not English, for the English page only.
+    Args:
+        precision: the precision that really ran; the printed one is among the cells.
+        micro_batch_size: samples of a device in a micro-batch; None: the page does not say.
+        sample_count: how often the printed throughput counts each sample.
+        cells_en: replaces cells whose print is not English, for the English page only.
     """
 
     kind: Literal["published", "measured"] = "published"
@@ -52,6 +57,8 @@ class _Row(Frozen):
     device: str
     world: Annotated[str, Field(pattern=r"^[1-9]\d*x[1-9]\d*$")]
     precision: str
+    micro_batch_size: PositiveInt | None = None
+    sample_count: PositiveInt = 1
     cells_en: dict[str, str] = Field({})
 
 
@@ -63,9 +70,11 @@ class _PrintedRow(_Row):
 
 
 class _File(Frozen):
-    """A whole ``reference.toml``; ``samples_per_pass`` is the training rows of the data set."""
+    """A whole ``reference.toml``; see ``References``."""
 
     columns: list[str]
+    parameters: PositiveInt | None = None
+    seq_length: PositiveInt | None = None
     samples_per_pass: PositiveInt | None = None
     source: list[Source]
     reference: list[_PrintedRow]
@@ -94,9 +103,17 @@ class Reference(_Row):
 
 
 class References(Frozen):
-    """All rows of a case under the headers they were printed with."""
+    """All rows of a case under the headers they were printed with.
+
+    Args:
+        parameters: of the model that all rows trained: the case's standard one.
+        seq_length: tokens of a sequence.
+        samples_per_pass: training rows of the data set.
+    """
 
     columns: tuple[str, ...] = ()
+    parameters: PositiveInt | None = None
+    seq_length: PositiveInt | None = None
     samples_per_pass: PositiveInt | None = None
     rows: tuple[Reference, ...] = ()
 
@@ -132,7 +149,11 @@ def read(path: Path) -> References:
             f"a reference has {', '.join(_PrintedRow.model_fields)}",
         ) from None
     return References(
-        columns=tuple(file.columns), samples_per_pass=file.samples_per_pass, rows=rows
+        columns=tuple(file.columns),
+        parameters=file.parameters,
+        seq_length=file.seq_length,
+        samples_per_pass=file.samples_per_pass,
+        rows=rows,
     )
 
 

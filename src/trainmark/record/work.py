@@ -32,6 +32,12 @@ LOG_CONTRADICTIONS = frozenset({
     "log_time_falls", "log_samples_fall", "log_samples_and_steps", "log_samples_and_epochs",
     "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
 })  # fmt: skip
+_SAME_SIZE = 0.01  # share by which models of the same size differ: a head, adapters
+# Names of differences between a run and a published row.
+_GRAVEST_FIRST = (
+    "case", "data", "parameters", "seq_length", "precision", "micro_batch_size", "sample_count",
+    "fix_hp", "ran_world", "train_samples",
+)  # fmt: skip
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
 
@@ -50,6 +56,24 @@ class Reading(Frozen):
     raw: str
 
 
+class StatedWork(Frozen):
+    """What is known of a row's work beside its printed cells; None: not known.
+
+    Args:
+        precision: the one that really ran, where the printed one is another.
+        micro_batch_size: samples of a device in a micro-batch.
+        train_samples: rows of the data set.
+        sample_count: how often the printed throughput counts each sample.
+    """
+
+    parameters: PositiveInt | None = None
+    seq_length: PositiveInt | None = None
+    micro_batch_size: PositiveInt | None = None
+    train_samples: PositiveInt | None = None
+    precision: str | None = None
+    sample_count: PositiveInt = 1
+
+
 class Row(Frozen):
     """The figures of one configuration, with the place where they are printed.
 
@@ -66,6 +90,7 @@ class Row(Frozen):
         changes: changed hyper-parameters and settings by their name.
         data_origin: ``real`` or ``generated``, where the row tells it.
         metric: name of the quality among ``figures``.
+        stated: what its reference file says of its work; None: no reference file has it.
         notes: what is odd about the row itself: a duplicate, a label that contradicts another.
     """
 
@@ -90,6 +115,7 @@ class Row(Frozen):
     figures: dict[str, Reading]
     metric: str | None = None
     evidence: EvidenceLevel = "unverified"
+    stated: StatedWork | None = None
     notes: list[Message] = Field([])
 
     def figure(self, name: str) -> float | None:
@@ -210,23 +236,94 @@ def printed_work(result: Record | Row) -> dict[str, Any]:
     """
     if isinstance(result, Row):
         case = result.case or result.model.casefold() or None
-        precision, changed = result.precision, result.changes
-        origin = result.data_origin or "real"
+        precision, origin = result.precision, result.data_origin or "real"
+        nnodes, nproc = result.nnodes, result.nproc
     else:
         plan = result.plan
         case, precision, origin = plan.case, plan.recipe["precision"], plan.data.origin
-        changed = plan.fix_hp | plan.extra
-    nnodes, nproc = (getattr(getattr(result, "plan", result), x) for x in ("nnodes", "nproc"))
-    fields = {FIELD_ALIASES.get(name, name): _number(text) for name, text in changed.items()
-              if text != precision}  # fmt: skip
+        nnodes, nproc = plan.nnodes, plan.nproc
     printed = {
         "case": case,
         "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
         "precision": PRECISION_ALIASES.get(str(precision), precision),
-        "fix_hp": fix_hp_text(dict(sorted(fields.items()))),
+        "fix_hp": fix_hp_text(_changed_fields(result)),
         "data": origin,
     }
     return {name: value for name, value in printed.items() if value is not None}
+
+
+def _changed_fields(result: Record | Row) -> dict[str, Any]:
+    """Return the fields that a result changes, by their full names, but for the precision."""
+    if isinstance(result, Row):
+        changed, precision = result.changes, result.precision
+    else:
+        changed = result.plan.fix_hp | result.plan.extra
+        precision = result.plan.recipe["precision"]
+    return {
+        FIELD_ALIASES.get(name, name): _number(value)
+        for name, value in sorted(changed.items())
+        if value != precision
+    }
+
+
+def differing_from_row(record: Record, row: Row) -> dict[str, tuple[object, object]]:
+    """Return in what the work of a published row differs from a record's: both values by name.
+
+    The gravest difference comes first. What the row does not state is taken from its case's
+    published figures; what they do not state either is not compared.
+    """
+    ours, theirs = printed_work(record), printed_work(row)
+    stated = row.stated or _stated_by_case(record, row)
+    if stated.precision is not None:
+        theirs["precision"] = stated.precision
+    recipe = record.plan.recipe
+    known = {
+        "parameters": (num_parameters(record), stated.parameters),
+        "seq_length": (recipe.get("seq_length"), stated.seq_length),
+        "micro_batch_size": (recipe.get("micro_batch_size"), stated.micro_batch_size),
+        "train_samples": (record.plan.data.train_samples, stated.train_samples),
+        "sample_count": (1, stated.sample_count),
+    }
+    for name, (value, other) in known.items():
+        is_same_model = name == "parameters" and are_same_size(value, other)
+        if other is not None and not is_same_model:
+            ours[name], theirs[name] = value, other
+    if stated.micro_batch_size is not None:  # printed may be the batch of all devices
+        changes = [_changed_fields(record), _changed_fields(row)]
+        for fields in changes:
+            fields.pop("micro_batch_size", None)
+        ours["fix_hp"], theirs["fix_hp"] = map(fix_hp_text, changes)
+    names = [name for name in _GRAVEST_FIRST if name in theirs]
+    return {
+        name: (ours[name], theirs[name])
+        for name in names
+        if name in ours and ours[name] != theirs[name]
+    }
+
+
+def _stated_by_case(record: Record, row: Row) -> StatedWork:
+    """Return what the published figures of a row's case say of all their rows."""
+    published = record.plan.about.references
+    if row.case != record.plan.case or row.data_origin == "generated":
+        return StatedWork()
+    return StatedWork(
+        parameters=published.parameters,
+        seq_length=None if "seq_length" in _changed_fields(row) else published.seq_length,
+        train_samples=published.samples_per_pass,
+    )
+
+
+def num_parameters(record: Record) -> int | None:
+    """Return the number of the model's parameters; None if the run ended before it was known."""
+    number: int | None = (record.environment.get("job") or {}).get("parameters")
+    return number
+
+
+def are_same_size(parameters: int | None, other: int | None) -> bool:
+    """Tell whether two models have the same number of parameters, but for a head or adapters."""
+    if parameters is None or other is None:
+        return False
+    return abs(parameters - other) <= _SAME_SIZE * other
 
 
 def _number(value: Any) -> Any:

@@ -39,7 +39,7 @@ from trainmark.library.importers.vocabulary import (
     precision_of,
 )
 from trainmark.plan import reference
-from trainmark.record.work import Row, Unread
+from trainmark.record.work import Row, StatedWork, Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -598,11 +598,19 @@ def references(case: str) -> Iterator[Row]:
             precision=entry.precision,
             evidence=entry.source.evidence,
         )
+        stated = StatedWork(
+            parameters=known.parameters,
+            seq_length=known.seq_length,
+            micro_batch_size=entry.micro_batch_size,
+            train_samples=known.samples_per_pass,
+            precision=entry.precision,
+            sample_count=entry.sample_count,
+        )
         printed = [entry.configuration, *entry.cells.values()]
         line = Line(number, printed, " | ".join(printed))
         for row in read(head, [line], page, unknown="quality"):
             if isinstance(row, Row):
-                yield row
+                yield row.model_copy(update={"stated": stated})
 
 
 def published(names: Iterable[str]) -> Iterator[Row]:

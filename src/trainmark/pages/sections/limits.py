@@ -29,7 +29,7 @@ from trainmark.record.record import Record
 from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE, throttled
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
-from trainmark.record.work import Row, differing, groups, name_of, printed_work, work
+from trainmark.record.work import Row, differing, differing_from_row, groups, name_of, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +43,7 @@ _LEAST = {"data": 0.05, "evaluation": 0.25}  # of the training time; from there 
 _GOOD_USE, _ROOMY = 0.4, 0.5  # of the matmul rate; of the memory
 _DEVICES = "device_products"  # other devices are what a comparison is for
 _MOST = 3  # comparable results that are drawn
+_MOST_DIFFERENCES = 3  # of the closest result, that are named
 _LONGEST = 60  # characters of a printed configuration, of a difference
 
 
@@ -159,11 +160,10 @@ def over(results: Sequence[Result], figure: str) -> Launches | None:
 def _unlike(own: Record, other: Result) -> dict[str, tuple[object, object]]:
     """Return in what the work of a result differs, by name, with both values."""
     if isinstance(other, Row):
-        ours, theirs = printed_work(own), printed_work(other)
-        names = [x for x in theirs if ours.get(x, theirs[x]) != theirs[x]]
-    else:
-        ours, theirs = work(own), work(other)
-        names = [x for x in differing(ours, theirs) if x != _DEVICES]
+        return differing_from_row(own, other)
+    ours, theirs = work(own), work(other)
+    names = [name for name in differing(ours, theirs) if name != _DEVICES]
+    names.sort(key=lambda name: len(f"{ours.get(name)}{theirs.get(name)}"))
     return {name: (ours.get(name), theirs.get(name)) for name in names}
 
 
@@ -191,15 +191,22 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
             best = sorted(told, key=lambda x: -x[0])[:_MOST]
             return _bars(figure, own, ours.mean, best)
     keys, nearest = min(unlike, key=lambda one: len(one[0]))
-    differs = sorted(keys.items(), key=lambda one: len(str(one)))[:2]
-    why = join((_differs(*one) for one in differs), "semicolon") if keys else t("against.silent")
+    differs = [_differs(*one) for one in keys.items()][:_MOST_DIFFERENCES]
+    why = join(differs, "semicolon") if differs else t("against.silent")
     return Paragraph(t("against.none", name=_named(nearest[0]), why=why), "muted")
 
 
 def _differs(name: str, both: tuple[object, object]) -> Phrase:
     """Return in what work differs, with both values, in plain words."""
-    a, b = (worded(term("origin", str(x)[:_LONGEST]) if x else None) for x in both)
+    a, b = map(_shown_value, both)
     return t("against.differs", what=term("work", name), a=a, b=b)
+
+
+def _shown_value(value: object) -> Phrase:
+    """Return a value of a piece of work, a count in groups of three digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return cells.count(value)
+    return worded(term("origin", str(value)[:_LONGEST]) if value else None)
 
 
 def _bars(

@@ -23,13 +23,13 @@ from trainmark.pages.texts import (
     join,
     known,
     label_text,
-    num_parameters,
     pairs,
     record_configuration,
     t,
     worded,
 )
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.record.work import num_parameters
 from trainmark.spec import message
 
 if TYPE_CHECKING:
