@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from trainmark import devices
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
+from trainmark.rank.process_group import collective_device
 from trainmark.train.parallel import Ranks, micro_batch, parallelize
 
 
@@ -21,8 +22,9 @@ def rank_main(rank: int, task: str, vendor_name: str, world: int, rendezvous: st
     device = vendor.open(rank, world)
     device.set_precision("fp32")
     dist.init_process_group(
-        vendor.collective_backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world
-    )
+        vendor.collective_backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world,
+        device_id=collective_device(device),
+    )  # fmt: skip
     assert vendor.collective_library()
     TASKS[task](device, rank, world)
     dist.barrier()

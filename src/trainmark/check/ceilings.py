@@ -209,7 +209,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     here = vendor.rank_memory(nproc)
     total = (here.rank_bytes if here else opened.memory().total_bytes) or _UNKNOWN_MEMORY_BYTES
     measured = []
-    with Ranks.joined(vendor.collective_backend, rank, nproc) as ranks:
+    with Ranks.joined(vendor.collective_backend, opened, rank, nproc) as ranks:
         # What ranks do together goes by what all agree on. Half of the memory, because what was
         # measured before may not be free again yet.
         memory_bytes = -ranks.most(-total) / 2

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmark.devices import rates
+from trainmark.rank.process_group import join_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -124,14 +125,14 @@ class Ranks:
 
     @classmethod
     @contextmanager
-    def joined(cls, backend: str, rank: int, count: int) -> Iterator[Ranks]:
+    def joined(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[Ranks]:
         """Join the other ranks at the address that the environment names."""
         from torch import distributed
 
         if count == 1:
             yield cls(rank, count)
             return
-        distributed.init_process_group(backend)
+        join_ranks(backend, device)
         yield cls(rank, count, distributed.new_group(backend="gloo"))
         distributed.barrier()
         distributed.destroy_process_group()

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.rank.events import EventWriter, rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
+from trainmark.rank.process_group import join_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trainmark.plan.plan import Plan
-    from trainmark.protocols import Job, JobContext
+    from trainmark.protocols import Device, Job, JobContext
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.watch import StepWatch
     from trainmark.train.checkpoints import Checkpoints
@@ -33,7 +34,6 @@ clock = time.perf_counter_ns
 # An adapter's first matrix has a zero gradient until its second one is no longer 0. That takes a
 # step with a learning rate above 0, the second or third.
 _GRADIENT_LOOKS = 5
-_LONGEST_COLLECTIVE_S = 30 * 86_400.0
 NODE_VARIABLE = "TRAINMARK_NODE"  # what the node process tells its ranks of the node
 DATA_VARIABLE = "TRAINMARK_DATA"  # the folder of the data where a node has another one
 ARTIFACTS_DIR = "artifacts"  # files that a job saves in the run's folder
@@ -82,16 +82,12 @@ def _alone() -> None:
     """Wait for no other rank."""
 
 
-def _connect(backend: str, run_timeout_s: float) -> Callable[[], None]:
+def _connect(backend: str, device: Device, run_timeout_s: float) -> Callable[[], None]:
     """Join the other ranks; return what waits for all of them."""
-    from datetime import timedelta
-
     import torch
 
-    # The launcher's deadline ends a hang, so collectives need a longer timeout. Above
-    # about 292 years a timeout overflows in nanoseconds and collectives hang at once.
-    seconds = min(2 * run_timeout_s, _LONGEST_COLLECTIVE_S)
-    torch.distributed.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    # The launcher's deadline ends a hang, so collectives need a longer timeout.
+    join_ranks(backend, device, timeout_s=2 * run_timeout_s)
     barrier: Callable[[], None] = torch.distributed.barrier
     return barrier
 
@@ -150,7 +146,9 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         vendor = devices.choose(plan.device.vendor)
         device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
-        barrier = _connect(vendor.collective_backend, recipe.timeout_s) if distributed else _alone
+        barrier = _alone
+        if distributed:
+            barrier = _connect(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
         rank.precision = _precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)

@@ -1,0 +1,69 @@
+"""Collectives of a rank run on the rank's own device."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trainmark.check.ceilings_work import Ranks
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.rank.process_group import join_ranks
+
+Calls = list[dict[str, Any]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Return the arguments of each call of ``init_process_group``, which joins nobody."""
+    found: Calls = []
+
+    def init_process_group(backend: str, **options: Any) -> None:
+        found.append({"backend": backend, **options})
+
+    for name in ("new_group", "barrier", "destroy_process_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda **_: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", init_process_group)
+    return found
+
+
+@pytest.fixture
+def second_card(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return device 1 of two that torch knows."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    place = SimpleNamespace(device=torch.device("cuda", 1))
+    return SimpleNamespace(place=lambda _value: place)
+
+
+def test_rank_binds_its_own_device(calls: Calls, second_card: Any) -> None:
+    join_ranks("nccl", second_card, timeout_s=60.0)
+    assert calls == [
+        {
+            "backend": "nccl",
+            "timeout": timedelta(seconds=60),
+            "device_id": torch.device("cuda", 1),
+        }
+    ]
+
+
+def test_rank_of_ceilings_binds_its_own_device(calls: Calls, second_card: Any) -> None:
+    with Ranks.joined("nccl", second_card, rank=3, count=4):
+        assert [call["device_id"] for call in calls] == [torch.device("cuda", 1)]
+
+
+def test_device_that_torch_does_not_count_is_not_bound(
+    calls: Calls, second_card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join_ranks("gloo", CpuDevice(threads=torch.get_num_threads()))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    join_ranks("nccl", second_card)
+    assert [call["device_id"] for call in calls] == [None, None]
+
+
+def test_timeout_is_below_what_overflows(calls: Calls, second_card: Any) -> None:
+    join_ranks("nccl", second_card, timeout_s=1e300)
+    assert calls[0]["timeout"] == timedelta(days=30)
