@@ -227,7 +227,8 @@ def _count(found: re.Match[str] | None) -> int:
         return 1
     groups = {name: text for name, text in found.groupdict().items() if text}
     number = groups.get("count") or groups.get("count2")
-    return int(number or 1) * (1000 if groups.get("thousand") or groups.get("thousand2") else 1)
+    factor = 1000 if groups.get("thousand") or groups.get("thousand2") else 1
+    return max(int(number or 1), 1) * factor
 
 
 def _time_unit(words: tuple[str, ...], behind: Quantity | None) -> float:

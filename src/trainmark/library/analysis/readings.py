@@ -306,9 +306,10 @@ class LogReader:
             return
         found = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
         clock_s = to_seconds(found[1].strip()) if found else None
-        if clock_s is None:
+        if clock_s is None or not math.isfinite(pair.value):
             readings.reject(line.number, line.text)
-        elif clock_s > 0 or form.is_counter:
+            return
+        if clock_s > 0 or form.is_counter:
             done = pair.value if form.is_counter else pair.value * clock_s
             readings.add_total(line, done, clock_s, self.context)
         if readings.first_rate is None:
