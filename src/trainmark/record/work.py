@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 FAILURES = ("run_not_successful", "run_not_converged", "run_aborted")
 # Notes of a row that was read from a log of events which contradicts itself.
 LOG_CONTRADICTIONS = frozenset({
-    "log_time_falls", "log_samples_fall", "log_samples_and_steps", "log_samples_and_epochs",
-    "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
+    "log_time_falls", "log_samples_fall", "log_samples_above_steps", "log_samples_below_steps",
+    "log_samples_and_epochs", "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
 })  # fmt: skip
 _SAME_SIZE = 0.01  # share by which models of the same size differ: a head, adapters
 # Names of differences between a run and a published row.

@@ -72,7 +72,7 @@ class Rule:
 RULES: dict[str, Rule] = {
     "copies": Rule(tables.copies, "error"),
     "label": Rule(rows.label, "error", frozenset({"audit_precision_unsure"})),
-    "log": Rule(rows.log, "error"),
+    "log": Rule(rows.log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})),
     "memory": Rule(rows.memory, "error", frozenset({"audit_memory_of_card"})),
     "mfu": Rule(tables.mfu, "warning"),
     "ordering": Rule(rows.ordering, "error"),

@@ -135,11 +135,13 @@ class EventChecks:
         steps, samples, epochs = self._furthest
         if not batch or not steps:
             return None
-        for batch_of_step in {batch, batch / max(accumulated, 1.0)}:
-            smaller_batches = max(epochs, 1.0)
-            if (steps - smaller_batches) * batch_of_step <= samples <= (steps + 1) * batch_of_step:
-                return None
-        return message("log_samples_and_steps", samples=samples, steps=steps, batch=batch)
+        above = samples > (steps + 1) * batch
+        smaller_batches = max(epochs, 1.0)
+        least = (steps - smaller_batches) * batch / max(accumulated, 1.0)
+        if not above and samples >= least:
+            return None
+        code = "log_samples_above_steps" if above else "log_samples_below_steps"
+        return message(code, samples=samples, steps=steps, batch=batch)
 
     def _compare_epochs(self) -> Message | None:
         """Compare samples with epochs times training samples; a batch an epoch may be padded."""
