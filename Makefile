@@ -34,7 +34,7 @@ install: $(VENV)/.installed-$(TORCH) ## .venv with the program and tested versio
 
 install-dev: $(VENV)/.installed-dev ## the same with the development tools
 
-demo: install ## measure DistilBERT on generated data; ends with its figures and the paths
+demo: install ## a trial: measure DistilBERT on generated data, print figures and paths
 	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \
 	$(BIN)/trainmark run distilbert_sst2 --out $$run --lang $(LANG_OF_PAGE)
 

@@ -153,8 +153,8 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device 1 launch" in text
     assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
-    row = first_lines([counting_tokens()])[2]
-    assert row.startswith("e2e_time 46.1 · token/p/s 5714.5 · p_whole 412.9")
+    row = first_lines([counting_tokens()])[3]
+    assert row.startswith("e2e_time 46.1 s · token/p/s 5714.5 tokens/s · p_whole 412.9, p_train")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import subprocess
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,8 @@ import pytest
 
 from fakes import GOLDEN
 from run_fixtures import PROGRAM
-from trainmark.record.record import Record
+from trainmark.record.record import Cause, Record
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +78,20 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
             "(own run, noisy)"
         ) == found
+
+
+def test_reason_why_nothing_is_comparable_is_on_the_terminal(report: Call, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "other")
+    assert "No comparable result. Closest: A100" in report("bert")[1]
+    assert "no earlier run of this case" in report("toy")[1]
+    cause = Cause(kind="oom", message=message("exception", text="no memory left"))
+    changes = {"run_id": "failed", "status": "oom", "cause": cause}
+    failed = TOY.model_copy(update=changes)
+    (tmp_path / "a-failed").mkdir()  # any name; sorted before toy's, whose time is the same
+    (tmp_path / "a-failed" / "record.json").write_text(failed.model_dump_json())
+    assert "the other runs of this case did not pass" in report("toy")[1]
+    assert "--all" in report("toy")[1]
+    assert "step_time_p50" in report("toy", "--all")[1]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from rich.cells import cell_len
 from comparison_records import golden as record
 from fakes import GOLDEN
 from trainmark.library.store.query import Listing
-from trainmark.pages.document import Paragraph
+from trainmark.pages.document import Paragraph, table
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.results import listing_table
-from trainmark.pages.summary import first_lines
-from trainmark.pages.terminal import show, show_page
+from trainmark.pages.summary import first_lines, key_figures
+from trainmark.pages.terminal import show, show_page, wrap
+from trainmark.pages.texts import say
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import message
 
@@ -33,15 +34,18 @@ def hostile():
     )  # fmt: skip
 
 
-def page(made, width=80):
-    return show_page(document([made]), width=width)
+def page(made, width=80, extent="screen"):
+    return show_page(document([made]), width=width, extent=extent)
 
 
 def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
     assert first_lines([record()]) == [
-        "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32 [passed, unverified]",
+        "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
+        "passed, unverified",
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
-        "e2e_time 46.1 · p_whole 412.9 · p_train 457.2 · p_core 464.6 · MFU 31.6% · mem 33.4/40.0",
+        "e2e_time 46.1 s · p_whole 412.9, p_train 457.2, p_core 464.6 samples/s · MFU 31.6% · "
+        "memory 33.4 of 40.0 GiB",
+        "Noisy: fewer than 5 launches (1)",
         "No comparable result: no earlier run of this case, and no published one",
         "Nothing stands out: 89% of the time computes, at 41% of the matmul rate.",
     ]
@@ -50,9 +54,8 @@ def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
 def test_the_end_of_a_run_answers_whether_that_is_good():
     other = record(run_id="other")
     (line,) = [x for x in first_lines([record()], [other]) if "comparable" in x]
-    assert line == (
-        "p_train beside comparable results: × 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
-    )
+    ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
+    assert line == f"p_train relative to comparable results: {ratio}"
     many = [record(run_id=f"r{n}") for n in range(20)]
     assert len(first_lines(many, [other])) <= 11  # and two paths
     assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in first_lines(many)
@@ -61,9 +64,9 @@ def test_the_end_of_a_run_answers_whether_that_is_good():
 def test_what_may_not_be_quoted_is_a_hint():
     odd = record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
     for own, others in (([record()], [odd]), ([odd], [record()])):
-        for lang, words in (("en", "Only as a hint: p_train"), ("zh", "仅供参考：p_train")):
+        for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
             assert any(x.startswith(words) for x in first_lines(own, others, lang))
-    (line,) = [x for x in first_lines([record()], [odd]) if "hint" in x]
+    (line,) = [x for x in first_lines([record()], [odd]) if "orientation" in x]
     assert line.endswith("(own run, do not quote)")
 
 
@@ -89,10 +92,57 @@ def test_a_run_is_told_to_be_unverified_beside_its_trust_and_keeps_its_words_at_
     assert listing_table(alone, "zh").split()[0] == "核验"
 
 
-def test_a_row_that_does_not_fit_stands_as_a_column():
-    text = page(record())
+def test_table_of_one_row_that_does_not_fit_stands_as_a_column():
+    text = page(record(), extent="all")
     assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)
     assert re.search(r"acc +0.9117/0.91\n", text)
+
+
+def test_table_whose_words_do_not_fit_is_split_after_its_first_column():
+    names = ["name", *(f"column_{n}" for n in range(6))]
+    rows = [[f"row_{m}", *(f"value_{m}_{n}" for n in range(6))] for m in range(3)]
+    text = show([table(names, rows)], width=40)
+    assert text.split().count("row_2") == 2
+    assert {x for row in [names, *rows] for x in row} <= set(text.split())
+    assert max(map(cell_len, text.splitlines())) <= 40
+
+
+def test_lines_end_between_words_and_between_chinese_characters():
+    assert wrap("do_not_quote this run", 14) == ["do_not_quote", "this run"]
+    assert wrap("后段比前段快，step_time_cv 很大。", 13) == [
+        "后段比前段",
+        "快，",
+        "step_time_cv",
+        "很大。",
+    ]
+    assert wrap("步步步。", 6) == ["步步", "步。"]
+    assert wrap("a/very/long/path", 6) == ["a/very", "/long/", "path"]
+    assert wrap("", 6) == [""]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_first_screen_has_few_lines_and_all_has_more(width, lang):
+    sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
+    for made in (record(), sampled):
+        screen = show_page(document([made]), lang, width=width)
+        everything = show_page(document([made]), lang, width=width, extent="all")
+        assert len(screen.splitlines()) <= 40
+        assert "--all" in screen
+        assert "step_time_p50" not in screen
+        assert "step_time_p50" in everything
+        for text in (screen, everything):
+            assert max(map(cell_len, text.splitlines())) <= width
+
+
+def test_memory_has_its_unit_and_its_total_if_known():
+    lines = show_page(document([record()])).splitlines()
+    assert any(line.endswith("memory 33.4 of 40.0 GiB") for line in lines)
+    figures = record().figures
+    unknown = figures["mem_total"].model_copy(update={"value": None})
+    made = record(figures=figures | {"mem_total": unknown})
+    assert say(key_figures([made]), "en").endswith(" · memory 33.4 GiB")
+    assert say(key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
 
 
 def test_what_is_said_of_charts_stands_where_charts_are():
@@ -105,18 +155,18 @@ def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     said = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=said, rank=1, place="model_build")
     lines = first_lines([record(status="oom", cause=cause)])
-    assert lines[0].endswith("[failed, unverified]")
-    assert lines[1:4] == [
+    assert lines[1:5] == [
+        "failed, unverified",
         "out of memory, rank 1, model_build",
         "Cause: no memory left",
         "Rank: 1",
     ]
-    assert lines[4].startswith("What to try: lower bs, with gas raised")
+    assert lines[5].startswith("What to try: lower bs, with gas raised")
 
 
 @pytest.mark.parametrize("make", [record, hostile])
 def test_no_line_is_wider_than_80(make):
-    text = page(make(), width=80)
+    text = page(make(), width=80, extent="all")
     assert max(cell_len(line) for line in text.splitlines()) <= 80
 
 

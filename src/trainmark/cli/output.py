@@ -25,6 +25,14 @@ def say(text: object, *, err: bool = False, newline: bool = True) -> None:
     typer.echo(escaped(text), err=err, nl=newline)
 
 
+def say_lines(lines: Iterable[str]) -> None:
+    """Print lines; on a terminal those that are wider continue below, at a blank."""
+    from trainmark.pages.terminal import columns, wrap
+
+    for line in lines:
+        say("\n".join(wrap(line, columns())) if sys.stdout.isatty() else line)
+
+
 def say_json(document: Any, *, indent: int | None = None) -> None:
     """Print a document as JSON; letters of any alphabet stay as they are."""
     say(json.dumps(document, indent=indent, ensure_ascii=False))

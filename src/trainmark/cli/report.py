@@ -18,6 +18,7 @@ from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
     from trainmark.library.selection import Selection
+    from trainmark.pages.terminal import Extent
     from trainmark.record.work import Result
 
 EXAMPLES = {
@@ -52,9 +53,12 @@ def report(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of HTML: runs or rows to compare with; default: published rows, earlier runs."
+            help="Runs or rows to compare with; default: published rows and earlier runs."
         ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="On a terminal: all figures and sections.")
+    ] = False,
     price_per_hour: Annotated[
         str | None,
         typer.Option(metavar="12.5 USD", help="Of all devices: adds the cost of samples."),
@@ -74,14 +78,16 @@ def report(
     ending = output.suffix[1:] if output else ""
     wanted = form or ("html" if ending == "html" else "md" if output else "terminal")
     found = select(runs or [], rows=False)
-    if against and wanted != "html":
-        raise UsageError("goes with a report as HTML", where="--against", remedy="-o report.html")
+    if against and wanted == "md":
+        remedy = "leave out --format md, or write HTML: -o report.html"
+        raise UsageError("not for Markdown", where="--against", remedy=remedy)
     price = None if price_per_hour is None else Price.of(price_per_hour)
-    others = _others(found, against) if wanted == "html" else []
+    others = None if wanted == "md" else _others(found, against)
     pages = documents(found.records, others, price=price)
     if wanted == "terminal":
-        for one in pages:
-            typer.echo(show_page(one, lang=lang) + "\n")  # whose text is escaped
+        for page in pages:
+            extent: Extent = "all" if everything else "head" if len(pages) > 1 else "screen"
+            typer.echo(show_page(page, lang, extent=extent) + "\n")  # whose text is escaped
         for place in found.places:
             say(f"record: {place}")
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
-from trainmark.cli.output import from_here, say, say_json, say_remark
+from trainmark.cli.output import from_here, say, say_json, say_lines, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
 
@@ -61,7 +61,7 @@ def run(
         raise UsageError("run takes a case or --attach RUN", where="CASE")
     if attach is not None:
         records = api.attached(attach, cancel=cancel, quiet=quiet)
-        _print_records(records, lang, as_json=as_json)
+        _print_records(records, lang, as_json=as_json, quiet=quiet)
         return
     request = RunRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
@@ -110,15 +110,20 @@ def _run_once(plan: Plan, cluster: Cluster, lang: str, *, as_json: bool, quiet: 
     if stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"
         say_remark(f"stopped by {stop.signal_name} {done}")
-    _print_records(records, lang, as_json=as_json, repeated=plan.repeat_count > 1)
+    repeated = plan.repeat_count > 1
+    _print_records(records, lang, as_json=as_json, quiet=quiet, repeated=repeated)
     if stopped:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_records(records: Records, lang: str, *, as_json: bool, repeated: bool = False) -> None:
+def _print_records(
+    records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool = False
+) -> None:
     """Print the records of a run, as JSON or what matters of them; end with 1 if one failed."""
+    from trainmark.pages.next_steps import next_steps
     from trainmark.pages.page import beside
     from trainmark.pages.summary import first_lines
+    from trainmark.pages.terminal import show
 
     if as_json:
         documents = [record.model_dump(mode="json") for record in records]
@@ -126,11 +131,13 @@ def _print_records(records: Records, lang: str, *, as_json: bool, repeated: bool
     elif records:
         folder = from_here(records.places[0])
         whole = folder.parent if repeated else folder
-        say("\n".join(first_lines(records, beside(records, whole), lang)))
+        say_lines(first_lines(records, beside(records, whole), lang))
         say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
         page = whole / "page.html"
         if page.exists():
             say(f"page: {page}")
+        if not quiet and (steps := next_steps(records)):
+            typer.echo(f"\n{show(steps, lang)}", err=True)  # whose text is escaped
     if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
 

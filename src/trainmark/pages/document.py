@@ -174,7 +174,11 @@ def folded(name: str, *blocks: Block | None, note: Phrase = "") -> Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole page; ``ident`` begins its anchors where several pages are in one file."""
+    """A whole page; ``ident`` begins its anchors where several pages are in one file.
+
+    ``key_figures``, ``reasons``: the main figures in a line, and all reasons of the grade, as a
+    terminal shows them.
+    """
 
     title: Phrase
     badge: Phrase
@@ -182,6 +186,8 @@ class Document:
     verification: Phrase
     sentence: Phrase
     doubts: tuple[Phrase, ...] = ()
+    key_figures: Phrase = ""
+    reasons: tuple[Phrase, ...] = ()
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
     ident: str = ""

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 
 HTML_PAGE = "page.html"
 _EARLIER = 5  # runs that a page is compared with unasked
+_SEARCHED = 40  # folders in which they are looked for
 
 
 def document(
     records: Sequence[Record],
-    against: Sequence[Result] = (),
+    against: Sequence[Result] | None = None,
     ident: str = "",
     *,
     price: Price | None = None,
@@ -51,14 +52,16 @@ def document(
     """Return the page of one run, or of several launches of the same work.
 
     Args:
-        against: what it is compared with: other records, rows that others published.
+        against: what it is compared with: other records, rows that others published. None:
+            nothing was looked for, and the page does not mention a comparison.
         ident: begins the page's anchors where several pages are in one file.
         price: of an hour on all devices.
         address: where the record is, as the page has it.
     """
     record = summary.shown_of(records)
     lead: list[Block | None] = [summary.cause_facts(record)] if record.cause else [
-        summary.tiles(records, price), limits.ruler(records, against), limits.bar(record),
+        summary.tiles(records, price),
+        None if against is None else limits.ruler(records, against), limits.bar(record),
         limits.strip(record),
     ]  # fmt: skip
     steps, over_time = charts.of_record(record)
@@ -82,13 +85,17 @@ def document(
         title=summary.title(record), badge=badge, tone=tone,
         verification=t(f"trust.{verification_of(records)}"),
         sentence=summary.first_sentence(records), doubts=summary.doubts(records),
+        key_figures=summary.key_figures(records), reasons=summary.reasons(records),
         lead=tuple(one for one in lead if one is not None),
         sections=tuple(one for one in sections if one and one.blocks), ident=ident,
     )  # fmt: skip
 
 
 def documents(
-    records: Sequence[Record], against: Sequence[Result] = (), *, price: Price | None = None
+    records: Sequence[Record],
+    against: Sequence[Result] | None = None,
+    *,
+    price: Price | None = None,
 ) -> list[Document]:
     """Return a page for each piece of work in order of first appearance, of several a table first.
 
@@ -105,7 +112,9 @@ def documents(
     pages = [_overview(once, works)] if len(works) > 1 else []
     for place, members in enumerate(works, start=1):
         case = members[0].plan.case
-        others = [one for one in against if printed_work(one).get("case", case) == case]
+        others = None
+        if against is not None:
+            others = [one for one in against if printed_work(one).get("case", case) == case]
         ident = f"{place}-" if len(works) > 1 else ""
         address = RECORD_FILE if len(once) == 1 else ""
         pages.append(document(members, others, ident, price=price, address=address))
@@ -169,18 +178,33 @@ def beside(records: Sequence[Record], folder: Path | None) -> list[Result]:
 def _earlier(record: Record, folder: Path) -> list[Record]:
     """Return the launches of the newest earlier runs of a record's case beside its folder.
 
-    By the names of the folders, which begin with the time; one that cannot be read is left out.
+    Of the folders that were written last, ``_SEARCHED`` are read; a record that cannot be read is
+    left out.
     """
     folder = folder.resolve()
     folder = folder.parent if re.fullmatch(r"r\d+", folder.name) else folder  # of a repeat
-    runs = [x for x in folder.parent.iterdir()
-            if f"-{record.plan.case}-" in x.name and x.name < folder.name]  # fmt: skip
-    found = []
-    for run in sorted(runs)[-_EARLIER:]:
-        for file in (*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")):
+    files = {
+        run: [*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")]
+        for run in folder.parent.iterdir() if run != folder and run.is_dir()
+    }  # fmt: skip
+    newest_first = sorted(
+        (run for run in files if files[run]),
+        key=lambda run: (max(file.stat().st_mtime_ns for file in files[run]), run.name),
+        reverse=True,
+    )
+    runs: list[list[Record]] = []
+    for run in newest_first[:_SEARCHED]:
+        launches = []
+        for file in sorted(files[run]):
             with suppress(RecordError):  # a fault of another run
-                found.append(read(file))
-    return found
+                launches.append(read(file))
+        order = record.started, folder.name  # times may be equal, of copies for instance
+        earlier = [x for x in launches
+                   if x.plan.case == record.plan.case
+                   and (x.started, run.name) < order]  # fmt: skip
+        if earlier:
+            runs.append(earlier)
+    return [launch for launches in runs[:_EARLIER] for launch in launches]
 
 
 def write_summary(outcome: Outcome) -> None:

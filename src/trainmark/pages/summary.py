@@ -15,7 +15,7 @@ from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Facts, Paragraph, Tile, Tiles, table
 from trainmark.pages.sections.limits import gravest, over, ruler_line
-from trainmark.pages.sections.provenance import COLUMNS, precision_label
+from trainmark.pages.sections.provenance import precision_label
 from trainmark.pages.texts import (
     TONES,
     Phrase,
@@ -35,7 +35,7 @@ from trainmark.pages.texts import (
 from trainmark.record import figures as figures_of
 from trainmark.record.messages import in_short, way_out
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
-from trainmark.record.trust import of_repeats, trust_of, verification_of, worst_grade
+from trainmark.record.trust import graded, of_repeats, trust_of, verification_of, worst_grade
 from trainmark.record.work import are_same_size, differing, each_once, num_parameters, work
 
 if TYPE_CHECKING:
@@ -193,6 +193,55 @@ def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
     return (*found[:_DOUBTS], *more)
 
 
+def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
+    """Return in a line each why figures must not be quoted and why they are noisy, if they are."""
+    trust = trust_of(records)
+    lines: list[Phrase] = []
+    for grade in ("do_not_quote", "noisy"):
+        found = [in_short(x) for x in trust.reasons
+                 if x.code != "trust_not_passed" and graded([x]).grade == grade]  # fmt: skip
+        if found:
+            lines.append(t(f"first.{grade}", reasons=join(found, "semicolon")))
+    return tuple(lines)
+
+
+def key_figures(records: Sequence[Record]) -> Phrase:
+    """Return the main figures with their units in a line; of launches their means, labelled so."""
+    launches = [one for one in records if one.passed]
+
+    def value_of(name: str) -> float | None:
+        mean = over(launches, name)
+        return mean.mean if mean else None
+
+    parts: list[Phrase] = []
+    time, mfu = value_of("e2e_time"), value_of("MFU")
+    if time is not None:
+        parts.append(f"e2e_time {cells.duration(time)}")
+    tokens = value_of("token/p/s")
+    if tokens is not None and speed_name(records[0]) == "token/p/s":
+        parts.append(("token/p/s ", cells.number(tokens), " tokens/s"))
+    rates = {name: value_of(name) for name in ("p_whole", "p_train", "p_core")}
+    known = [f"{name} {cells.number(rate)}" for name, rate in rates.items() if rate is not None]
+    if known:
+        parts.append((", ".join(known), " samples/s"))
+    if mfu is not None:
+        parts.append(f"MFU {mfu:.1f}%")
+    if memory := memory_line(value_of("mem"), value_of("mem_total")):
+        parts.append(memory)
+    row = join(parts, "dot")
+    return join((t("head.mean"), row), "colon") if parts and len(records) > 1 else row
+
+
+def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
+    """Return the memory in use and the total with their unit; empty if it is not known."""
+    if used_bytes is None:
+        return ""
+    used = f"{used_bytes / cells.GIB:.1f}"
+    if total_bytes is None:
+        return t("first.memory_used", used=used)
+    return t("first.memory", used=used, total=f"{total_bytes / cells.GIB:.1f}")
+
+
 def first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
     record = shown_of(records)
@@ -275,22 +324,13 @@ def cause_facts(record: Record) -> Facts:
 def first_lines(
     records: Sequence[Record], against: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
-    """Return title with badge, the sentence, doubts, a row, of launches the mean, ruler, limit.
+    """Return title, badge, sentence, key figures, launches, reasons, ruler, limit: a line each.
 
-    The row has the launches' means. Of a run that failed, its cause and what to try in place of
-    the last two.
+    Of a run that failed, its cause and what to try in place of the last three.
     """
     record, passed = shown_of(records), [one for one in records if one.passed]
     marks = join((badge(records)[0], t(f"trust.{verification_of(records)}")))
-    lines: list[Phrase] = [(title(record), " [", marks, "]"), first_sentence(records)]
-    lines.append(join(doubts(records), "semicolon"))
-    if passed:
-        tokens = [speed_name(record)] if speed_name(record) != "p_train" else []
-        names = ["e2e_time", *tokens, "p_whole", "p_train", "p_core", "MFU", "mem"]
-        shown = ((name, COLUMNS[name](averaged(records))) for name in names)
-        known = (f"{name} {cell}" for name, cell in shown if cell not in (None, cells.NOTHING))
-        row = join(known, "dot")
-        lines.append(join((t("head.mean"), row), "colon") if len(records) > 1 else row)
+    lines: list[Phrase] = [title(record), marks, first_sentence(records), key_figures(records)]
     if len(records) > 1:
         counted = t("repeats.counted", passed=len(passed), all=len(records))
         mean = over(passed, name := speed_name(record))
@@ -300,5 +340,5 @@ def first_lines(
     if failed is not None:
         lines += [join(pair, "colon") for pair in cause_facts(failed).items]
     else:
-        lines += [ruler_line(records, against), gravest(record)]
+        lines += [*reasons(records), ruler_line(records, against), gravest(record)]
     return [line for one in lines if (line := cells.clean(say(one, lang)))]

@@ -181,7 +181,8 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
     if not own:
         return None
     if not found:
-        return Paragraph(t("against.nothing"), "muted")
+        failed = any(isinstance(x, Record) and x.run_id not in ids for x in against)
+        return Paragraph(t(f"against.{'none_passed' if failed else 'nothing'}"), "muted")
     unlike = [(_unlike(own[0], one[0]), one) for one in found]
     same = [one for keys, one in unlike if not keys]
     for figure in (speed_name(own[0]), "p_train", "p_core", "p_whole"):

@@ -1,0 +1,50 @@
+"""What to do after a run that was for trying: how the same case gives a figure to quote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark import cases
+from trainmark.pages.document import Block, Code, Paragraph
+from trainmark.pages.texts import t
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.record.record import Record
+    from trainmark.spec import Case
+
+
+def next_steps(records: Sequence[Record]) -> list[Block]:
+    """Return that a run on generated data was a trial, and the commands that measure real data.
+
+    Empty for other runs, for those that failed, and if the case is not installed here.
+    """
+    plan = records[0].plan
+    is_trial = plan.data.origin == "generated" and all(record.passed for record in records)
+    if not is_trial or plan.case not in cases.names():
+        return []
+    case = cases.load(plan.case)
+    recipe = _real_recipe(case, f"{plan.nnodes}x{plan.nproc}")
+    if recipe is None:
+        return [Paragraph(t("trial.generated_only"), "muted")]
+    data = f"data/{case.name}"
+    commands = []
+    if cases.has_part(case.name, "prepare"):
+        options = "".join(f" {x.name}={x.name.upper()}" for x in case.prepare_options if x.required)
+        commands.append(f"trainmark prepare {case.name}{options} --from DOWNLOADS --data {data}")
+    repeats = f"--repeat {INTERVAL_MIN_LAUNCHES}"
+    commands.append(f"trainmark run {case.name} --data {data} --recipe {recipe} {repeats}")
+    return [
+        Paragraph(t("trial.what"), "muted"),
+        Paragraph(t("trial.next"), "muted"),
+        *(Code(f"  {command}") for command in commands),
+    ]
+
+
+def _real_recipe(case: Case, world: str) -> str | None:
+    """Return the recipe on real data for so many nodes and ranks, or else the first there is."""
+    names = [name for name, recipe in case.recipes.items() if recipe.data == "real"]
+    fitting = [name for name in names if case.recipes[name].world == world]
+    return next(iter([*fitting, *names]), None)

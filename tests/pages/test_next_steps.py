@@ -1,0 +1,57 @@
+"""The commands that a trial run is followed by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from comparison_records import golden
+from trainmark.pages.document import Code, Paragraph
+from trainmark.pages.next_steps import next_steps
+from trainmark.pages.texts import say
+from trainmark.record.record import Record
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def trial(**changes):
+    data = golden().plan.data.model_copy(update={"origin": "generated"})
+    return golden(plan=golden().plan.model_copy(update={"data": data} | changes))
+
+
+def commands(blocks):
+    return [say(block.text, "en").strip() for block in blocks if isinstance(block, Code)]
+
+
+def test_trial_is_followed_by_preparing_and_measuring_real_data():
+    blocks = next_steps([trial(nnodes=1, nproc=8)])
+    assert commands(blocks) == [
+        "trainmark prepare distilbert_sst2 --from DOWNLOADS --data data/distilbert_sst2",
+        "trainmark run distilbert_sst2 --data data/distilbert_sst2 --recipe standard-1x8 "
+        "--repeat 5",
+    ]
+    assert isinstance(blocks[0], Paragraph)
+    assert say(blocks[0].text, "zh").startswith("这是一次试运行")
+
+
+def test_world_without_a_recipe_of_its_own_gets_the_first_on_real_data():
+    (*_, run) = commands(next_steps([trial(nnodes=1, nproc=3)]))
+    assert "--recipe standard-1x1 " in run
+
+
+def test_required_options_of_prepare_are_named():
+    (prepare, _) = commands(next_steps([trial(case="gpt_megatron")]))
+    assert prepare.startswith("trainmark prepare gpt_megatron tokenizer=TOKENIZER --from")
+
+
+def test_case_without_real_data_has_no_command():
+    toy = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
+    assert toy.plan.data.origin == "generated"
+    blocks = next_steps([toy])
+    assert (len(blocks), commands(blocks)) == (1, [])
+
+
+def test_run_on_real_data_or_that_failed_or_of_an_unknown_case_has_no_next_steps():
+    assert golden().plan.data.origin == "real"
+    failed = trial().model_copy(update={"status": "failed"})
+    for made in (golden(), failed, trial(case="not_installed_here")):
+        assert next_steps([made]) == []
