@@ -236,6 +236,8 @@ def _advice(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
         return "name one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
         return "`trainmark import` reads the figures of its events"
+    if choice.reasons:
+        return "give the log of a whole run, or keyword=TEXT of a value in it"
     repeated = [key for key, count in reader.keys.most_common() if count > 1]
     shown = (repeated or list(reader.keys))[:_MAX_KEYS]
     keys = ", ".join(
