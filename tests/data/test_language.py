@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from trainmark import cases
 from trainmark.data import language
 from trainmark.data.indexed import IndexedReader
 from trainmark.data.language import SYMBOLS
@@ -45,3 +46,28 @@ def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="too small for generated data"):
         language.generate(tmp_path, vocab_size=10, seed=1)
     assert not list(tmp_path.iterdir())
+
+
+def least_loss(joint: Any) -> float:
+    """Return the least cross-entropy that a context allows, of P(context, next)."""
+    of_context = joint.sum(1, keepdims=True)
+    chances = np.divide(joint, of_context, out=np.ones_like(joint), where=of_context > 0)
+    return float(-(joint * np.log(chances, out=np.zeros_like(joint), where=chances > 0)).sum())
+
+
+@pytest.mark.parametrize("case", ["gpt_megatron", "llama31_8b"])
+def test_a_tiny_target_is_reached_with_both_symbols_of_context_only(case: str) -> None:
+    last, before = language.tables()
+    pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
+    for _ in range(100):
+        pairs = ((pairs.sum(1)[:, None] * last + pairs @ before) / 2).T
+    joint = pairs[:, :, None] * (last[:, None, :] + before[None, :, :]) / 2
+    losses = [
+        least_loss(joint.reshape(-1, SYMBOLS)),
+        least_loss(joint.sum(1)),  # P(last, next)
+        least_loss(joint.sum(0)),  # P(the one before, next)
+    ]
+    assert losses == pytest.approx([language.entropy_rate(), 2.7106, 2.7360], abs=1e-4)
+    target = cases.load(case).recipes["tiny"].target_value
+    assert target is not None
+    assert losses[0] < target < losses[1] - 0.8

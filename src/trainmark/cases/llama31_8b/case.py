@@ -209,10 +209,10 @@ CASE = Case(
     recipe_type=Llama31Recipe,
     recipes={
         "tiny": Llama31Recipe(
-            data="generated", num_layers=4, hidden_size=256, num_heads=4, num_kv_heads=2,
-            ffn_size=512, seq_length=128, vocab_size=256, eval_samples=256, micro_batch_size=16,
-            learning_rate=3e-3, weight_decay=0.1, lr_warmup_steps=20, lr_decay_steps=320,
-            max_epochs=1, eval_every_epochs=None, eval_every_samples=512, target_value=1.82,
+            data="generated", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2,
+            ffn_size=256, seq_length=128, vocab_size=64, eval_samples=256, micro_batch_size=16,
+            learning_rate=1.5e-2, weight_decay=0.1, lr_warmup_steps=20, lr_decay_steps=320,
+            max_epochs=1, eval_every_epochs=None, eval_every_samples=512, target_value=1.84,
             timeout_s=1_800.0,
         ),
         "standard-1x8": _standard("1x8"),
