@@ -18,7 +18,7 @@ from fakes import (
 from trainmark.record import record, reduce
 
 
-def rank_events(rank: int) -> list[dict[str, Any]]:
+def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
     """Return 12 steps of 32 samples a rank in two epochs, each with an evaluation."""
     four = {"step_ns": [TICK] * 4, "wait_ns": [1_000] * 4, "samples": [32] * 4,
             "step_samples": [64] * 4}  # fmt: skip
@@ -34,12 +34,12 @@ def rank_events(rank: int) -> list[dict[str, Any]]:
         event("facts", 6 * S, **facts),
         window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four),
         event("evaluate", 8 * S, epoch=0, step=4, start_ns=7 * S, end_ns=8 * S, value=0.75,
-              samples=1_000, detail={}, target_reached=False),
+              samples=eval_samples, detail={}, target_reached=False),
         window(8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four),
         window(8 * S + S // 2, 9 * S, epoch=1, first_step=8, loss=[0.25, 0.25, 0.25, 0.125],
                **four),
         event("evaluate", 10 * S, epoch=1, step=12, start_ns=9 * S, end_ns=10 * S, value=0.9375,
-              samples=1_000, detail={}, target_reached=True),
+              samples=eval_samples, detail={}, target_reached=True),
         event("trained", 10 * S, start_ns=6 * S, end_ns=10 * S, steps=12, epochs=2),
         parameters_event(10 * S),
         event("result", 10 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
@@ -48,13 +48,14 @@ def rank_events(rank: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def write_two_ranks(folder, *, ends_after=None, **plan_changes):
+def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_changes):
     """Write the run and its record; return both.
 
     Args:
         ends_after: leave out all events of the ranks after so many.
+        eval_samples: that each evaluation scores.
     """
-    ranks = [rank_events(rank)[:ends_after] for rank in range(2)]
+    ranks = [rank_events(rank, eval_samples)[:ends_after] for rank in range(2)]
     agent = event("ranks_ended", 11 * S, failures=[])
     write_run(folder, [launch_event(), agent, event("finished", 11 * S)], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))

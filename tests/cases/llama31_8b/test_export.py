@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> str:
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     recipe = replace(CASE.recipes["standard-1x8"], grad_accum_steps=16)  # as the run's 64 samples
     run = write_two_ranks(
-        tmp_path / "run", case="llama31_8b", recipe=asdict(recipe),
+        tmp_path / "run", case="llama31_8b", recipe=asdict(recipe), eval_samples=1024,
         data=plan["data"] | {"eval_samples": 1024, "best_quality": None},
         about=plan["about"] | {"metric": CASE.metric, "higher_is_better": CASE.higher_is_better},
     )  # fmt: skip
