@@ -32,14 +32,14 @@ def register() -> None:
     stand_in()
 
 
-def stand_in(fault: str = "none") -> Any:
+def stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> Any:
     """Return the process's device with a new clock, empty and without anything queued."""
     from trainmark_stand_in.faults import TIMELINES
     from trainmark_stand_in.vendor import StandIn
 
     device = StandIn().open(0, 1)
     clock = FakeClock()
-    timeline = TIMELINES[fault](operation_ns=OPERATION_NS, clock=clock, sleep=clock.advance)
+    timeline = TIMELINES[fault](operation_ns=operation_ns, clock=clock, sleep=clock.advance)
     device.timeline = device.operations.timeline = timeline
     device.device_memory.reset_peak()
     return device
@@ -181,6 +181,17 @@ def read_each_loss(job: Any) -> None:
         return loss
 
     job.step = step
+
+
+def matmul_rate(fault: str) -> float | str:
+    """Return the rate that preflight measures where each operation takes 30 ms, or its refusal."""
+    from trainmark.errors import EnvironmentFault
+
+    device = stand_in(fault, operation_ns=30_000_000)
+    try:
+        return device.matmul_rate("fp32").flops_per_second
+    except EnvironmentFault as refused:
+        return str(refused.where)
 
 
 def faults() -> tuple[list[str], list[str]]:

@@ -143,6 +143,12 @@ def test_a_device_with_a_wrong_clock_is_found(
     assert stand_in_jobs.wrong_figures(found) == wrong
 
 
+def test_preflight_refuses_marks_of_the_host(elsewhere: Any) -> None:
+    assert elsewhere(stand_in_jobs.matmul_rate, "host_marks") == "device standin"
+    # 2 x 256^3 FLOP in an operation of 30 ms.
+    assert elsewhere(stand_in_jobs.matmul_rate, "none") == 2 * 256**3 / 0.03
+
+
 def test_operations_that_wait_are_those_whose_result_the_host_needs(elsewhere: Any) -> None:
     assert elsewhere(stand_in_jobs.waiting_operations) == {
         "item": True, "tolist": True, "to the host": True, "from the host": True,

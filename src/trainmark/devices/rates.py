@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MatmulRate
 
 if TYPE_CHECKING:
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
 _BUDGET_NS = 250_000_000
 _MOST_REPEATS = 20
 _COPIES = 5
+# Of the comparison of two clocks: work that takes long beside a launch, and how far they may
+# differ. Another program may have the host for a moment, so the best of some attempts counts.
+_COMPARED_NS = 20_000_000
+_MOST_COMPARED = 4096
+_ATTEMPTS = 3
+_MIN_SHARE, _MAX_SHARE = 0.5, 1.5
 _RANDOM_ROWS = 1024  # of an operand; further rows repeat them, because drawing takes time
 _COMPARED = 16  # rows and columns of a result
 # Of the relative error in the Frobenius norm, with inner dimensions up to 50,000. A factor in fp32
@@ -58,7 +66,59 @@ def repeated_ns(
     return times_ns
 
 
-def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, ...]) -> MatmulRate:
+def refuse_wrong_marks(
+    device: Device, run: Callable[[], object], *, clock: Callable[[], int] = perf_counter_ns
+) -> None:
+    """Compare the device's time of repeated work with the host's, which waits for it.
+
+    Raises:
+        EnvironmentFault: they differ by more than the noise of a busy host.
+    """
+    repeats = 1
+    marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
+    while wall_ns < _COMPARED_NS and repeats < _MOST_COMPARED:
+        repeats *= 2
+        marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
+    if wall_ns < _COMPARED_NS and marked_ns < _COMPARED_NS:
+        return  # too fast to tell launches and work apart
+    shares = [marked_ns / max(wall_ns, 1)]
+    while not _MIN_SHARE <= shares[-1] <= _MAX_SHARE:
+        if len(shares) == _ATTEMPTS:
+            raise EnvironmentFault(
+                f"its marks tell {marked_ns / 1e6:.3g} ms for work that takes "
+                f"{wall_ns / 1e6:.3g} ms of the host's clock",
+                where=f"device {device.name}",
+                rule="time between two marks is the time that passes between them on the device",
+                remedy="mark() must record an event in the stream of the work, elapsed_ns() must "
+                "return nanoseconds, and synchronize() must wait for all work; "
+                "tests/device/test_time.py checks them",
+            )
+        marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
+        shares.append(marked_ns / max(wall_ns, 1))
+
+
+def _time_by_both_clocks(
+    device: Device, run: Callable[[], object], repeats: int, clock: Callable[[], int]
+) -> tuple[int, int]:
+    """Return the time of some repeats in a row, by the device's marks and by the host's clock."""
+    device.synchronize()
+    started_ns = clock()
+    start = device.mark()
+    for _ in range(repeats):
+        run()
+    end = device.mark()
+    device.synchronize()
+    wall_ns = clock() - started_ns
+    return device.elapsed_ns(start, end), wall_ns
+
+
+def best_matmul_rate(
+    device: Device,
+    precision: Precision,
+    *,
+    sizes: tuple[int, ...],
+    clock: Callable[[], int] = perf_counter_ns,
+) -> MatmulRate:
     """Return the best rate over square matmuls of ``sizes``.
 
     A precision without matrix units can be a hundred times slower, so a larger matmul is
@@ -66,8 +126,15 @@ def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, 
     ``sizes`` from small to large. Each size runs once to warm up, then for a quarter of a
     second. The fastest single matmul counts: it was disturbed least, and an upper bound must
     not be too low. The swing is that of the size with the best rate.
+
+    Args:
+        clock: the host's, in ns.
+
+    Raises:
+        EnvironmentFault: the device's marks tell another time than the host's clock.
     """
     best = MatmulRate(0.0, None)
+    best_run: Callable[[], object] | None = None
     for size in sizes:
         amount = flops((size, size, size))
         if best.flops_per_second and amount * 1e9 / best.flops_per_second > 4 * _BUDGET_NS:
@@ -75,8 +142,11 @@ def best_matmul_rate(device: Device, precision: Precision, *, sizes: tuple[int, 
         run = matmul(device, precision, (size, size, size)).run
         run()
         times_ns = repeated_ns(device, run)
-        found = MatmulRate(amount * 1e9 / min(times_ns), swing(times_ns))
-        best = max(best, found, key=lambda item: item.flops_per_second)
+        rate = MatmulRate(amount * 1e9 / max(1, min(times_ns)), swing(times_ns))
+        if rate.flops_per_second > best.flops_per_second:
+            best, best_run = rate, run
+    if best_run is not None:
+        refuse_wrong_marks(device, best_run, clock=clock)
     return best
 
 
@@ -92,7 +162,7 @@ def swing(times_ns: Sequence[int]) -> float | None:
     if half == 0:
         return None
     slower, faster = sorted((sum(times_ns[:half]), sum(times_ns[-half:])), reverse=True)
-    return 1 - faster / slower
+    return 1 - faster / slower if slower else 0.0
 
 
 def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:

@@ -139,6 +139,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
         from trainmark.protocols import Counts, JobContext
         from trainmark.rank.agreement import memory_that_fits, refuse_other_packages
+        from trainmark.rank.preflight import measure_matmul
         from trainmark.train.checkpoints import Checkpoints
 
         plan = Plan.read(run_dir)
@@ -157,7 +158,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         barrier()
         rank.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
         refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
-        matmul = device.matmul_rate(recipe.precision)
+        matmul = measure_matmul(device, recipe.precision)
         context = JobContext(
             recipe=recipe,
             data_dir=Path(os.environ.get(DATA_VARIABLE) or plan.data.folder),

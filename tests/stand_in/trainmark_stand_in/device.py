@@ -129,7 +129,7 @@ class StandInDevice(Accelerator):
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         from trainmark.devices.rates import best_matmul_rate
 
-        rate = best_matmul_rate(self, precision, sizes=(128, 256))
+        rate = best_matmul_rate(self, precision, sizes=(128, 256), clock=self.timeline.clock)
         self.device_memory.reset_peak()
         return rate
 

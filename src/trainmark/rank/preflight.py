@@ -1,0 +1,32 @@
+"""Measure the matmul rate of a rank before it trains, and refuse one that cannot be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.devices.peaks import peak
+from trainmark.errors import ContradictionError
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Device, MatmulRate
+    from trainmark.recipe import Precision
+
+
+def measure_matmul(device: Device, precision: Precision) -> MatmulRate:
+    """Return the rate of large matmuls in ``precision``, which is in effect already.
+
+    Raises:
+        ContradictionError: it is above the published peak of the product.
+    """
+    rate = device.matmul_rate(precision)
+    product = device.describe()["name"]
+    published = peak(product, precision)
+    if published is not None and rate.flops_per_second > published.per_second:
+        raise ContradictionError(
+            "matmul_above_peak",
+            tflops=rate.flops_per_second / 1e12,
+            precision=precision,
+            peak=published.per_second / 1e12,
+            product=product,
+        )
+    return rate

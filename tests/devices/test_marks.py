@@ -1,0 +1,82 @@
+"""Marks that do not tell the device's time are refused before anything is measured with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import AsyncDevice, FakeClock
+from trainmark.devices.rates import refuse_wrong_marks
+from trainmark.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LAUNCH_NS, WORK_NS = 5_000, 1_400_000
+
+
+class HostMarks(AsyncDevice):
+    """A mark is the host's time, not a point in the device's queue."""
+
+    def mark(self) -> int:
+        return self.clock()
+
+
+class Ticks(AsyncDevice):
+    """Time between marks is in units of 10 ns."""
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        return super().elapsed_ns(start, end) // 10
+
+
+class Microseconds(AsyncDevice):
+    """Time between marks is a thousand times too long."""
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        return 1000 * super().elapsed_ns(start, end)
+
+
+def product_on(device: AsyncDevice) -> Callable[[], object]:
+    """Return work that the host launches and the device does."""
+
+    def run() -> None:
+        device.clock.advance(LAUNCH_NS)
+        device.work(WORK_NS)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [HostMarks, Ticks, Microseconds])
+def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
+    device = kind(clock)
+    with pytest.raises(EnvironmentFault) as refused:
+        refuse_wrong_marks(device, product_on(device), clock=clock)
+    assert refused.value.where == "device fake"
+
+
+def test_marks_of_the_devices_queue_pass(async_device: AsyncDevice, clock: FakeClock) -> None:
+    refuse_wrong_marks(async_device, product_on(async_device), clock=clock)
+    # Sixteen products take 22.4 ms, the first count of 20 ms or more.
+    assert async_device.calls.count("elapsed") == 5
+
+
+def test_a_busy_host_does_not_make_marks_wrong(clock: FakeClock) -> None:
+    """The host loses a second between the start of its clock and the first mark, once."""
+
+    class Interrupted(AsyncDevice):
+        lost = False
+
+        def mark(self) -> int:
+            if not self.lost:
+                self.lost = True
+                self.clock.advance(1_000_000_000)
+            return super().mark()
+
+    device = Interrupted(clock)
+    refuse_wrong_marks(device, product_on(device), clock=clock)
+
+
+def test_work_too_fast_to_compare_passes(clock: FakeClock) -> None:
+    device = HostMarks(clock)
+    refuse_wrong_marks(device, lambda: device.work(10), clock=clock)

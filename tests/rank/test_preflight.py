@@ -1,0 +1,33 @@
+"""The rate of matmuls before training, held against the published peak."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import FakeClock, SyncDevice
+from trainmark.errors import ContradictionError
+from trainmark.protocols import MatmulRate
+from trainmark.rank.preflight import measure_matmul
+
+
+class Card(SyncDevice):
+    """A card with a name and a rate in TFLOP/s."""
+
+    def __init__(self, product: str, tflops: float) -> None:
+        super().__init__(FakeClock())
+        self.describe = lambda: {"name": product}  # type: ignore[method-assign]
+        self.matmul_rate = lambda _: MatmulRate(tflops * 1e12, 0.0)  # type: ignore[method-assign]
+
+
+def test_rate_above_the_published_peak_fails_the_run() -> None:
+    with pytest.raises(ContradictionError) as failure:
+        measure_matmul(Card("NVIDIA H200", 990.0), "bf16")
+    assert (failure.value.kind, failure.value.code) == ("impossible_figure", "matmul_above_peak")
+    assert failure.value.details == {
+        "tflops": 990.0, "precision": "bf16", "peak": 989.0, "product": "NVIDIA H200",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("product", ["NVIDIA H200", "a product without a published peak"])
+def test_rate_up_to_the_published_peak_passes(product: str) -> None:
+    assert measure_matmul(Card(product, 989.0), "bf16").flops_per_second == 989e12
