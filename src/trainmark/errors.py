@@ -36,6 +36,9 @@ def escaped(text: object) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
 
 
+_MAX_LISTED = 40  # known names after the nearest one
+
+
 class TrainmarkError(Exception):
     """Say what is wrong, where, by which rule, and the way out.
 
@@ -146,9 +149,11 @@ class NotTrainedError(RunError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy sentence naming the nearest of ``known``, or all of them."""
+    """Return a remedy sentence naming the nearest of ``known``, and all if they are few or far."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
+    if close and len(names) > _MAX_LISTED:
+        return f"did you mean {close[0]}?"
     if close:
         return f"did you mean {close[0]}? Known: {', '.join(names)}"
     return f"known: {', '.join(names)}"

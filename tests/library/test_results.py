@@ -47,7 +47,7 @@ def test_a_folder_of_runs_is_listed_the_newest_first(cli, runs):
     assert (out.count("distilbert_sst2"), out.count("unverified")) == (3, 3)
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
-    assert "1 of 3 runs" in err
+    assert "1 of 3 launches" in err
     assert cli("results", "cas=toy")[0] == 2
 
 
@@ -96,3 +96,65 @@ def test_a_verb_whose_extra_is_missing_names_it(package, words, extra, tmp_path)
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert ended.returncode == 2
     assert f"pip install 'trainmark[{extra}]'" in ended.stderr
+
+
+@pytest.fixture
+def batch_sizes(tmp_path):
+    """Three launches of a case that differ in batch size, seed and compile, and one of another."""
+    folder = tmp_path / "runs"
+    for name, bs, compiled in (("a", 8, False), ("b", 32, True), ("c", 128, False)):
+        changes = {
+            "plan__recipe__micro_batch_size": bs, "plan__recipe__compile": compiled,
+            "environment__devices": [{"name": "A100"}] * 2,
+        }  # fmt: skip
+        write(folder / name, document(name, **changes, plan__recipe__seed=bs))
+    other = document("d", plan__case="toy", plan__recipe__learning_rate=0.5)
+    write(folder / "d", other)
+    return folder
+
+
+def table_of(out):
+    """Return the rows of a table with one line a row, by their headings."""
+    heads, _, *rows = (line.split() for line in out.strip().splitlines())
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def test_settings_that_differ_have_columns(cli, batch_sizes):
+    heads, *rows = (line.split() for line in cli("results")[1].splitlines() if line.strip("─ "))
+    assert {"bs", "compile"} <= set(heads)
+    assert not {"seed", "lr", "learning_rate", "recipe"} & set(heads)
+    shown = [(row[heads.index("bs")], row[heads.index("compile")]) for row in rows]
+    assert sorted(shown)[:2] == [("128", "false"), ("32", "true")]
+
+
+def test_recipe_fields_are_keys_of_filters_and_columns(cli, batch_sizes):
+    assert sorted(listed(cli, "bs>8", "case=distilbert_sst2")) == ["b", "c"]
+    assert listed(cli, "compile=true") == ["b"]
+    assert listed(cli, "micro_batch_size=8") == ["a"]
+    assert listed(cli, "case=distilbert_sst2", "--sort", "-bs") == ["c", "b", "a"]
+    code, out, _ = cli("results", "--columns", "run_id,bs,lr,compile", "--sort", "run_id")
+    assert code == 0
+    assert table_of(out)[1:3] == [
+        {"run_id": "b", "bs": "32", "lr": "0.00015", "compile": "true"},
+        {"run_id": "c", "bs": "128", "lr": "0.00015", "compile": "false"},
+    ]
+
+
+def test_unknown_key_names_public_keys_only(cli, runs):
+    for words, near in ((("--columns", "xyzzyq"), "known: "), (("xyzzyq>1",), "known: ")):
+        code, _, err = cli("results", *words)
+        assert (code, near in err) == (2, True)
+        assert not {"bytes,", "mtime_ns,", "unreadable,", "settings,", "id,"} & set(err.split())
+    assert "did you mean p_core?" in cli("results", "p_cor>1")[2]
+
+
+def test_longest_recipe_stays_readable_in_the_index(cli, runs):
+    many = {f"field_{n}": "x" * 90 for n in range(60)} | {"note": "y" * 5000}
+    made = document("long")
+    made["plan"]["recipe"] |= many
+    write(runs / "long", made)
+    assert listed(cli, "bs=96", "run_id=long") == ["long"]
+
+
+def test_rows_are_counted_as_launches(cli, runs):
+    assert "1 of 3 launches; --limit 0 shows all" in cli("results", "--limit", "1")[2]

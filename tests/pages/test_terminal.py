@@ -196,3 +196,20 @@ def test_the_figures_of_a_repeat_are_the_launches_means():
     text = to_markdown([document(many)])
     assert "| p_train | 500.0 |" in text
     assert "p_train | 400.0" not in text.split("## Figures")[1]
+
+
+def test_narrow_list_moves_columns_with_one_value_below_the_table():
+    heads = ["case", "device", "world", "precision", "bs", "status", "p_core", "path"]
+    rows = [
+        ["toy", "AMD EPYC", 1, "fp32", bs, "passed", 100.0 * bs,
+         f"runs/20261128T094608Z-toy-{bs:06}"]
+        for bs in (8, 32)
+    ]  # fmt: skip
+    listed = Listing(2, heads, ["", "", "", "", "", "", "samples/s", ""], rows)
+    wide = listing_table(listed, width=100)
+    assert "The same in all rows" not in wide
+    narrow = listing_table(listed, width=40)
+    alike = "The same in all rows: world 1, device AMD EPYC, precision fp32"
+    assert alike in " ".join(narrow.split())
+    assert {"bs", "32", "*000032"} <= set(narrow.split())
+    assert max(map(cell_len, narrow.splitlines())) <= 40

@@ -38,6 +38,7 @@ EXAMPLES = {
 """,
 }
 _COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
+_WITH_SETTINGS = _COLUMNS.replace("precision,", "precision,recipe,settings,")
 
 
 def report(
@@ -117,16 +118,21 @@ def results(
     sort: Annotated[
         str, typer.Option(help="Key to sort by; -KEY: greatest first.")
     ] = "-started_utc",
-    limit: Annotated[int, typer.Option(min=0, help="Runs; 0: all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, help="Rows; 0: all.")] = 50,
     columns: Annotated[
-        str | None, typer.Option(help=f"Keys with commas; default: {_COLUMNS}, with --json all.")
+        str | None,
+        typer.Option(
+            help=f"Keys with commas; default: {_COLUMNS} and the settings that differ; "
+            "with --json all."
+        ),
     ] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Find runs among many: list, filter, sort.
+    """Find runs among many: list, filter, sort. A row is a launch.
 
-    Ends with 1 if a record cannot be read; the others are listed.
+    Recipe fields in which launches of a case differ have columns of their own. Ends with 1 if a
+    record cannot be read; the others are listed.
     """
     from trainmark.library.store.index import Index
     from trainmark.library.store.query import listing, unread
@@ -134,7 +140,7 @@ def results(
 
     index = Index(store)
     index.refresh()
-    usual = None if as_json else _COLUMNS.split(",")
+    usual = None if as_json else _WITH_SETTINGS.split(",")
     failed = unread(index)
     found = listing(
         index,
@@ -147,7 +153,8 @@ def results(
         say_json(display.listing_json(found, failed))
     else:
         if found.rows:
-            typer.echo(display.listing_table(found, lang))
+            shown = found if columns else display.with_differing_settings(found)
+            typer.echo(display.listing_table(shown, lang))
         else:
             say_remark(f"no run in {index.folder} meets the filters")
         for line in display.listing_remarks(found, failed, lang):

@@ -99,8 +99,8 @@ def site(
     index = Index(store)
     index.refresh()
     with writing(output):
-        runs, anew = write_site(index, output)
-    say(f"{output}: {runs} runs, {anew} of them written anew", err=True)
+        launches, anew = write_site(index, output)
+    say(f"{output}: {launches} launches, pages of {anew} written", err=True)
     failed = unread(index)
     for path, reason in failed:
         say_remark(f"{path}: {render(reason, 'en')}")

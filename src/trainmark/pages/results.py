@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from trainmark.library.store.columns import INDEXED
+from trainmark.library.store.query import Listing
 from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.sections.limits import over
-from trainmark.pages.texts import Phrase, ends, say, term, trust_line
+from trainmark.pages.texts import Phrase, ends, join, say, t, term, trust_line
+from trainmark.plan.overrides import setting_text
+from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import trust_of, verification_of
+from trainmark.record.work import differing_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.launch.series import Outcome
-    from trainmark.library.store.query import Listing
     from trainmark.record.record import Record
     from trainmark.record.work import Row, Unread
     from trainmark.spec import Message
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     UnreadFiles = Sequence[tuple[str, Message]]
 
 
+_MOST_SETTINGS = 4  # columns of settings
+_LEAVE_OUT = ("world", "device", "precision", "recipe")  # columns, on a narrow screen
 _SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, its launches
 
 
@@ -36,30 +43,100 @@ def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
     return {"total": found.total, "runs": found.documents(), "unread": unread}
 
 
-def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
-    """Return a listing as a table; figures in a readable unit, ``/`` where there is none.
+def with_differing_settings(found: Listing) -> Listing:
+    """Return a listing with a column for each setting in which runs of a case and recipe differ.
 
-    English headings are the keys, which filters take. Beside its trust a run is told to be
+    They stand in place of its columns ``recipe`` and ``settings``; the recipe is shown if runs of
+    a case differ in it. A column of precisions has that setting already.
+    """
+    rows = found.documents()
+    recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
+    kinds = [f"{row['case']} {row['recipe']}" for row in rows]
+    names = [name for name in differing_settings(zip(kinds, recipes, strict=True))
+             if name not in rows[0]]  # fmt: skip
+    of_cases = {row["case"] for row in rows}
+    names = names[:_MOST_SETTINGS]
+    if len({(row["case"], row["recipe"]) for row in rows}) > len(of_cases):
+        names.insert(0, "recipe")
+    columns: list[str] = []
+    for key in found.columns:
+        if key == "settings":
+            columns += names
+        elif key != "recipe":
+            columns.append(key)
+    units = dict(zip(found.columns, found.units, strict=True))
+    made = [
+        [row[key] if key in row else recipe.get(key) for key in columns]
+        for row, recipe in zip(rows, recipes, strict=True)
+    ]
+    headings = [SHORT_NAMES.get(key, key) for key in columns]
+    return Listing(found.total, headings, [units.get(key, "") for key in columns], made)
+
+
+def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
+    """Return a listing as a table; figures in a readable unit, ``–`` where there is none.
+
+    English headings are the keys, which filters take. Beside its trust a run is said to be
     unverified; that it is verified has no column of its own. Where a row is wider than the screen,
-    a path is what a shell finds it by in its folder: ``*fa3c1e/r0``.
+    a path is what a shell finds it by in its folder, ``*fa3c1e/r0``, and columns are left out:
+    first those with one value, which a line below has.
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
     width = width or (terminal.columns() if sys.stdout.isatty() else 10_000)
-    heads, columns = [], []
     shown = {x: of for x, *of in zip(found.columns, *found.rows, strict=True)}
     if "trust" in shown and (evidence := shown.pop("verification", None)):
         pairs = zip(shown["trust"], evidence, strict=True)
         shown["trust"] = [x if y == "verified" else f"{x} ({y})" for x, y in pairs]
     units = dict(zip(found.columns, found.units, strict=True))
-    for key, values in shown.items():
-        unit = units[key]
-        texts, scale = cells.scaled(values, unit) if unit else ([*map(_cell, values)], "")
-        named = key if lang == "en" else say(term("site", key), lang)
-        heads.append(f"{named} {scale}".strip())
-        columns.append(texts)
-    if any(len("   ".join(row)) > width for row in zip(*columns, strict=True)):
-        columns = [[_SHORT.sub(r"*\1", x) for x in texts] for texts in columns]
-    return terminal.show([table(heads, zip(*columns, strict=True))], lang, width=width)
+    columns = {key: _column(key, values, units[key], lang) for key, values in shown.items()}
+    if any(len("   ".join(row)) > width for row in zip(*columns.values(), strict=True)):
+        columns = {
+            key: [_SHORT.sub(r"*\1", text) for text in texts] for key, texts in columns.items()
+        }
+    alike: dict[str, str] = {}
+    left_out: list[str] = []
+    for key in _optional(columns):
+        if terminal.min_width(_as_table(columns), lang) <= width:
+            break
+        head, first, *others = columns.pop(key)
+        if all(text == first for text in others):
+            alike[head] = first
+        else:
+            left_out.append(head)
+    blocks: list[Block] = [_as_table(columns)]
+    if alike:
+        values = join(f"{head} {text}" for head, text in alike.items())
+        blocks.append(Paragraph(t("terminal.alike", values=values)))
+    if left_out:
+        blocks.append(Paragraph(t("terminal.left_out", columns=join(left_out))))
+    return terminal.show(blocks, lang, width=width)
+
+
+def _column(key: str, values: Sequence[Any], unit: str, lang: str) -> list[str]:
+    """Return the heading of a column and its cells."""
+    named = key if lang == "en" else say(term("site", key), lang)
+    if unit:
+        texts, scale = cells.scaled(values, unit)
+        return [f"{named} {scale}", *texts]
+    is_setting = key not in INDEXED
+    return [named, *(_setting(x) if is_setting else _cell(x) for x in values)]
+
+
+def _setting(value: Any) -> str:
+    return cells.NOTHING if value is None else setting_text(value)
+
+
+def _as_table(columns: dict[str, list[str]]) -> Table:
+    heads, *rows = zip(*columns.values(), strict=True)
+    return table(heads, rows)
+
+
+def _optional(columns: dict[str, list[str]]) -> list[str]:
+    """Return the columns that a narrow screen may leave out, in the order in which they go."""
+    settings = [key for key in reversed(columns) if key not in INDEXED]
+    one_value = [key for key in _LEAVE_OUT if key in columns and len({*columns[key][1:]}) == 1]
+    others = [*settings, *_LEAVE_OUT]
+    return [*one_value, *(key for key in others if key in columns and key not in one_value)]
 
 
 def _cell(value: Any) -> str:
@@ -71,9 +148,10 @@ def _cell(value: Any) -> str:
 
 
 def listing_remarks(found: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
-    """Yield what a reader of the table must know besides: runs left out, files not read."""
+    """Yield what a reader of the table must know besides: launches left out, files not read."""
     if len(found.rows) < found.total:
-        yield f"{len(found.rows)} of {cells.count(found.total)} runs; --limit 0 shows all"
+        total = cells.count(found.total)
+        yield say(t("terminal.listed", shown=len(found.rows), total=total), lang)
     for path, reason in failed:
         yield f"{path}: {render(reason, lang)}"
 

@@ -196,11 +196,14 @@ def changes(
 
 def fix_hp_text(values: Mapping[str, Any]) -> str:
     """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; empty for none."""
-    parts = [f"{SHORT_NAMES.get(name, name)}={_plain(value)}" for name, value in values.items()]
+    parts = [
+        f"{SHORT_NAMES.get(name, name)}={setting_text(value)}" for name, value in values.items()
+    ]
     return ",".join(parts)
 
 
-def _plain(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return the value of a recipe field as ``KEY=VALUE`` takes it: ``0.00015``, ``none``."""
     if isinstance(value, float) and math.isfinite(value):
         text = format(Decimal(repr(value)), "f")  # every digit, and no exponent
         return text.rstrip("0").rstrip(".") if "." in text else text

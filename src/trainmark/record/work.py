@@ -21,7 +21,7 @@ from trainmark.record.shapes import Count, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
@@ -198,6 +198,24 @@ def _products(record: Record) -> str:
 def differing(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the names under which two pieces of work differ, sorted."""
     return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
+
+
+def differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the recipe fields in which runs of the same kind differ, in the recipe's order.
+
+    Args:
+        runs: kind and recipe of each; only runs of one kind, of a case for instance, are compared.
+    """
+    seen: dict[str, dict[str, set[str]]] = {}
+    order: dict[str, None] = {}
+    for kind, recipe in runs:
+        for name, value in recipe.items():
+            order.setdefault(name)
+            seen.setdefault(kind, {}).setdefault(name, set()).add(json.dumps(value, default=str))
+    return [
+        name for name in order
+        if name not in _NOT_WORK and any(len(of.get(name, ())) > 1 for of in seen.values())
+    ]  # fmt: skip
 
 
 def each_once(names: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ index holds of a record, of one that cannot be read, and of a row that others pu
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from hashlib import blake2b
 from operator import attrgetter
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 IMPORTED = "imported"  # folder of files of others in a store; status of their rows
 _MOST_TEXT = 1000  # characters: the index is for finding, the record has the whole
+_MOST_SETTING = 100  # characters of a recipe field's value; longer ones are not in the index
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
 
@@ -97,12 +100,15 @@ KINDS: dict[str, Any] = (
 
 
 # Of a result, besides the columns of records: ``path`` is relative to the store's folder;
-# ``unreadable`` is why a record cannot be read, which then has no more than its path.
+# ``unreadable`` is why a record cannot be read, which then has no more than its path;
+# ``settings`` are the fields of its recipe as a JSON object.
 _OTHERS: dict[str, type] = (
-    dict.fromkeys(("path", "unreadable", "notes", "work", "comparable"), str)
+    dict.fromkeys(("path", "unreadable", "notes", "work", "comparable", "settings"), str)
     | dict.fromkeys(("torch", "driver", "cpu"), str)
     | dict.fromkeys(("bytes", "mtime_ns", "world"), int)
 )
+# What the index needs for itself, and no filter or list shows.
+INTERNAL = ("bytes", "mtime_ns", "unreadable", "comparable", "settings")
 INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
 
 
@@ -128,7 +134,18 @@ def of_record(found: Record) -> dict[str, Any]:
         "notes": " ".join(sorted({x.code for x in found.findings})),
     }
     made |= {name: column(found) for name, column in COLUMNS.items()}
-    return _stored(made, found.figures)
+    return _stored(made, found.figures) | {"settings": _settings(found.plan.recipe)}
+
+
+def _settings(recipe: Mapping[str, Any]) -> str:
+    """Return the fields of a recipe as JSON; values that no recipe of ours has are left out."""
+    fields = {
+        name: value for name, value in recipe.items()
+        if value is None or isinstance(value, int | str)
+        or (isinstance(value, float) and math.isfinite(value))
+    }  # fmt: skip
+    short = {name: x for name, x in fields.items() if len(f"{name}{x}") <= _MOST_SETTING}
+    return json.dumps(short)
 
 
 def of_row(row: Row, file: str) -> dict[str, Any]:

@@ -1,21 +1,25 @@
 """Questions to an index: runs that meet filters, in order, with the values of their columns.
 
 A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100`` or ``started_utc>2026-11``:
-texts are compared byte by byte, as dates are written. A value that is missing meets no condition.
+texts are compared byte by byte, as dates are written. Missing values never match. Fields of recipes
+are keys too, by name or short name: ``bs=32``, ``compile=true``.
 Values reach the database as parameters only.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import UsageError, nearest
-from trainmark.library.store.columns import COLUMNS, INDEXED
+from trainmark.library.store.columns import COLUMNS, INDEXED, INTERNAL
 from trainmark.library.store.index import TABLE
+from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.figures import FIGURES
 from trainmark.spec import Message, message
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from trainmark.library.store.index import Index
 
 _WORD = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
 _LISTED = (*COLUMNS, "path", "world", "work", *FIGURES)
 _KEYS = {"id": int, **INDEXED}
@@ -68,7 +73,9 @@ def listing(
         UsageError: an unknown key, or not a filter.
     """
     keys = list(_LISTED if columns is None else columns)
-    shown = ", ".join(map(_column, [*keys, "final_result_unit"]))
+    columns_shown = [_column(key) for key in [*keys, "final_result_unit"]]
+    # A recipe field is taken out of the settings below: JSON in SQL has no true and false.
+    shown = ", ".join(x if x.startswith('"') else "settings" for x in columns_shown)
     by = f"{_column(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
     conditions, values = ["unreadable IS NULL"], []
     for word in words:
@@ -85,13 +92,18 @@ def listing(
     of_cases = {unit for *_, unit in found if unit}  # of the final result
     units["final_result"] = of_cases.pop() if len(of_cases) == 1 else ""
     rows = [
-        [
-            index.place(value) if key == "path" else value
-            for key, value in zip(keys, row, strict=False)
-        ]
-        for row in found
+        [_shown(index, key, value) for key, value in zip(keys, row, strict=False)] for row in found
     ]
     return Listing(total, keys, [units.get(key, "") for key in keys], rows)
+
+
+def _shown(index: Index, key: str, value: Any) -> Any:
+    """Return the value of a key as a list has it, from what the database gave for it."""
+    if key == "path":
+        return index.place(value)
+    if key in _KEYS:
+        return value
+    return json.loads(value or "{}").get(FIELD_ALIASES.get(key, key))
 
 
 def unread(index: Index) -> list[tuple[str, Message]]:
@@ -103,14 +115,35 @@ def unread(index: Index) -> list[tuple[str, Message]]:
 
 
 def _column(key: str) -> str:
-    """Return the name of the column that a key is, in SQL.
+    """Return what a key stands for in SQL: a column, or a field of the recipe.
 
     Raises:
-        UsageError: it is none, naming the nearest one.
+        UsageError: it is neither, naming the nearest key.
     """
-    if key not in _KEYS:
-        raise UsageError(f"unknown key {key!r}", where=key, remedy=nearest(key, [*_KEYS]))
-    return f'"{key}"'
+    if key in _KEYS:
+        return f'"{key}"'
+    field, known_fields = FIELD_ALIASES.get(key, key), _recipe_fields()
+    if field not in known_fields:
+        columns = _KEYS.keys() - {"id", *INTERNAL}
+        every_key = {*columns, *known_fields, *FIELD_ALIASES}
+        if get_close_matches(key, every_key):
+            remedy = nearest(key, every_key)
+        else:
+            remedy = f"{nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
+        raise UsageError(f"unknown key {key!r}", where=key, remedy=remedy)
+    return f"json_extract(settings, '$.{field}')"  # a name of a dataclass field
+
+
+def _recipe_fields() -> set[str]:
+    """Return the names of the recipe fields of all cases here."""
+    return {field.name for case in cases.load_all()[0] for field in fields(case.recipe_type)}
+
+
+def _kind_of_setting(value: str) -> type:
+    """Return the type that a value of a recipe field is compared as."""
+    if value in ("true", "false"):
+        return bool
+    return float if _NUMBER.fullmatch(value) else str
 
 
 def _condition(word: str) -> tuple[str, str | float | bool]:
@@ -126,7 +159,7 @@ def _condition(word: str) -> tuple[str, str | float | bool]:
         what, remedy = f"not a filter: {word[:80]!r}", "name a folder with --store"
         raise UsageError(what, where="filter", rule=_RULE, remedy=remedy)
     key, sign, value = parts.groups()
-    column, kind = _column(key), _KEYS[key]
+    column, kind = _column(key), _KEYS.get(key) or _kind_of_setting(value)
     given: str | float | bool | None = None
     if kind is str:
         if sign == "~":
@@ -137,7 +170,7 @@ def _condition(word: str) -> tuple[str, str | float | bool]:
         given = {"true": True, "false": False}.get(value) if sign in ("=", "!=") else None
     else:
         rule = "numbers have = != > >= < <=, in the unit of the record"
-        if sign != "~" and re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", value):
+        if sign != "~" and _NUMBER.fullmatch(value):
             given = float(value)
     if given is None:
         raise UsageError(f"{word!r} is not a comparison", where=word, rule=rule)
