@@ -65,7 +65,7 @@ def test_a_plan_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
     code, out, err = ended(process)
     assert code == 1, err
     assert checked(runs / "a/r1").status == "interrupted"
-    assert "b: left: stopped after 0 of 1 launches" in out
+    assert "b: stopped after 0 of 1 launches" in out
     assert attempts(runs) == ["a"]
 
     process = start()  # and kill it in the second round

@@ -408,6 +408,19 @@ runs:
     check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
 
 
+@pytest.fixture
+def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Outcome]]:
+    """Return what checks the text of a plan file."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(text: str) -> list[Outcome]:
+        path = tmp_path / "plan.yaml"
+        path.write_text(text, encoding="utf-8")
+        return series.check(read_plan_file(RunRequest(case=str(path), device="cpu")))
+
+    return check
+
+
 def leave_events(plan: Plan) -> Path:
     """Leave a launch that passed, with the events that its record is computed from."""
     folder = Path(plan.run_dir)
@@ -454,3 +467,21 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: 
     lines = out.splitlines()
     assert "b: to run in runs/plan/b: toy:pytorch_2.13:fake:1:1:1" in lines
     assert len([line for line in lines if line.startswith("b")]) == 2  # its row and this line
+
+
+def test_table_of_a_plan_shows_the_settings_that_differ(plan_of: Any) -> None:
+    outcomes = plan_of("runs:\n- {case: toy, set: {bs: [8, 32], seed: [1, 2]}}\n")
+    text = series_table(outcomes, width=110)
+    heads, _, *rows = (line.split() for line in text.splitlines()[:6])
+    assert "bs" in heads
+    assert "seed" not in heads
+    assert [row[heads.index("bs")] for row in rows] == ["8", "8", "32", "32"]
+
+
+def test_table_of_a_plan_fits_a_narrow_screen(plan_of: Any) -> None:
+    outcomes = plan_of("runs:\n- {case: toy, set: {bs: [8, 32], precision: [fp32, bf16]}}\n")
+    for width in (80, 60):
+        text = series_table(outcomes, width=width)
+        lines = [line for line in text.splitlines() if "/toy-" not in line]
+        assert max(map(len, lines)) <= width
+        assert {"toy-bs_8-precision_fp32", "bf16", "final_result"} <= set(text.split())

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 _MOST_SETTINGS = 4  # columns of settings
+_NOT_SETTINGS = ("world", "data")  # recipe fields that a run cannot change
+_STATES = {"finished": "passed before", "left": "stopped"}  # of an entry, in plain words
 _LEAVE_OUT = ("world", "device", "precision", "recipe")  # columns, on a narrow screen
 _SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, its launches
 
@@ -187,21 +189,25 @@ def _place(entry: Row | Unread) -> str:
 def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
     """Return a table with a row an entry, then reasons, trust and folders.
 
-    Figures are those of entries of which all launches passed: geometric means, with the interval
-    for the result; ``/`` where there is none. What holds for several entries is said once. No line
-    is wider than the screen, but for one with a folder.
+    Settings in which the entries of a case differ have columns. Figures are those of entries of
+    which all launches passed: geometric means, with the interval for the result; ``–`` where there
+    is none. What holds for several entries is said once. No line is wider than the screen, but for
+    one with a folder.
     """
     said: dict[str, list[str]] = {}
     for one in outcomes:
-        told = [f"{one.state}: {one.reason}"] if one.reason and one.state != "to run" else []
+        told = []
+        if one.reason and one.state not in ("to run", "left"):
+            told.append(f"{_STATES.get(one.state, one.state)}: {one.reason}")
+        elif one.reason and one.state == "left":
+            told.append(one.reason)
         if one.records:
             line = trust_line(trust_of(one.records), verification_of(one.records))
             told.append(say(line, "en"))
         for words in told:
             said.setdefault(words, []).append(one.name)
-    heads = ("run", "status", "launches", "final_result", "interval", "quality", "mem")
     blocks: list[Block] = [
-        table(heads, map(_row, outcomes)),
+        _series_rows(outcomes, width or terminal.columns()),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
     ]
     for one in outcomes:
@@ -213,16 +219,43 @@ def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
     return terminal.show(blocks, width=width)
 
 
+def _series_rows(outcomes: Sequence[Outcome], width: int) -> Table:
+    """Return a row an entry; on a narrow screen memory and interval are left out."""
+    plans = [(one.plan.case, one.plan.recipe) for one in outcomes if one.plan]
+    names = [x for x in differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
+    worlds = {f"{one.plan.nnodes}x{one.plan.nproc}" for one in outcomes if one.plan}
+    columns: dict[str, list[Phrase]] = {"run": [one.name for one in outcomes]}
+    if len(worlds) > 1:
+        columns["nodes x ranks"] = [
+            None if one.plan is None else f"{one.plan.nnodes}x{one.plan.nproc}" for one in outcomes
+        ]
+    for name in names:
+        columns[SHORT_NAMES.get(name, name)] = [
+            _setting(one.plan.recipe[name]) if one.plan and name in one.plan.recipe else None
+            for one in outcomes
+        ]
+    heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
+    cells_of = [_row(one) for one in outcomes]
+    columns |= {head: [row[place] for row in cells_of] for place, head in enumerate(heads)}
+    for head in ("memory GiB", "interval"):
+        shown = table(columns, zip(*columns.values(), strict=True))
+        if terminal.min_width(shown) <= width:
+            return shown
+        del columns[head]
+    return table(columns, zip(*columns.values(), strict=True))
+
+
 def _row(outcome: Outcome) -> list[Phrase]:
-    records = outcome.records
+    """Return status, launches and figures of an entry."""
+    records, state = outcome.records, _STATES.get(outcome.state, outcome.state)
     launches = f"{sum(x.passed for x in records)}/{outcome.planned}"
     if outcome.state not in ("passed", "finished"):
-        return [outcome.name, outcome.state, launches, *[None] * 4]
+        return [state, launches, *[None] * 4]
     result, *memory = (over(records, name) for name in ("final_result", "mem", "mem_total"))
     found = [x.quality.value for x in records if x.quality.value is not None]
     quality = over_launches(found).mean if found else None
     return [
-        outcome.name, outcome.state, launches,
+        state, launches,
         result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}",
         ends(result, cells.number) if result and result.launches > 1 else None,
         cells.quality_and_target(quality, records[0].quality.target),
