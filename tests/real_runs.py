@@ -12,6 +12,7 @@ import psutil
 from trainmark.launch.processes import of_run
 from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 from trainmark.record.record import read, schema
+from trainmark.record.verify import check_itself
 
 try:
     import jsonschema
@@ -42,6 +43,7 @@ def checked(run_dir: Path) -> Record:
         assert events.malformed_lines == 0, path
     record = read(run_dir)
     assert of_run(record.run_id) == []
+    assert check_itself(record) == []  # nothing in it contradicts the rest
     return record
 
 

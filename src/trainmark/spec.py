@@ -87,6 +87,22 @@ class Figure:
     note: Message | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a case's ``sizes.py`` says of a run: what follows from its recipe.
+
+    A record alone is held against it.
+
+    Args:
+        facts: facts of the job by name, as they must be: ``parameters`` and others.
+        flops: called with ``protocols.Counts``, returns the model FLOPs of training them; None: no
+            formula, or one that is not proportional.
+    """
+
+    facts: Mapping[str, Any]
+    flops: Callable[[Any], float] | None = None
+
+
 class OwnFigures(NamedTuple):
     """What ``compute`` of a case's ``figures.py`` returns: values, and notes on the run.
 

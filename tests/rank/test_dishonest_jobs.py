@@ -15,17 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import SyncDevice, event, launch_event, write_events
+from fakes import SyncDevice
+from in_process_runs import run_rank
 from trainmark.cases.toy import job
 from trainmark.cases.toy.data import Clouds
 from trainmark.cases.toy.job import ToyJob
 from trainmark.devices.vendors.cpu import CpuDevice
-from trainmark.plan.plan import PLAN_FILE
-from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import resolve
 from trainmark.protocols import Counts
 from trainmark.rank import worker
-from trainmark.rank.failure import error_report
 from trainmark.record import reduce
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.shards import evaluation_batches
@@ -51,26 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr(job, "build", job_type)
         words = {"max_epochs": "2", "target_value": "0.5"}
         words |= {name: str(value) for name, value in overrides.items()}
-        run_dir = tmp_path / "run"
-        plan = resolve(
-            RunRequest(case="toy", overrides=words, device="cpu"), generated_root=tmp_path / "data"
-        )
-        run_dir.mkdir()
-        placed = plan.model_copy(update={"run_dir": str(run_dir)})
-        (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")
-        rank = worker.Rank(run_dir, 0)
-        rank.events.emit("start", pid=1)
-        launched_ns = worker.clock()
-        try:
-            worker.run_rank(rank, run_dir, 0, 0)
-            rank.events.emit("end")
-        except Exception as error:  # noqa: BLE001 - as the worker's own main
-            rank.events.emit("error", **error_report(error, rank.place))
-        rank.events.close()
-        ended_ns = worker.clock()
-        exits = event("ranks_ended", ended_ns, failures=[])
-        write_events(run_dir / "events.launcher.jsonl", [launch_event(launched_ns), exits])
-        return reduce.reduce(run_dir)
+        return reduce.reduce(run_rank(tmp_path, overrides=words))
 
     yield call
     torch.set_num_threads(threads)

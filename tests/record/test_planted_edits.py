@@ -1,16 +1,27 @@
-"""Records held against themselves, with edits that were written before the checks."""
+"""Records held against themselves, with edits that were written before the checks.
+
+Golden records are edited, and those of real runs of a rank in this process.
+"""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
-from fakes import GOLDEN
-from planted_records import EDITS, Edit, apply
-from trainmark.record.record import Record
+from fakes import GOLDEN, SyncDevice
+from in_process_runs import run_rank
+from planted_records import EDITS, Edit, apply, times, to
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.record import reduce
+from trainmark.record.record import Record, content
 from trainmark.record.verify import check_itself
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.mark.parametrize("name", sorted({edit.record for edit in EDITS}))
@@ -27,3 +38,106 @@ def test_an_edited_record_is_found(edit: Edit) -> None:
     except ValidationError:
         return  # refused when it is loaded
     assert check_itself(record)
+
+
+def edited(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
+    """Return the record with other values at these paths; None: it is refused when it is loaded."""
+    document = json.loads(json.dumps(document))
+    for path, value in changes.items():
+        apply(document, Edit("", path, value if callable(value) else to(value)))
+    try:
+        return Record.model_validate_json(json.dumps(document))
+    except ValidationError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
+    """Return records of real runs: GPT without and with a peak, a changed and a repeated toy."""
+    threads = torch.get_num_threads()
+    few = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
+    changed = {"weight_decay": "0.1", "micro_batch_size": "32", "max_epochs": "2",
+               "target_value": "none"}  # fmt: skip
+    asked: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+        "gpt": ("gpt_megatron", few, {}),
+        "peak": ("gpt_megatron", few, {"peak_tflops": 2.0}),
+        "toy": ("toy", changed, {}),
+    }
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
+        for name, (case, overrides, request) in asked.items():
+            root = tmp_path_factory.mktemp(name)
+            run_dir = run_rank(root, case, overrides=overrides, **request)
+            made[name] = json.loads(content(reduce.reduce(run_dir)))
+    yield made
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", ["gpt", "peak", "toy"])
+def test_record_of_a_real_run_agrees_with_itself(
+    real: dict[str, dict[str, Any]], name: str
+) -> None:
+    record = edited(real[name], {})
+    assert record is not None
+    assert record.passed
+    assert check_itself(record) == []
+    other_torch = {"environment.packages": {"torch": "2.11.0+cu130"}}
+    record = edited(real[name], other_torch)
+    assert record is not None
+    assert check_itself(record) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("toy", {"plan.extra": {}, "plan.fix_hp": {}}),
+        ("toy", {"plan.extra": {}, "plan.rules": "closed"}),
+        ("toy", {"plan.fix_hp": {}}),
+        ("toy", {"plan.recipe.micro_batch_size": 64, "plan.fix_hp": {}}),
+        ("gpt", {"plan.recipe.num_layers": 24}),
+        ("gpt", {"plan.recipe.num_layers": 24, "plan.extra.num_layers": 24,
+                 "plan.rules": "open"}),
+        ("gpt", {"plan.recipe.seq_length": 128}),
+        ("gpt", {"plan.recipe.hidden_size": 128}),
+        ("gpt", {"environment.job.parameters": times(1000),
+                 "environment.job.trainable_parameters": times(1000)}),
+        ("gpt", {"environment.job.attention_flops_share": 0.5}),
+        ("gpt", {"figures.MFU_causal": {"value": 41.0, "unit": "%"}}),
+        ("gpt", {"ranks.0.phases.train.model_flops": times(2)}),
+        ("peak", {"figures.MFU_causal.value": times(1.1)}),
+        ("peak", {"figures.MFU": {"value": None, "unit": "%",
+                                  "reason": {"code": "peak_unknown", "args": {}}}}),
+        ("peak", {"plan.peak_tflops": 1.0}),
+        ("peak", {"plan.labels": ["self-reported", "performance-only", "generated-data"]}),
+        ("toy", {"quality.history.0.scored.rows": 872}),
+        ("toy", {"quality.history.0.scored.mean": 0.5}),
+        ("toy", {"quality.history.0.value": 0.5}),
+        ("toy", {"quality.history.0.scored.digest": "0" * 16}),
+        ("toy", {"environment.precision_flags.float32_matmul": "medium"}),
+    ],
+)  # fmt: skip
+def test_edit_of_a_real_record_is_found(
+    real: dict[str, dict[str, Any]], name: str, changes: dict[str, Any]
+) -> None:
+    record = edited(real[name], changes)
+    assert record is None or check_itself(record)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"environment.cpu": "AMD EPYC 9965"},
+        {"argv": ["trainmark", "run", "toy"]},
+        {"plan.recipe.seed": 99},
+        {"plan.data.content_id": "0" * 16},
+        {"evidence.0.sha256": "0" * 64},
+    ],
+)
+def test_what_a_record_alone_cannot_show_needs_its_evidence(
+    real: dict[str, dict[str, Any]], changes: dict[str, Any]
+) -> None:
+    """These kinds are listed in docs/trust.md."""
+    record = edited(real["toy"], changes)
+    assert record is not None
+    assert check_itself(record) == []

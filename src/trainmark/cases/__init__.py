@@ -3,7 +3,8 @@
 ``case.py`` (what is trained), ``data`` (``generate``, ``check``), ``job`` (``load_data``,
 ``build``; the only one with torch) and, where there is something to prepare, ``prepare``
 (``prepare``); each of the last three may be a package. A case with additional figures also
-has ``figures`` (``compute``).
+has ``figures`` (``compute``), one whose model's size follows from its recipe ``sizes``
+(``find_sizes``).
 
 Owns how cases are found: in the folders next to this file, in packages with an entry point in
 the group ``trainmark.cases``, and in the folders that the environment variable
@@ -42,7 +43,7 @@ ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
 ROOT_VARIABLE = "TRAINMARK_CACHE"
 _OUTSIDE_PACKAGE = "trainmark_outside_case_"
-Part = Literal["data", "figures", "job", "prepare"]
+Part = Literal["data", "figures", "job", "prepare", "sizes"]
 
 
 def _packages() -> dict[str, Path | str]:
@@ -80,6 +81,12 @@ def _package(name: str) -> str:
     return package
 
 
+def is_shipped(name: str) -> bool:
+    """Tell whether the case called ``name`` is one of ours, the same in each installation."""
+    place = _packages().get(name)
+    return isinstance(place, Path) and place.parent == Path(__file__).parent
+
+
 def has_part(name: str, part: Part) -> bool:
     """Tell whether the case called ``name`` has the module ``part``."""
     return importlib.util.find_spec(f"{_package(name)}.{part}") is not None
@@ -95,7 +102,7 @@ def part(name: str, part: Part) -> ModuleType:
         raise UsageError(
             f"case {name} has no module {part!r}",
             where=str(folder(name)),
-            rule="a case has modules or packages called data and job, some prepare and figures",
+            rule="a case has modules or packages called data and job, some prepare, figures, sizes",
             remedy=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
     return importlib.import_module(f"{_package(name)}.{part}")

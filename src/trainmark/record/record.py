@@ -114,6 +114,9 @@ class RankEntry(Frozen, RankSums):
     memory_scope: str | None = None
     used_bytes: Count | None = Field(description="highest reading of the memory in use")
     allocator_peak_bytes: Count | None = None
+    job: JobFacts | None = Field(
+        default=None, exclude_if=is_none, description="facts of its job, where not those of rank 0"
+    )
 
     @property
     def wait_ns(self) -> int | None:

@@ -57,10 +57,11 @@ _OUTPUTS = (
 
 def _ranks(timeline: RunTimeline) -> list[RankEntry]:
     """Return each rank's entry, of which its timeline, its facts or its result has each field."""
-    found = []
+    found, first = [], timeline.ranks[0].result.job
     for rank in timeline.ranks:
         known = {name: getattr(source, name) for source in (rank.result, rank.facts, rank)
                  for name in RankEntry.model_fields if hasattr(source, name)}  # fmt: skip
+        known["job"] = None if rank.result.job == first else rank.result.job
         found.append(RankEntry(**known))
     return found
 
@@ -166,13 +167,18 @@ def _environment(timeline: RunTimeline) -> Environment:
     return cast("Environment", {k: facts[k] for k in facts if k in Environment.__annotations__})
 
 
-def _own(plan: Plan, timeline: RunTimeline, known: dict[str, Figure]) -> OwnFigures:
-    """Return the case's own figures; none if the case is not installed."""
+def figures_of_case(record: Record, known: dict[str, Figure] | None = None) -> OwnFigures:
+    """Return the case's own figures; none if the case is not installed.
+
+    Args:
+        known: the figures that every case has; None: computed from the record.
+    """
+    plan, first = record.plan, record.environment["job"] or {}
     if plan.case not in cases.names() or not cases.has_part(plan.case, "figures"):
         return OwnFigures({})
-    found: OwnFigures = cases.part(plan.case, "figures").compute(
-        [rank.work for rank in timeline.ranks], known
-    )
+    works = [rank.work_with(dict(first if rank.job is None else rank.job)) for rank in record.ranks]
+    known = figures_of.compute(record) if known is None else known
+    found: OwnFigures = cases.part(plan.case, "figures").compute(works, known)
     return found
 
 
@@ -242,7 +248,7 @@ def reduce(run_dir: Path) -> Record:
     telemetry = telemetry_of.summarize(samples, timeline) if samples else None
     known = measured(plan, timeline, telemetry)
     computed = figures_of.compute(known)
-    own = _own(plan, timeline, computed)
+    own = figures_of_case(known, computed)
     # The installed case declares the units of its figures; a plan of an earlier version does not.
     page = cases.load(plan.case).page if own.figures else plan.about.page
     figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)

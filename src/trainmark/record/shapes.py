@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from pydantic import ConfigDict, with_config
@@ -11,9 +11,11 @@ from pydantic import ConfigDict, with_config
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import TypedDict
 
-from trainmark.protocols import Counts
+from trainmark.protocols import Counts, RankWork
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainmark.rank.events import Window
 
 # Bounds within which all real values lie and no later computation overflows.
@@ -111,6 +113,18 @@ class RankSums:
     def counts(self) -> Counts:
         """Return what the rank trained."""
         return sum((phase.counts for phase in self.phases.values()), Counts())
+
+    def work_with(self, facts: Mapping[str, Any]) -> RankWork:
+        """Return the data from which a case computes its own figures.
+
+        Args:
+            facts: of the rank's job.
+        """
+        measured = self.phases["train"]
+        return RankWork(
+            counts=measured.counts, windows_ns=measured.windows_ns, wait_ns=measured.wait_ns,
+            parts_ns=measured.parts_ns, facts=facts,
+        )  # fmt: skip
 
     @property
     def steps(self) -> int:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases
 from trainmark.errors import RecordError
-from trainmark.recipe import AUTOCAST
 from trainmark.record import figures as figures_of
 from trainmark.record import reduce
+from trainmark.record.measured_checks import check_measured
+from trainmark.record.plan_checks import check_plan
 from trainmark.record.run import findings
 from trainmark.record.trust import graded, of_launch, refutes, with_findings
 from trainmark.record.work import major_minor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.record.record import Record
+    from trainmark.spec import OwnFigures
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 # Tolerance for sums in another order, by another version of a library.
@@ -54,7 +56,7 @@ def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
     found: list[Difference] = []
     try:
-        every = (*_computed_again(record), *_measured(record), *_limited(record))
+        every = (*_computed_again(record), *check_measured(record), *check_plan(record))
         for place, recorded, expected in every:
             found += _differences(recorded, expected, place)
     except (LookupError, ArithmeticError, ValueError) as error:
@@ -149,96 +151,69 @@ def _alike(recorded: Any, recomputed: Any) -> bool:
     return isclose(recorded, recomputed, rel_tol=_RELATIVE)
 
 
-def _within(value: float | None, low: float, high: float) -> float | None:
-    """Return the value, or the bound that it passes."""
-    return value if value is None else max(low, min(value, high))
-
-
 def _computed_again(record: Record) -> Iterator[Difference]:
     """Yield what follows from plan, ranks, series and evaluations, made by what made it."""
-    plan, anew = record.plan, reduce.completed(record)
-    yield from _between(record, anew, reduce.DERIVED)
-    specs, computed = figures_of.specs(plan.about.page), figures_of.compute(record)
+    yield from _between(record, reduce.completed(record), reduce.DERIVED)
+    own = reduce.figures_of_case(record) if cases.is_shipped(record.plan.case) else None
+    yield from _figures(record, own)
+    yield from _findings(record, own)
+    reasons = [one for one in record.trust.reasons if not one.code.startswith("evidence_")]
+    expected = of_launch(record).reasons
+    yield "trust.reasons", _codes(reasons), _codes(expected)
+    for one in expected:
+        given = next((reason for reason in reasons if reason.code == one.code), one)
+        yield f"trust.reasons.{one.code}", given.args, one.args
+    yield "trust.grade", record.trust.grade, graded(record.trust.reasons).grade
+
+
+def _figures(record: Record, own: OwnFigures | None) -> Iterator[Difference]:
+    """Yield figures that are not those computed again.
+
+    Args:
+        own: those of the case; None: it is not one of ours.
+    """
+    page, work_unit = record.plan.about.page, record.plan.about.work_unit
+    specs, computed = figures_of.specs(page), figures_of.compute(record)
+    expected = computed | (dict(own.figures) if own else {})
     for name, entry in record.figures.items():
         yield f"figures.{name}.reason", entry.reason is None, entry.value is not None
         if name in specs:
-            unit = specs[name].unit.replace("{work}", plan.about.work_unit)
-            yield f"figures.{name}.unit", entry.unit, unit
-        if name in computed and entry.value is not None:  # a case may have replaced it by None
-            yield f"figures.{name}", entry.value, computed[name].value
-    codes = {one.code for one in record.findings}
-    for one in findings.of_record(record):
-        yield f"findings.{one.code}", one.code in codes, True
-    told = (x for x in record.trust.reasons if not x.code.startswith("evidence_"))
-    yield "trust.reasons", _codes(told), _codes(of_launch(record).reasons)
-    yield "trust.grade", record.trust.grade, graded(record.trust.reasons).grade
+            yield f"figures.{name}.unit", entry.unit, specs[name].unit.replace("{work}", work_unit)
+        if name not in expected:
+            if own is not None:
+                yield f"figures.{name}", entry.value, None
+            continue
+        found = expected[name]
+        # Of others' cases: their case may have replaced it by None.
+        if entry.value is not None or own is not None:
+            yield f"figures.{name}", entry.value, found.value
+        if own is not None:
+            yield f"figures.{name}.reason", _code(entry.reason), _code(found.reason)
+            yield f"figures.{name}.note", _code(entry.note), _code(found.note)
+    for name, found in expected.items():
+        if name not in record.figures:
+            yield f"figures.{name}", None, found.value
+
+
+def _findings(record: Record, own: OwnFigures | None) -> Iterator[Difference]:
+    """Yield findings that the record's own values contradict, or that are missing."""
+    recorded: dict[str, Message] = {}
+    for one in record.findings:
+        recorded.setdefault(one.code, one)
+    expected: dict[str, Message] = {}
+    for one in (*findings.of_record(record), *(own.notes if own else ())):
+        expected.setdefault(one.code, one)
+    for code, one in expected.items():
+        given = recorded.get(code)
+        yield f"findings.{code}", None if given is None else given.as_dict(), one.as_dict()
+    for code in recorded.keys() - expected.keys() - findings.OF_EVENTS:
+        known = code in findings.OF_RECORD or own is not None
+        yield f"findings.{code}", True, not known
+
+
+def _code(said: Message | None) -> str | None:
+    return None if said is None else said.code
 
 
 def _codes(reasons: Iterable[Message]) -> str:
     return ", ".join(sorted({one.code for one in reasons})) or "none"
-
-
-def _measured(record: Record) -> Iterator[Difference]:
-    """Yield what ranks measured, with what plan, spans and steps say of it."""
-    plan, counts, steps, quality = record.plan, record.counts, record.steps, record.quality
-    precision, flags = plan.recipe["precision"], record.environment.get("precision_flags") or {}
-    tf32 = precision == "tf32" and plan.device.torch_type != "cpu"
-    wanted = {"tf32": tf32, "cudnn_tf32": tf32, "float32_matmul": "high" if tf32 else "highest",
-              "autocast": AUTOCAST.get(precision)}  # fmt: skip
-    for name in wanted.keys() & flags.keys():
-        yield f"environment.precision_flags.{name}", flags[name], wanted[name]
-    yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
-    ended = record.status in ("passed", "target_missed")  # on all ranks
-    if ended and plan.target is not None:
-        yield "status", record.passed, quality.reached or not plan.target.required
-    if ended and not any(found.code == "own_epoch" for found in record.findings):
-        begun, whole = counts.epochs, plan.data.train_samples
-        fewest = 0 if plan.resumed else (begun - 1) * whole + 1
-        yield "counts.samples", counts.samples, _within(counts.samples, fewest, begun * whole)
-    for rank in record.ranks:
-        spans_ns = rank.spans_ns
-        if rank.wall_ns is not None:
-            yield "ranks.spans_ns", sum(spans_ns.values()), rank.wall_ns
-        for name, phase in rank.phases.items():
-            yield "ranks.phases.windows_ns", phase.windows_ns, spans_ns[name]
-            yield "ranks.phases.wait_ns", phase.wait_ns, _within(phase.wait_ns, 0, phase.step_ns)
-        least = rank.sum_of("windows_ns") + spans_ns["evaluate"]
-        most = least + spans_ns["checkpoint"] + spans_ns["other"]
-        yield "ranks.train_ns", rank.train_ns, _within(rank.train_ns, least, most)
-        yield "ranks.steps", rank.steps, counts.steps if ended else rank.steps
-    yield "steps.time_ns", len(steps.time_ns), counts.steps
-    yield "steps.samples", sum(steps.samples), counts.samples
-    of_ranks_ns = [rank.sum_of("step_ns") for rank in record.ranks]
-    # Of each step the slowest rank's time.
-    total_ns = _within(sum(steps.time_ns), max(of_ranks_ns), sum(of_ranks_ns))
-    yield "steps.time_ns", sum(steps.time_ns), total_ns
-    for name, entry in record.figures.items():
-        if entry.unit and entry.value is not None:  # a loss may be negative
-            yield f"figures.{name}", entry.value, max(entry.value, 0.0)
-    share = plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1
-    for point in quality.history:
-        yield "quality.history.step", point.step, _within(point.step, 0, counts.steps)
-        yield "quality.history.epoch", point.epoch, _within(point.epoch, 0, counts.epochs - 1)
-        if share:
-            yield "quality.history.value", point.value, _within(point.value, 0.0, 1.0)
-
-
-def _limited(record: Record) -> Iterator[Difference]:
-    """Yield what may not pass a limit that plan or counts give."""
-    plan, counts, recipe = record.plan, record.counts, record.plan.recipe
-    batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
-    ended = record.status in ("passed", "target_missed")
-    limits = {
-        "counts.epochs": (counts.epochs, recipe["max_epochs"]),
-        "counts.tokens_padded": (
-            counts.tokens_padded, counts.sequences * recipe.get("seq_length", 0)
-        ),
-        "steps.samples": (max(record.steps.samples, default=0), batch),
-        "figures.mem": (record.figure("mem"), record.figure("mem_total")),
-        "figures.MFU": (record.figure("MFU") if ended else None, 100.0),
-    }  # fmt: skip
-    for place, (value, most) in limits.items():
-        if most:
-            yield place, value, _within(value, 0, most)
-    if "generated-data" in plan.labels:
-        yield "plan.data.origin", plan.data.origin, "generated"

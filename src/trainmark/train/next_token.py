@@ -16,7 +16,7 @@ from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
-from trainmark.train.step_memory import SHARE
+from trainmark.train.step_memory import SHARE, next_token_flops
 from trainmark.train.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -127,19 +127,15 @@ class NextTokenJob:
 
         N counts the weights of matrix products, those of the head included.
         """
-        flops = 6.0 * self.recipe.matmul_weights + self._attention_flops()
-        return float(flops * counts.tokens_padded)
-
-    def _attention_flops(self) -> float:
-        """Return the FLOPs of attention a token, over all pairs of positions."""
-        recipe = self.recipe
-        return float(12 * recipe.num_layers * recipe.hidden_size * recipe.seq_length)
+        per_token, _ = next_token_flops(self.recipe)
+        return per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record says of the job; see ``Job.facts``."""
-        ranks, attention = self.ranks, self._attention_flops()
+        ranks = self.ranks
+        per_token, attention = next_token_flops(self.recipe)
         return {
-            SHARE: attention / (6.0 * self.recipe.matmul_weights + attention),
+            SHARE: attention / per_token,
             "parameters": self.parameters,
             "trainable_parameters": self.parameters,
             "flops_formula": "palm-appendix-b",

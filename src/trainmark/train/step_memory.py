@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainmark.errors import EnvironmentFault
 from trainmark.recipe import AUTOCAST
-from trainmark.spec import Figure, OwnFigures, RankMemory, message
+from trainmark.spec import Figure, OwnFigures, RankMemory, Sizes, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trainmark.protocols import Device, RankWork
+    from trainmark.protocols import Counts, Device, RankWork
     from trainmark.recipe import Recipe
 
     R = TypeVar("R", bound=Recipe)
@@ -232,6 +232,29 @@ def _gib(size: int) -> str:
 
 
 SHARE = "attention_flops_share"  # of all model FLOPs, among a job's facts
+
+
+def next_token_flops(recipe: Any) -> tuple[float, float]:
+    """Return the model FLOPs of training a token, and those of attention among them.
+
+    PaLM, appendix B: 6 N + 12 L D T, over all pairs of positions. N counts the weights of matrix
+    products, those of the head included.
+    """
+    attention = 12.0 * recipe.num_layers * recipe.hidden_size * recipe.seq_length
+    return 6.0 * recipe.matmul_weights + attention, attention
+
+
+def next_token_sizes(recipe: Any, parameters: int) -> Sizes:
+    """Return the sizes of a language model with so many parameters."""
+    per_token, attention = next_token_flops(recipe)
+
+    def flops(counts: Counts) -> float:
+        return per_token * counts.tokens_padded
+
+    facts = {
+        "parameters": parameters, "trainable_parameters": parameters, SHARE: attention / per_token,
+    }  # fmt: skip
+    return Sizes(facts, flops)
 
 
 def causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:

@@ -20,6 +20,7 @@ from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
 from .data.model_files import MODEL_FAULT, NUM_LABELS, match_weights, weights_file
+from .sizes import model_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -156,11 +157,11 @@ class DistilbertJob:
         return Evaluation(right / total, total, {"correct": float(right)}, scores=scored.scores())
 
     def model_flops(self, counts: Counts) -> float:
-        config, length = self.data.config, self.recipe.seq_length
-        attention = 12.0 * config.n_layers * config.dim * length  # H x Q is dim
-        per_token = 6.0 * config.encoder_matmul_weights + attention
-        head = 6.0 * config.head_matmul_weights  # sees the first token only
-        return per_token * counts.tokens_padded + head * counts.samples
+        config = self.data.config
+        return model_flops(
+            layers=config.n_layers, dim=config.dim, hidden_dim=config.hidden_dim,
+            seq_length=self.recipe.seq_length, counts=counts,
+        )  # fmt: skip
 
     def facts(self) -> Mapping[str, Any]:
         parameters = sum(item.numel() for item in self.model.parameters())

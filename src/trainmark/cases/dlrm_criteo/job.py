@@ -95,6 +95,7 @@ class DlrmJob:
         recipe: DlrmRecipe = context.recipe
         self.context, self.recipe = context, recipe
         spec = data.spec
+        self.num_numerical = spec.num_numerical
         memory = context.memory or memory_of_rank(context.device, context.world_size)
         assert memory is not None, "every device here tells its memory"
         self.placement = place(memory, spec.cardinalities, recipe.embedding_dim, context.world_size)
@@ -211,6 +212,8 @@ class DlrmJob:
             "parameters": parameters,
             "trainable_parameters": parameters,
             "dense_parameters": self.dense_parameters,
+            "numerical_features": self.num_numerical,
+            "tables": len(rows),
             "flops_formula": "6 x (weights of linear layers + vectors^2 x dim) "
             "- 2 x weights of the first layer, per sample, without padding",
             "placement": self.placement.describe(),

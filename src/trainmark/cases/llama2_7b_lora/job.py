@@ -37,6 +37,7 @@ from .mmlu import plan_scoring
 from .mmlu.scoring import answered, score
 from .model import ADAPTER
 from .model import build as build_model
+from .sizes import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -200,6 +201,7 @@ class LlamaJob:
             "trainable_parameters": self.trained,
             "flops_formula": FORMULA,
             "init": recipe.init,
+            "model_config": sizes_of(config),
             "kernels": self.model.kernels.used("cross_entropy"),
             "optimisation": described(self.model),
             "parallel": parallel,

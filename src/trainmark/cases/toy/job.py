@@ -13,6 +13,7 @@ from trainmark.train.shards import Sharding, evaluation_batches, training_batche
 from trainmark.train.stepper import Stepper
 
 from .data import FEATURES, Clouds, load
+from .sizes import CLASSES, HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +31,9 @@ class ToyJob:
 
     def __init__(self, context: JobContext, data: dict[str, Clouds]) -> None:
         self.context, self.data = context, data
-        self.model = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 2))
+        self.model = nn.Sequential(
+            nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
+        )
         context.device.place(self.model)
         weights, rate = self.model.parameters(), context.recipe.learning_rate
         optimizer = torch.optim.AdamW(weights, lr=rate, fused=True)
@@ -63,7 +66,7 @@ class ToyJob:
 
     def model_flops(self, counts: Counts) -> float:
         # The first layer has no input gradient.
-        return (4.0 * FEATURES * 32 + 6.0 * 32 * 2) * counts.samples
+        return (4.0 * FEATURES * HIDDEN + 6.0 * HIDDEN * CLASSES) * counts.samples
 
     def facts(self) -> Mapping[str, Any]:
         return {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainmark.plan.plan import Plan
-    from trainmark.rank.events import FailedRank, Stop
+    from trainmark.rank.events import Evaluate, FailedRank, Stop
     from trainmark.record.record import FigureEntry, Status
     from trainmark.record.run.evaluations import ScoredByAll
     from trainmark.record.run.timeline import RankTimeline, RunTimeline
@@ -269,34 +269,32 @@ def _whole(plan: Plan, run: RunTimeline) -> Iterator[Message]:
 def _evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare what ranks scored with each other, with the validation data and with training."""
     for number, of_ranks in enumerate(zip_longest(*(rank.evaluations for rank in run.ranks)), 1):
-        known = [one for one in of_ranks if one is not None]
-        first = known[0]
-        for rank, one in enumerate(known):
+        first = next(one for one in of_ranks if one is not None)
+        for rank, one in enumerate(of_ranks):
+            if one is None:
+                continue
             if not same_quality(one.value, first.value) or one.samples != first.samples:
                 yield message(
                     "evaluation_differs_over_ranks", rank=rank, value=one.value,
                     first=first.value, samples=one.samples, samples_first=first.samples,
                 )  # fmt: skip
-        if first.samples != plan.data.eval_samples:
-            yield message(
-                "evaluation_rows", number=number, rows=first.samples,
-                expected=plan.data.eval_samples,
-            )  # fmt: skip
         scored = over_ranks([None if one is None else one.scores for one in of_ranks])
         if scored is not None:
-            claimed = first.detail.get(scored.of) if scored.of else first.value
-            yield from _scores(plan, scored, number, claimed)
+            yield from _scores(plan, scored, first, number)
 
 
-def _scores(
-    plan: Plan, scored: ScoredByAll, number: int, claimed: float | None
-) -> Iterator[Message]:
-    """Compare the rows that ranks scored with the data, and the quality with their scores."""
+def _scores(plan: Plan, scored: ScoredByAll, first: Evaluate, number: int) -> Iterator[Message]:
+    """Compare the rows that ranks scored with the data, and the quality with their scores.
+
+    Args:
+        first: the evaluation as the first rank reports it.
+        number: of the evaluation, from 1.
+    """
     data = plan.data
-    if scored.rows != data.eval_samples:
-        yield message(
-            "evaluation_rows", number=number, rows=scored.rows, expected=data.eval_samples
-        )
+    claimed = first.detail.get(scored.of) if scored.of else first.value
+    for rows in (scored.rows, first.samples):
+        if rows != data.eval_samples:
+            yield message("evaluation_rows", number=number, rows=rows, expected=data.eval_samples)
     if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
         yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
     if scored.mean is not None and not same_quality(claimed, scored.mean):

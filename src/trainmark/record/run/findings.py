@@ -44,6 +44,19 @@ _FLOOR_NS = 100_000_000  # of measured time; in less, the start of threads decid
 _GIB = 2**30
 
 
+# Codes of what a record itself tells, and of what only its events tell.
+OF_RECORD = {
+    "loss_never_changes", "flops_above_preflight", "evaluated_rows", "evaluation_rows_change",
+    "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
+    "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
+    "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
+}  # fmt: skip
+OF_EVENTS = {
+    "own_epoch", "few_updates", "rows_repeated", "flops_above_counted", "evaluation_unchecked",
+    "evaluation_rows_repeated",
+}  # fmt: skip
+
+
 def find(record: Record, timeline: RunTimeline) -> list[Message]:
     """Return the first finding of each code: a thousand ranks may have the same in common."""
     first: dict[str, Message] = {}
@@ -55,7 +68,7 @@ def find(record: Record, timeline: RunTimeline) -> list[Message]:
 def of_record(record: Record) -> list[Message]:
     """Return the findings that the record itself tells."""
     rules = (
-        _constant_loss, _flops, _evaluated_rows, _clocks, _slow_devices, _slow_ranks,
+        _constant_loss, _flops, _evaluated_rows, _other_rows, _clocks, _slow_devices, _slow_ranks,
         _unlike_nodes, _throttled, _on_steps, _on_quality, _on_conditions,
     )  # fmt: skip
     faults = record.telemetry.faults if record.telemetry else []
@@ -76,7 +89,7 @@ def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
     distinct = len(set(rows))
     if len(rows) >= _FEW_ROWS and distinct < _LEAST_DISTINCT * len(rows):
         yield message("rows_repeated", rows=len(rows), distinct=distinct)
-    yield from _scored_rows(record, timeline)
+    yield from _scored_rows(timeline)
     for one in timeline.ranks:
         claimed, counted = one.phases["compile"].model_flops, one.result.flops_counted
         if claimed and counted and claimed > (1 + _FLOPS_TOLERANCE) * counted:
@@ -84,13 +97,10 @@ def _of_events(record: Record, timeline: RunTimeline) -> Iterator[Message]:
                           counted=counted / 1e9, share=claimed / counted)  # fmt: skip
 
 
-def _scored_rows(record: Record, timeline: RunTimeline) -> Iterator[Message]:
-    """Yield that an evaluation scored rows twice, others than before, or did not say which."""
+def _scored_rows(timeline: RunTimeline) -> Iterator[Message]:
+    """Yield that an evaluation scored rows twice, or did not say which."""
     if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
         yield message("evaluation_unchecked")
-    digests = [point.scored["digest"] for point in record.quality.history if point.scored]
-    if len(set(digests)) > 1:
-        yield message("evaluation_rows_change", evaluations=len(digests))
     for of_ranks in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
         scored = over_ranks([one.scores for one in of_ranks])
         if scored and scored.keys >= _FEW_ROWS and scored.distinct < _LEAST_DISTINCT * scored.keys:
@@ -117,6 +127,13 @@ def _evaluated_rows(record: Record) -> Iterator[Message]:
     scored, rows = record.quality.eval_samples, record.plan.data.eval_samples
     if scored not in (None, rows):
         yield message("evaluated_rows", scored=scored, rows=rows)
+
+
+def _other_rows(record: Record) -> Iterator[Message]:
+    """Yield that evaluations did not score the same rows."""
+    digests = [point.scored["digest"] for point in record.quality.history if point.scored]
+    if len(set(digests)) > 1:
+        yield message("evaluation_rows_change", evaluations=len(digests))
 
 
 def _clocks(record: Record) -> Iterator[Message]:

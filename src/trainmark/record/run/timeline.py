@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.errors import RecordError
-from trainmark.protocols import Counts, RankWork
+from trainmark.protocols import Counts
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
 from trainmark.record.run.nodes import (
@@ -31,6 +31,7 @@ from trainmark.record.stats import RankSteps, Series
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.protocols import RankWork
     from trainmark.rank.events import Error, Evaluate, Parameters, Synced, Trained, Window
 
 NO_FACTS, NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
@@ -78,14 +79,7 @@ class RankTimeline(RankSums):
     @property
     def work(self) -> RankWork:
         """Return the data from which a case computes its own figures."""
-        phase = self.phases["train"]
-        return RankWork(
-            counts=phase.counts,
-            windows_ns=phase.windows_ns,
-            wait_ns=phase.wait_ns,
-            parts_ns=phase.parts_ns,
-            facts=self.result.job,
-        )
+        return self.work_with(self.result.job)
 
     @property
     def train_ns(self) -> int | None:

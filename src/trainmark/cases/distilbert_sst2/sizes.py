@@ -1,0 +1,47 @@
+"""What follows from the sizes of the model, which a record has, and from a recipe of this case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.spec import Sizes
+
+from .data.model_files import NUM_LABELS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.protocols import Counts
+
+    from .case import DistilbertRecipe
+
+
+def model_flops(
+    *, layers: int, dim: int, hidden_dim: int, seq_length: int, counts: Counts
+) -> float:
+    """Return the FLOPs of training ``counts``: PaLM, appendix B; the head sees one token a row."""
+    encoder = layers * (4 * dim**2 + 2 * dim * hidden_dim)
+    per_token = 6.0 * encoder + 12.0 * layers * dim * seq_length  # H x Q is dim
+    head = 6.0 * (dim**2 + dim * NUM_LABELS)
+    return per_token * counts.tokens_padded + head * counts.samples
+
+
+def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
+    """Return what follows from ``recipe`` and the sizes among the job's facts."""
+    config: Mapping[str, int] | None = facts.get("model_config")
+    if config is None:
+        return Sizes({})
+    layers, dim, hidden_dim = config["n_layers"], config["dim"], config["hidden_dim"]
+    tables = (config["vocab_size"] + config["max_position_embeddings"] + 2) * dim  # and a norm
+    attention = 4 * (dim + 1) * dim
+    feed_forward = (dim + 1) * hidden_dim + (hidden_dim + 1) * dim
+    head = (dim + 1) * dim + (dim + 1) * NUM_LABELS
+    parameters = tables + layers * (attention + feed_forward + 4 * dim) + head
+
+    def flops(counts: Counts) -> float:
+        return model_flops(
+            layers=layers, dim=dim, hidden_dim=hidden_dim, seq_length=recipe.seq_length,
+            counts=counts,
+        )  # fmt: skip
+
+    return Sizes({"parameters": parameters, "trainable_parameters": parameters}, flops)

@@ -1,0 +1,46 @@
+"""What follows from a recipe of this case and the columns of its data, which a record has."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from trainmark.spec import Sizes
+
+from .case import layers
+from .placement import FLOAT_BYTES, num_features
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.protocols import Counts
+
+    from .case import DlrmRecipe
+
+
+def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
+    """Return what follows from ``recipe`` and the columns among the job's facts."""
+    numbers, tables = facts.get("numerical_features"), facts.get("tables")
+    if numbers is None or tables is None:
+        return Sizes({})
+    dim = recipe.embedding_dim
+    bottom, top = layers(recipe)
+    features = num_features(tables, dim)
+    widths = [*pairwise([numbers, *bottom]), *pairwise([features, *top])]
+    weights = sum(into * out for into, out in widths)
+    dense = weights + sum(out for _, out in widths)
+    rows = sum(rank["rows"] for rank in facts["placement"])
+    padding = (features - dim - tables * (tables + 1) // 2) * top[0]
+    products = (tables + 1) ** 2 * dim
+    per_sample = 6 * (weights - padding + products) - 2 * numbers * bottom[0]
+
+    def flops(counts: Counts) -> float:
+        return float(per_sample * counts.samples)
+
+    expected = {
+        "dense_parameters": dense,
+        "parameters": dense + rows * dim,
+        "trainable_parameters": dense + rows * dim,
+        "embedding_bytes_per_sample": 4 * tables * dim * FLOAT_BYTES,
+    }
+    return Sizes(expected, flops)

@@ -1,0 +1,29 @@
+"""What follows from a recipe of this case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.spec import Sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.protocols import Counts
+
+    from .case import GlmRecipe
+
+
+def find_sizes(recipe: GlmRecipe, facts: Mapping[str, Any]) -> Sizes:
+    """Return what follows from ``recipe``.
+
+    With trimmed padding the FLOPs are not proportional to tokens.
+    """
+    del facts
+    shape = recipe.shape
+
+    def flops(counts: Counts) -> float:
+        return shape.flops_per_token(recipe.seq_length) * counts.tokens_padded
+
+    expected = {"parameters": shape.parameters, "trainable_parameters": shape.parameters}
+    return Sizes(expected, None if recipe.trim_padding else flops)

@@ -1,0 +1,53 @@
+"""What follows from the sizes of the model, which a record has, and from a recipe of this case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.spec import Sizes
+
+from .case import targets
+from .estimates import model_flops_per_token
+from .model_files import PRESETS, ModelConfig, lora_parameters, parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.protocols import Counts
+
+    from .case import LlamaRecipe
+
+SHOWN_SIZES = (
+    "vocab_size", "hidden_size", "num_layers", "num_heads", "key_value_heads",
+    "intermediate_size", "max_positions", "tie_embeddings",
+)  # fmt: skip
+
+
+def sizes_of(config: ModelConfig) -> dict[str, Any]:
+    """Return the sizes of a model as a record has them."""
+    return {name: getattr(config, name) for name in SHOWN_SIZES}
+
+
+def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
+    """Return what follows from ``recipe`` and the sizes among the job's facts."""
+    recorded = facts.get("model_config")
+    if recorded is None:
+        return Sizes({})
+    aliases = {name: field.alias or name for name, field in ModelConfig.model_fields.items()}
+    values = {aliases[name]: recorded[name] for name in SHOWN_SIZES}
+    config = ModelConfig.model_validate({"model_type": "llama", **values})
+    names = targets(recipe)
+    trained = lora_parameters(config, recipe.lora_rank, names)
+    per_token = model_flops_per_token(
+        config, rank=recipe.lora_rank, targets=names, seq_length=recipe.seq_length
+    )
+
+    def flops(counts: Counts) -> float:
+        return per_token * counts.tokens_padded
+
+    expected: dict[str, Any] = {
+        "parameters": parameters(config) + trained, "trainable_parameters": trained,
+    }  # fmt: skip
+    if recipe.data == "generated":
+        expected["model_config"] = sizes_of(PRESETS[recipe.model_size])
+    return Sizes(expected, flops)

@@ -1,0 +1,44 @@
+"""Runs of one rank by the real worker in the test's own process; the launcher is played by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fakes import event, launch_event, write_events
+from trainmark.plan.plan import PLAN_FILE
+from trainmark.plan.request import RunRequest
+from trainmark.plan.resolving import resolve
+from trainmark.rank import worker
+from trainmark.rank.failure import error_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **request: Any) -> Path:
+    """Run a case on the processor and return its run directory, whatever became of it.
+
+    Args:
+        root: where data and the run are written.
+        request: further fields of ``RunRequest``.
+    """
+    run_dir = root / "run"
+    asked = RunRequest(case=case, overrides=overrides, device="cpu", **request)
+    plan = resolve(asked, generated_root=root / "data")
+    run_dir.mkdir()
+    placed = plan.model_copy(update={"run_dir": str(run_dir)})
+    (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")
+    rank = worker.Rank(run_dir, 0)
+    rank.events.emit("start", pid=1)
+    launched_ns, started = worker.clock(), datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        worker.run_rank(rank, run_dir, 0, 0)
+        rank.events.emit("end")
+    except Exception as error:  # noqa: BLE001 - as the worker's own main
+        rank.events.emit("error", **error_report(error, rank.place))
+    rank.events.close()
+    exits = event("ranks_ended", worker.clock(), failures=[])
+    launch = launch_event(launched_ns, started=started)
+    write_events(run_dir / "events.launcher.jsonl", [launch, exits])
+    return run_dir
