@@ -101,10 +101,14 @@ class Unfinished:
         """
         stages = self.state["stages"]
         if name not in stages:
-            stages[name] = make()
-            self.save()
+            self.note(name, make())
         result: T = stages[name]
         return result
+
+    def note(self, name: str, result: Any) -> None:
+        """Keep the result of a finished stage, a value of JSON."""
+        self.state["stages"][name] = result
+        self.save()
 
     def file(self, relative: str, make: Callable[[Path], T]) -> T:
         """Have ``make``, called with the path to write, write one file; return its result.

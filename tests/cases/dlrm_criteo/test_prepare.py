@@ -141,6 +141,19 @@ def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, thr
     assert said[-1] == f"done: {data}"
 
 
+def test_packed_logs_are_read_together_and_give_the_same_bytes(days, tmp_path):
+    for name in ("day_0", "day_2"):
+        (days / f"{name}.gz").write_bytes(gzip.compress((days / name).read_bytes()))
+        (days / name).unlink()
+    run(days, tmp_path / "data", workers=3)
+    assert files_of(tmp_path / "data") == expected(ALL, SPLITS)[0]
+    (days / "day_1.gz").write_bytes(gzip.compress(broken(137, FAULTS["number"][0])))
+    (days / "day_2.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(DataError) as caught:
+        run(days, tmp_path / "again", workers=3)
+    assert caught.value.where == f"{days / 'day_1.gz'}, row 138"
+
+
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(days, tmp_path, mark):
     for name in ("day_0", "day_2"):
@@ -251,19 +264,15 @@ def test_a_stopped_call_goes_on_after_its_last_finished_stage(
     days, tmp_path, monkeypatch, stop_after
 ):
     done = []
-    stage = Unfinished.stage
+    note = Unfinished.note
 
-    def counted(unfinished, name, make):
-        def once():
-            done.append(name)
-            return make()
-
-        result = stage(unfinished, name, once)
+    def noted(unfinished, name, result):
+        note(unfinished, name, result)
+        done.append(name)
         if not resumed and len(done) == stop_after + 1:
             raise KeyboardInterrupt
-        return result
 
-    monkeypatch.setattr(Unfinished, "stage", counted)
+    monkeypatch.setattr(Unfinished, "note", noted)
     resumed, data = [], tmp_path / "data"
     with pytest.raises(KeyboardInterrupt):
         prepare(days, data, print, workers=2)

@@ -65,21 +65,36 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
         if not (unfinished.work / tables.SCRATCH).exists():  # stages are those of its tables
             unfinished.forget()
         with tables.database(unfinished.work, threads) as db:
-            spec = _stages(db, sources, unfinished, rules)
+            rows = _read_rows(db, sources, unfinished, threads)
+            spec = _stages(db, sources, rows, unfinished, rules)
         write_spec(unfinished.folder, spec.cardinalities, rules=rules)
 
 
+def _read_rows(
+    db: Any, sources: dict[str, Path], unfinished: Unfinished, threads: int
+) -> dict[Path, int]:
+    """Read every log that no earlier call has read; return the rows of all."""
+    report, finished = unfinished.report, unfinished.state["stages"]
+    sizes = {name: path.stat().st_size for name, path in sources.items()}
+    earlier = sum(size for name, size in sizes.items() if f"read {name}" in finished)
+    report.begin("reading logs and counting categories", sum(sizes.values()), earlier)
+    names = dict(enumerate(sources))
+    missing = {n: sources[name] for n, name in names.items() if f"read {name}" not in finished}
+    for number, rows in tables.read_logs(db, missing, threads):
+        unfinished.note(f"read {names[number]}", rows)
+        report.advance(sizes[names[number]])
+    return {path: finished[f"read {name}"] for name, path in sources.items()}
+
+
 def _stages(
-    db: Any, sources: dict[str, Path], unfinished: Unfinished, rules: dict[str, Any]
+    db: Any,
+    sources: dict[str, Path],
+    rows: dict[Path, int],
+    unfinished: Unfinished,
+    rules: dict[str, Any],
 ) -> FeatureSpec:
-    """Do every stage that no earlier call has finished; return what was written."""
-    report, rows = unfinished.report, {}
-    total_bytes = sum(path.stat().st_size for path in sources.values())
-    report.begin("reading logs and counting categories", total_bytes)
-    for number, (name, path) in enumerate(sources.items()):
-        read = partial(tables.read_log, db, number, path)
-        rows[path] = unfinished.stage(f"read {name}", read)
-        report.advance(path.stat().st_size)
+    """Do every stage after reading that no earlier call has finished; return what was written."""
+    report = unfinished.report
     parts = dict(enumerate(split_rows(rows)))
     number_all = partial(tables.number_categories, db, len(rows), rules)
     sizes = unfinished.stage("number categories", number_all)

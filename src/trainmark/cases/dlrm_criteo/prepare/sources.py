@@ -18,6 +18,7 @@ from ..data.layout import NUM_NUMERICAL
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from threading import Event
 
 SPLITS = ("train", "test", "validation")
 SINGLE = "train.txt"
@@ -110,15 +111,15 @@ def open_log(path: Path) -> Any:
     return gzip.open(path) if is_gzip(path) else path.open("rb")
 
 
-def count_rows(path: Path) -> int:
-    """Return the lines of a log.
+def count_rows(path: Path, stop: Event) -> int:
+    """Return the lines of a log, or those until ``stop`` is set.
 
     Raises:
         DataError: there are none, or the file ends inside a row.
     """
     rows, last = 0, b""
     with open_log(path) as stream:
-        while block := stream.read(BLOCK_BYTES):
+        while not stop.is_set() and (block := stream.read(BLOCK_BYTES)):
             rows, last = rows + block.count(b"\n"), block[-1:]
     if last != b"\n":
         what = "the file ends inside a row" if last else "no row in the file"

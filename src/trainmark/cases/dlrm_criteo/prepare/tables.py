@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate, groupby
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,14 +85,45 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
         raise EnvironmentFault(what, where=str(folder), rule=rule, remedy=remedy) from error
 
 
-def read_log(db: Any, number: int, path: Path) -> int:
+def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple[int, int]]:
+    """Read logs into their tables; yield the number and the rows of each, in order.
+
+    The database reads a plain log with all its threads and a packed one with a single thread, so
+    several packed ones are read at a time.
+
+    Raises:
+        DataError: as ``read_log``.
+    """
+    packed = sum(is_gzip(path) for path in logs.values())
+    stop, cursors = Event(), {number: db.cursor() for number in logs}
+    pool = ThreadPoolExecutor(max(1, min(threads, packed)), "dlrm-read")
+    try:
+        found = {
+            number: pool.submit(read_log, cursors[number], number, path, stop)
+            for number, path in logs.items()
+        }
+        for number, rows in found.items():
+            yield number, rows.result()
+    finally:
+        stop.set()
+        for cursor in cursors.values():
+            cursor.interrupt()
+        pool.shutdown(cancel_futures=True)
+        for cursor in cursors.values():
+            cursor.close()
+
+
+def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     """Read a log into ``read_i`` and ``counts_i``; return its rows.
+
+    Args:
+        stop: set by another thread when the result is no longer wanted.
 
     Raises:
         DataError: a damaged file, or a faulty row, named by file and row.
     """
     with whole_gzip(path):  # the database would not notice every damage
-        rows = count_rows(path)
+        rows = count_rows(path, stop)
     fields = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
     for n, name in enumerate(INTEGERS + CATEGORIES, 2):
         cast = f"'0x' || f[{n}] AS UINTEGER" if name in CATEGORIES else f"f[{n}] AS BIGINT"
