@@ -72,7 +72,7 @@ def test_a_stopped_call_is_gone_on_with(raw, tmp_path):
 
 
 def other_source(raw):
-    (raw / "a.txt").write_bytes(b"abd")
+    (raw / "a.txt").write_bytes(b"xyz")
     return {}
 
 
@@ -81,7 +81,7 @@ def other_option(raw):
 
 
 def damaged_part(raw):
-    (raw.parent / ".data.partial" / "sub" / "abc.txt").write_bytes(b"abd")
+    (raw.parent / ".data.partial" / "sub" / "abc.txt").write_bytes(b"xyz")
     return {}
 
 
