@@ -1,0 +1,52 @@
+"""What cases say follows from a recipe is what their jobs count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tiny_jobs
+from fakes import SyncDevice
+from trainmark import cases
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.protocols import Counts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "toy": [{}],
+    "distilbert_sst2": [{}, {"seq_length": 16}],
+    "glm_superglue": [{}, {"num_layers": 3, "hidden_size": 32}],
+    "llama2_7b_lora": [{}, {"lora_rank": 4, "lora_targets": "q_proj,down_proj"}],
+    "dlrm_criteo": [{}, {"top_layers": "32,16,1", "bottom_layers": "32,16"}],
+    "gpt_megatron": [{}, {"num_layers": 3, "hidden_size": 32, "seq_length": 48}],
+    "llama31_8b": [{}, {"num_layers": 2, "ffn_size": 96, "num_kv_heads": 4}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [(name, one) for name, some in CHANGES.items() for one in some]
+)
+def test_sizes_are_those_of_the_job(
+    name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
+    job = tiny_jobs.build(name, CpuDevice(threads=1), tmp_path, **changes)
+    facts = dict(job.facts())
+    recipe = job.context.recipe
+    sizes = cases.part(name, "sizes").find_sizes(recipe, facts)
+    assert "parameters" in sizes.facts
+    assert {key: facts[key] for key in sizes.facts if key in facts} == {
+        key: value for key, value in sizes.facts.items() if key in facts
+    }
+    tokens = 3 * getattr(recipe, "seq_length", 1)
+    counts = Counts(3, 3, tokens, tokens)
+    if sizes.flops is not None:
+        assert sizes.flops(counts) == pytest.approx(job.model_flops(counts), rel=1e-12)
+
+
+def test_every_case_of_ours_says_what_follows_from_its_recipe() -> None:
+    assert {name for name in cases.names() if cases.is_shipped(name)} == CHANGES.keys()
+    assert all(cases.has_part(name, "sizes") for name in CHANGES)
