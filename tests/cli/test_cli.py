@@ -17,7 +17,9 @@ from trainmark import devices
 from trainmark.check.case_check import CHECKS, Check, Checked
 from trainmark.cli.app import command
 from trainmark.cli.output import others_to_stderr, say
+from trainmark.plan.plan import Plan
 from trainmark.record import record
+from trainmark.spec import message
 
 VERBS = (
     "run", "list", "doctor", "ceilings", "prepare", "report", "results", "compare", "gate",
@@ -205,6 +207,7 @@ def test_dry_run_for_other_machines_says_that_their_data_could_not_be_checked(cl
     assert code == 0
     assert "/not/here is not on this machine: its data could not be checked" in err
     assert '"content_id": "unchecked"' in out
+    assert "data: /not/here, which this machine does not see: not checked" in " ".join(err.split())
     assert '"folder": "/not/here"' in out
     code, out, err = cli(*words)
     assert (code, out) == (2, "")
@@ -322,3 +325,82 @@ def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeyp
     assert code == 0
     assert first in out
     assert last in out.splitlines()[-1]
+
+
+def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
+    fault, note = message("check_too_few_steps", steps=3), message("check_without_run")
+    checks = [Check("flops"), Check("runs", (fault,)), Check("batches", skipped=note)]
+    found = Checked(checks, {})
+    monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
+    code, out, _ = cli("check", "toy", "--json")
+    assert code == 1
+    assert json.loads(out) == {
+        "case": "toy", "passed": False,
+        "checks": [
+            {"check": "flops", "state": "ok", "messages": []},
+            {"check": "runs", "state": "fault", "messages": ["3 steps are too few to judge"]},
+            {"check": "batches", "state": "skipped",
+             "messages": ["the job could not be inspected"]},
+        ],
+    }  # fmt: skip
+
+
+def test_records_of_a_report_are_printed_as_json(cli, left, tmp_path):
+    left("a")
+    code, out, _ = cli("report", "--json")
+    (record,) = json.loads(out)
+    assert record["plan"]["case"] == "toy"
+    assert (code, "p_train" in record["figures"]) == (0, True)
+    assert cli("report", "--json", "-o", "all.json")[0] == 0
+    assert json.loads((tmp_path / "all.json").read_text()) == [record]
+
+
+DATA_VERBS = [
+    "analyze", "audit", "ceilings", "check", "compare", "doctor", "gate", "import", "list",
+    "report", "results", "run", "verify",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", DATA_VERBS)
+def test_every_verb_that_prints_data_prints_json(cli, verb):
+    assert "--json" in cli(verb, "--help")[1]
+
+
+def test_dry_run_prints_a_summary(cli, tmp_path):
+    code, out, err = cli(
+        "run", "distilbert", "bs=8", "gas=2", "seed=3", "--nproc", "2", "--repeat", "3",
+        "--dry-run", "--device", "cpu", "--out", "runs/demo",
+    )  # fmt: skip
+    assert code == 0
+    text = " ".join(out.split())
+    assert "changed: bs=8,gas=2 (compared with tiny; closed rules)" in text
+    assert "2 ranks, fp32" in text
+    assert "32 samples a step (8 x 2 micro-batches x 2 ranks); at most 10 epochs of" in text
+    assert "target: acc >= 0.91" in text
+    assert "memory: at least " in text
+    assert "time: not known before a run; limit 30 min 0 s" in text
+    assert "launches: 3, one after another" in text
+    assert "folder: runs/demo" in text
+    assert f"each rank: python -m trainmark.rank.worker {tmp_path}/runs/demo" in text
+    assert (len(out.splitlines()) < 20, "--json" in err) == (True, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dry_run_knows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
+    words = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
+    plan = Plan.model_validate(json.loads(cli(*words, "--json")[1])["plan"])
+    made = record.read(GOLDEN / "record_toy.json")
+    took = made.figures["e2e_time"].model_copy(update={"value": 46.1})
+    changes = {"plan": plan, "run_id": "first", "figures": made.figures | {"e2e_time": took}}
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    record.write(made.model_copy(update=changes), tmp_path / "runs" / "a")
+    assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*words)[1]
+    assert "in an earlier run" not in cli(*words, "bs=17")[1]
+
+
+def test_dry_run_of_an_engine_is_a_script_or_json(cli):
+    words = ("run", "toy", "--launcher", "slurm", "--nproc", "2", "--device", "cpu", "--dry-run")
+    code, out, err = cli(*words)
+    assert (code, "sbatch" in out, "case: toy" in err) == (0, True, True)
+    document = json.loads(cli(*words, "--json")[1])
+    assert (document["plan"]["launcher"], "sbatch" in document["script"]) == ("slurm", True)

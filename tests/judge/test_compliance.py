@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -158,4 +159,7 @@ def test_the_command_ends_by_the_division_that_is_claimed(
     assert "ok " not in cli("audit", "--rules", folder, "--lang", "zh")[1]
     code, out, _ = cli("audit", "--rules", folder / "r1")
     assert (code, "at least 5 launches; there are 1" in out) == (1, True)
+    (document,) = json.loads(cli("audit", "--rules", folder / "r1", "--json")[1])
+    assert (document["division"], document["compliant"]) == ("closed", False)
+    assert [x["rule"] for x in document["rules"] if not x["kept"]] == ["launches"]
     assert cli("audit", "--rules", folder / "none")[0] == 2

@@ -175,12 +175,14 @@ def audit(
     chosen = select(results or [], rows=not rules)
     if rules:
         from trainmark.judge.compliance import check
-        from trainmark.pages.judgements import compliance_lines
+        from trainmark.pages.judgements import compliance_document, compliance_lines
         from trainmark.record.work import groups
 
         say_faults(chosen.skipped)
         checked = [check(group) for group in groups(chosen.records)]
-        for one in checked:
+        if as_json:
+            say_json([compliance_document(one, lang) for one in checked])
+        for one in () if as_json else checked:
             say("\n".join(compliance_lines(one, lang)))
         code = EXIT_PASSED if all(one.compliant for one in checked) else EXIT_FAILED
         raise typer.Exit(_exit_code(code, [chosen]))

@@ -14,6 +14,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
 if TYPE_CHECKING:
+    from trainmark.check.case_check import Checked
     from trainmark.check.doctor import Examination
 
 EXAMPLES = {
@@ -119,6 +120,7 @@ def check(
     case: Annotated[str, typer.Argument(help="A case or an alias; your own too.")],
     overrides: Assignments = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
+    as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
@@ -133,11 +135,13 @@ def check(
     )
     with stop_signals_noted() as stop:
         found = check_case(request, steps=steps, stop=stop, say=say_remark)
-    for one in found.checks:
+    if as_json:
+        say_json(_check_document(case, found, lang))
+    for one in () if as_json else found.checks:
         sign = "FAULT" if one.faults else "-    " if one.skipped else "ok   "
         for said in one.faults or [one.skipped or message(f"check_ok.{one.check}")]:
             say(f"{sign} {one.check}: {render(said, lang, found.messages)}")
-    if found.checks:
+    if found.checks and not as_json:
         faults = sum(bool(one.faults) for one in found.checks)
         code, checks = "check_done" if faults else "check_passed", len(found.checks)
         say(render(message(code, case=case, faults=faults, checks=checks), lang))
@@ -145,3 +149,16 @@ def check(
         say(f"trainmark: stopped by {stop.signal_name}: nothing was judged", err=True)
     if stop.signal_name is not None or not found.passed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_document(case: str, found: Checked, lang: str) -> dict[str, Any]:
+    """Return the checks of a case as JSON has them: ``ok``, ``skipped`` or ``fault`` each."""
+    from trainmark.record.messages import render
+
+    checks = []
+    for check in found.checks:
+        state = "fault" if check.faults else "skipped" if check.skipped else "ok"
+        messages = check.faults or ([check.skipped] if check.skipped else [])
+        sentences = [render(said, lang, found.messages) for said in messages]
+        checks.append({"check": check.check, "state": state, "messages": sentences})
+    return {"case": case, "passed": found.passed, "checks": checks}

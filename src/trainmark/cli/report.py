@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -25,6 +26,7 @@ EXAMPLES = {
     "report": """\
   trainmark report                                      the newest run, as a table
   trainmark report runs/demo                            every run of a plan
+  trainmark report runs/RUN --all                       its figures, evaluations, ranks and findings
   trainmark report runs/RUN --format md --lang zh
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
@@ -50,6 +52,7 @@ def report(
         typer.Option("--format", help="Default: by -o's ending, else terminal."),
     ] = None,
     lang: Lang = "en",
+    as_json: Json = False,
     output: Output = None,
     against: Annotated[
         list[str] | None,
@@ -79,6 +82,11 @@ def report(
     ending = output.suffix[1:] if output else ""
     wanted = form or ("html" if ending == "html" else "md" if output else "terminal")
     found = select(runs or [], rows=False)
+    if as_json:
+        records = [record.model_dump(mode="json") for record in found.records]
+        write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
+        fail_if_damaged(found)
+        return
     if against and wanted == "md":
         remedy = "leave out --format md, or write HTML: -o report.html"
         raise UsageError("not for Markdown", where="--against", remedy=remedy)

@@ -24,7 +24,7 @@ EXAMPLES = {
   trainmark run distilbert_sst2 --nproc 2            two ranks
   trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
-  trainmark run distilbert_sst2 --dry-run            print the plan, start nothing
+  trainmark run distilbert_sst2 --dry-run            what would run; starts nothing
   trainmark run plans/demo.yaml                      several runs; again: what is left
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
@@ -45,7 +45,7 @@ def run(
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="With --attach: end the job.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print plan and command; start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would run; start nothing.")
     ] = False,
     as_json: Json = False,
     lang: Lang = "en",
@@ -73,30 +73,18 @@ def run(
         return
     plan, cluster = api.planned(request, say=say_remark, dry_run=dry_run)
     if dry_run:
-        _print_dry_run(plan, cluster)
+        from trainmark.cli.dry_run import print_dry_run
+
+        print_dry_run(plan, cluster, as_json=as_json)
     elif detach:
         number = api.submitted(plan, cluster)
-        folder = shlex.quote(str(from_here(Path(plan.run_dir))))
-        say(f"submitted {number}; to wait for it: trainmark run --attach {folder}")
+        folder = str(from_here(Path(plan.run_dir)))
+        if as_json:
+            say_json({"job": number, "run_dir": folder})
+        else:
+            say(f"submitted {number}; to wait for it: trainmark run --attach {shlex.quote(folder)}")
     else:
         _run_once(plan, cluster, lang, as_json=as_json, quiet=quiet)
-
-
-def _print_dry_run(plan: Plan, cluster: Cluster) -> None:
-    """Print the plan, or the text that submits it; start nothing."""
-    from trainmark.launch.local import rank_command
-    from trainmark.launch.submission import command
-    from trainmark.plan.resolving import launches
-
-    if plan.node_processes == 0:
-        argv = rank_command("python", plan.run_dir)
-        say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
-        return
-    if plan.repeat_count > 1:
-        say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)
-        plan = launches(plan)[0]
-    say(command(plan, cluster).script(Path(plan.run_dir)))
-    say(f"then, to wait for it: trainmark run --attach {shlex.quote(plan.run_dir)}", err=True)
 
 
 def _run_once(plan: Plan, cluster: Cluster, lang: str, *, as_json: bool, quiet: bool) -> None:

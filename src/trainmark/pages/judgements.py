@@ -150,6 +150,17 @@ def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     return rendered("junit.xml.j2", lang, rows=rows, found=found, counted=found.count)
 
 
+def compliance_document(found: Compliance, lang: str) -> dict[str, Any]:
+    """Return how launches comply with the division that they claim, as JSON has it."""
+    rules = [
+        {"rule": x.rule, "kept": x.kept, "sentence": render(x.found, lang)} for x in found.rules
+    ]
+    return {
+        "case": found.case, "division": found.division, "compliant": found.compliant,
+        "run_ids": found.run_ids, "rules": rules,
+    }  # fmt: skip
+
+
 def compliance_lines(found: Compliance, lang: str) -> Iterator[str]:
     """Yield how launches comply with the division that they claim, a line a rule."""
     about = {"case": found.case, "launches": len(found.run_ids), "division": found.division}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
@@ -28,7 +29,7 @@ from trainmark.record.verify import checked
 from trainmark.record.work import groups, printed_work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from trainmark.launch.series import Outcome
@@ -176,35 +177,36 @@ def beside(records: Sequence[Record], folder: Path | None) -> list[Result]:
 
 
 def _earlier(record: Record, folder: Path) -> list[Record]:
-    """Return the launches of the newest earlier runs of a record's case beside its folder.
-
-    Of the folders that were written last, ``_SEARCHED`` are read; a record that cannot be read is
-    left out.
-    """
+    """Return the launches of the newest earlier runs of a record's case beside its folder."""
     folder = folder.resolve()
     folder = folder.parent if re.fullmatch(r"r\d+", folder.name) else folder  # of a repeat
-    files = {
-        run: [*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")]
-        for run in folder.parent.iterdir() if run != folder and run.is_dir()
-    }  # fmt: skip
+    order = record.started, folder.name  # times may be equal, of copies for instance
+    runs = (
+        [x for x in launches
+         if x.plan.case == record.plan.case and (x.started, name) < order]
+        for name, launches in newest_runs(folder.parent) if name != folder.name
+    )  # fmt: skip
+    return [launch for run in islice(filter(None, runs), _EARLIER) for launch in run]
+
+
+def newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
+    """Yield name and records of the runs in a folder, the last written first.
+
+    Only the first ``_SEARCHED`` are read; a record that cannot be read is left out.
+    """
+    folders = (run for run in store.iterdir() if run.is_dir()) if store.is_dir() else ()
+    files = {run: [*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")] for run in folders}
     newest_first = sorted(
         (run for run in files if files[run]),
         key=lambda run: (max(file.stat().st_mtime_ns for file in files[run]), run.name),
         reverse=True,
     )
-    runs: list[list[Record]] = []
     for run in newest_first[:_SEARCHED]:
         launches = []
         for file in sorted(files[run]):
             with suppress(RecordError):  # a fault of another run
                 launches.append(read(file))
-        order = record.started, folder.name  # times may be equal, of copies for instance
-        earlier = [x for x in launches
-                   if x.plan.case == record.plan.case
-                   and (x.started, run.name) < order]  # fmt: skip
-        if earlier:
-            runs.append(earlier)
-    return [launch for launches in runs[:_EARLIER] for launch in launches]
+        yield run.name, launches
 
 
 def write_summary(outcome: Outcome) -> None:

@@ -185,8 +185,8 @@ def memory_of_rank(device: Device, world_size: int) -> RankMemory | None:
     return RankMemory(min(use.total_bytes, free_bytes + PROCESS_BYTES))
 
 
-def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> None:
-    """Refuse a recipe that needs more than ``memory``.
+def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> int:
+    """Return the bytes that a rank needs at least; refuse a recipe that needs more than ``memory``.
 
     Args:
         predict: from a recipe to what a rank of it needs.
@@ -198,7 +198,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
     needed = predict(recipe)
     if needed.total + PROCESS_BYTES <= memory.rank_bytes:
-        return
+        return needed.total + PROCESS_BYTES
     fits = " or ".join(_fitting(predict, recipe, memory.rank_bytes - PROCESS_BYTES))
     raise EnvironmentFault(
         f"a rank needs about {_gib(needed.total + PROCESS_BYTES)} and has "

@@ -179,7 +179,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     )  # fmt: skip
 
 
-def check_fit(folder: Path, recipe: Llama31Recipe, world_size: int, memory: RankMemory) -> None:
+def check_fit(folder: Path, recipe: Llama31Recipe, world_size: int, memory: RankMemory) -> int:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     del folder  # the recipe has all sizes
-    refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
+    return refuse_too_little(lambda other: predict(other, world_size), recipe, memory)

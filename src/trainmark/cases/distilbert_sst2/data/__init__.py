@@ -163,7 +163,7 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
     )  # fmt: skip
 
 
-def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> None:
+def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> int:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     config = read_config(folder / "model")
-    refuse_too_little(lambda other: predict(config, other, world_size), recipe, memory)
+    return refuse_too_little(lambda other: predict(config, other, world_size), recipe, memory)

@@ -164,7 +164,7 @@ def _refuse_outside(file: Path, found: Extremes, kind: np.dtype[Any], limit: int
     raise DataError(shown, where=str(file), rule=rule, remedy=remedy)
 
 
-def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> None:
+def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> int:
     """Refuse tables and steps that the ranks' memory does not hold.
 
     Raises:
@@ -173,7 +173,9 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
     """
     spec = read_spec(folder)
     placement = place(memory, spec.cardinalities, recipe.embedding_dim, world_size)
-    refuse_too_little(lambda other: predict(other, placement, spec.num_numerical), recipe, memory)
+    return refuse_too_little(
+        lambda other: predict(other, placement, spec.num_numerical), recipe, memory
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

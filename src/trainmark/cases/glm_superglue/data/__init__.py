@@ -167,12 +167,12 @@ def _check_sequences(split: SparseExamples, place: Path) -> None:
     split.refuse_outside(content)
 
 
-def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> None:
+def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemory) -> int:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     train = load(folder, recipe).train
     choices = float(train.num_choices.mean())
     tokens = train.mean_tokens() if recipe.trim_padding else None
-    refuse_too_little(
+    return refuse_too_little(
         lambda other: predict(other, world_size, choices=choices, tokens=tokens), recipe, memory
     )
 

@@ -126,7 +126,9 @@ def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
     return loaded, layout.kind, digest
 
 
-def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> None:
+def check_fit(folder: Path, recipe: LlamaRecipe, world_size: int, memory: RankMemory) -> int:
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     config = read_config(folder / MODEL)
-    refuse_too_little(lambda other: predict_peak_bytes(config, other, world_size), recipe, memory)
+    return refuse_too_little(
+        lambda other: predict_peak_bytes(config, other, world_size), recipe, memory
+    )
