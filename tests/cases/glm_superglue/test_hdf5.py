@@ -1,5 +1,6 @@
 """The published sparse HDF5: its batches as they are; no torch."""
 
+import re
 from dataclasses import replace
 
 import h5py
@@ -148,6 +149,18 @@ def test_files_of_other_numbers_of_sequences_are_refused(folder):
     with pytest.raises(DataError, match="its shape is") as caught:
         data.check(folder, RECIPE)
     assert caught.value.where == f"{file}, target"
+
+
+@pytest.mark.parametrize(
+    "kind", ["no target", "first samples point to a later one", "answer outside"]
+)
+def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kind):
+    name, edit, what = CONTRADICTIONS[kind]
+    file = change(folder, name, edit)
+    with pytest.raises(DataError, match=re.escape(what)) as caught:
+        prepare(folder, tmp_path / "data", lambda _: None)
+    assert caught.value.where == f"{file}, {name.partition('/')[0]}"
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("kind", ["indptr falls", "column outside", "more data than indices"])

@@ -15,7 +15,7 @@ from trainmark.data.tokenizer import SETTINGS
 from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
-from .data.hdf5 import write_rows
+from .data.hdf5 import SparseFile, write_rows
 from .data.passages import open_vocabulary, vocabulary_file
 from .data.record_jsonl import read_passages
 
@@ -84,5 +84,11 @@ def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
 
 
 def _write_rows(files: Sequence[Path], target: Path) -> dict[str, int]:
+    """Write a split by rows, and check every number of it."""
     write_rows(files[0], target)
+    try:
+        SparseFile(target, evaluation=target.name.startswith("eval")).scan_sequences()
+    except DataError as error:  # what was written goes; the source has the same fault
+        error.where = error.where and error.where.replace(str(target), str(files[0]))
+        raise
     return {}

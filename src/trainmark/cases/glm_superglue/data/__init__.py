@@ -163,7 +163,7 @@ def _check_sequences(split: SparseExamples, place: Path) -> None:
     """Refuse a file of sequences with a damaged number; what was found is kept in ``place``."""
     findings = place / f"{split.file.stem}.json"
     with readable(split.file, FAULT):
-        content = cached_scan(findings, {split.file.name: split.file}, split.scan_sequences)
+        content = cached_scan(findings, {split.file.name: split.file}, split.stored.scan_sequences)
     split.refuse_outside(content)
 
 
@@ -203,8 +203,8 @@ def find_checkpoint(folder: Path) -> Path:
     found = [place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()]
     if len(found) != 1:
         raise CHECKPOINT_FAULT(f"{len(found) or 'no'} checkpoints", where=str(folder))
-    with readable(found[0], CHECKPOINT_FAULT):
-        iteration = found[0].read_bytes().decode("utf-8-sig", "replace").strip()
+    with readable(found[0], CHECKPOINT_FAULT), found[0].open("rb") as stream:
+        iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
     file = found[0].parent / iteration / ORIGINAL
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if others[1:]:

@@ -44,38 +44,28 @@ BLOCK_SEQUENCES = 4096  # scanned at a time
 _fault = partial(DataError, rule=RULE, remedy=AGAIN)
 
 
-class SparseExamples(Examples):
-    """One split, read from its file as it is asked for.
+class SparseFile:
+    """The sequences of one file, read as they are asked for.
 
     Args:
         evaluation: the file says which candidates are right; in training the first is.
 
     Raises:
-        DataError: the file or a group of it cannot be read, its arrays contradict each other, or
-            sequences are longer than the recipe's.
+        DataError: the file or a group of it cannot be read, or its arrays contradict each other.
         EnvironmentFault: the library that reads HDF5 is not installed.
     """
 
-    def __init__(self, file: Path, recipe: GlmRecipe, *, evaluation: bool) -> None:
-        self.file, self.seq_length, self.trim = file, recipe.seq_length, recipe.trim_padding
-        self.vocab_size = recipe.vocab_size
+    def __init__(self, file: Path, *, evaluation: bool) -> None:
+        self.file = file
         opened = _open(file)
         self.text, self.position, self.target, self.logit_mask = (
             _Matrix(opened, name) for name in ("text", "position", "target", "logit_mask")
         )
-        if self.text.shape[1] > self.seq_length:
-            raise DataError(
-                f"sequences of {self.text.shape[1]} tokens", where=f"{file}, text",
-                rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
-                remedy=f"set seq_length={self.text.shape[1]}",
-            )  # fmt: skip
         self.separators = _Matrix(opened, "mask").rows(0, None).reshape(-1)
         self.samples = _Matrix(opened, "choice_start_end").rows(0, None)
         self._refuse_other_lengths()
-        counts = np.diff(self.samples).reshape(-1)
-        self.answers = self._read_answers(opened, counts) if evaluation else None
-        most = counts.max(initial=0) if evaluation else 1 + recipe.max_wrong_choices
-        self.num_choices = np.minimum(counts, most)
+        self.num_choices: Numbers = np.diff(self.samples).reshape(-1)
+        self.answers = self._read_answers(opened, self.num_choices) if evaluation else None
 
     def _refuse_other_lengths(self) -> None:
         """Refuse arrays that do not hold the same sequences, each in one sample."""
@@ -151,6 +141,30 @@ class SparseExamples(Examples):
             for name, values in ends.items()
         }
 
+
+class SparseExamples(Examples):
+    """One split, read from its file as it is asked for.
+
+    Raises:
+        DataError: as ``SparseFile``, or sequences are longer than the recipe's.
+        EnvironmentFault: the library that reads HDF5 is not installed.
+    """
+
+    def __init__(self, file: Path, recipe: GlmRecipe, *, evaluation: bool) -> None:
+        self.file, self.seq_length, self.trim = file, recipe.seq_length, recipe.trim_padding
+        self.vocab_size = recipe.vocab_size
+        self.stored = SparseFile(file, evaluation=evaluation)
+        columns = self.stored.text.shape[1]
+        if columns > self.seq_length:
+            raise DataError(
+                f"sequences of {columns} tokens", where=f"{file}, text",
+                rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
+                remedy=f"set seq_length={columns}",
+            )  # fmt: skip
+        self.num_choices = self.stored.num_choices
+        if not evaluation:
+            self.num_choices = np.minimum(self.num_choices, 1 + recipe.max_wrong_choices)
+
     def refuse_outside(self, content: Mapping[str, Extremes]) -> None:
         """Refuse ids for which the recipe's model has no row; see ``scan_sequences``.
 
@@ -172,14 +186,15 @@ class SparseExamples(Examples):
 
     def sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one a candidate."""
-        first = int(self.samples[row, 0])
+        stored = self.stored
+        first = int(stored.samples[row, 0])
         last = first + int(self.num_choices[row])
-        text, target = self.text.rows(first, last), self.target.rows(first, last)
+        text, target = stored.text.rows(first, last), stored.target.rows(first, last)
         positions, scored = (
-            self.position.rows(2 * first, 2 * last),
-            self.logit_mask.rows(first, last),
+            stored.position.rows(2 * first, 2 * last),
+            stored.logit_mask.rows(first, last),
         )
-        right = [0] if self.answers is None else self.answers[row].tolist()
+        right = [0] if stored.answers is None else stored.answers[row].tolist()
         if not 0 <= text.min() <= text.max() < self.vocab_size or not scored.any(1).all():
             raise DataError(
                 f"tokens {text.min()} to {text.max()}",
@@ -194,7 +209,7 @@ class SparseExamples(Examples):
             of = slice(0, int(targets[-1]) + 1)
             found.append(ChoiceSequence(
                 text[number, of], positions[2 * number, of], positions[2 * number + 1, of],
-                int(self.separators[first + number]), targets, target[number, targets],
+                int(stored.separators[first + number]), targets, target[number, targets],
                 number in right,
             ))  # fmt: skip
         return found
