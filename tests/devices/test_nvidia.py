@@ -17,6 +17,7 @@ from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver
 from trainmark.errors import EnvironmentFault
+from trainmark.launch.environment import recorded_variables
 from trainmark.recipe import Recipe
 from trainmark.spec import RankMemory
 from vendor_machines import pci_card
@@ -92,6 +93,12 @@ def test_the_vendor_tells_what_planning_asks(
     assert (vendor.count(), vendor.counts_cores, vendor.refuse(Recipe(), 1)) == (1, False, None)
     assert vendor.driver_version() == "550.54.15"
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
+    changing = {
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_IB_HCA": "mlx5_0",
+        "NCCL_SOCKET_IFNAME": "eth0", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+        "NVIDIA_TF32_OVERRIDE": "0",
+    }  # fmt: skip
+    assert recorded_variables({**changing, "NVIDIA_API_KEY": "secret"}, vendor) == changing
     monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
     assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
     (tmp_path / "version").unlink()

@@ -23,7 +23,7 @@ from trainmark.protocols import ContainerNeeds
 RUNTIMES = ("docker", "podman", "apptainer")
 IMAGE = "registry.example/trainmark:1"
 # A vendor whose devices are the test's files.
-_VENDOR = {"recorded_variables": ("ACME_VISIBLE_DEVICES",)}
+_VENDOR = {"recorded_variables": ("ACME_VISIBLE_DEVICES", "ACL_*")}
 _FAKE = """#!/bin/sh
 case "$*" in
 *RepoDigests*) echo registry.example/trainmark@sha256:0123 ;;
@@ -104,6 +104,8 @@ def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
     program(node, "docker")
     for name in ("acme0", "acme11", "acmectl", "driver"):
         (node / name).touch()
+    monkeypatch.setenv("ACL_DEBUG", "1 2\n3")
+    monkeypatch.setenv("XACL_DEBUG", "1")
     words = started(
         node, plan, site(arguments=["--memory=1g"]), monkeypatch,
         devices=(f"{node}/acme[0-9]*", f"{node}/acmectl", f"{node}/acmelink"),
@@ -113,7 +115,8 @@ def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
     assert sorted(given) == [f"--device={node}/{name}" for name in ("acme0", "acme11", "acmectl")]
     assert f"--mount=type=bind,source={node}/driver,target={node}/driver,readonly" in words
     assert not [word for word in words if f"{node}/tool" in word or "acmelink" in word]
-    assert {"--gpus=all", "--env=ACME_VISIBLE_DEVICES"} <= set(words)
+    assert {"--gpus=all", "--env=ACME_VISIBLE_DEVICES", "--env=ACL_DEBUG"} <= set(words)
+    assert "--env=XACL_DEBUG" not in words
     assert [word for word in words if word.startswith(f"--name=trainmark-{plan.run_id}-")]
     assert (node / "runs" / "a").is_dir()
     # The image that was inspected runs as the node's user.

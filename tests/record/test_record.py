@@ -183,11 +183,14 @@ def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
-    vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET"))
+    monkeypatch.setenv("FCCL_DEBUG", "INFO")
+    monkeypatch.setenv("XFCCL_DEBUG", "INFO")
+    vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET", "FCCL_*"))
     collected = environment.collect(os.environ, vendor)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
     assert collected["variables"]["FAKE_VISIBLE_DEVICES"] == "0,1"
-    assert "FAKE_UNSET" not in collected["variables"]
+    assert collected["variables"]["FCCL_DEBUG"] == "INFO"
+    assert not {"FAKE_UNSET", "XFCCL_DEBUG"} & collected["variables"].keys()
     assert collected["driver"] == "1.2"
     assert "hush" not in json.dumps(collected)
     assert {"torch", "pyarrow", "numpy"} <= collected["packages"].keys()  # what reads data too

@@ -111,6 +111,26 @@ def numa_nodes() -> int | None:
     return len(nodes) or None
 
 
+def recorded_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, str]:
+    """Return the variables that go into the record, sorted by name.
+
+    Args:
+        variables: the environment of the ranks.
+    """
+    patterns = (*VARIABLES, *vendor.recorded_variables)
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if any(is_recorded(name, pattern) for pattern in patterns)
+    }
+
+
+def is_recorded(name: str, pattern: str) -> bool:
+    """Tell whether a variable is one of a vendor's: its name, or with ``*`` its first letters."""
+    prefix = pattern.removesuffix("*")
+    return name.startswith(prefix) if prefix != pattern else name == pattern
+
+
 def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
     """Return everything about the machine that a reader needs to compare results.
 
@@ -118,7 +138,6 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         variables: the environment of the ranks.
         vendor: vendor of the devices on which they run.
     """
-    recorded = (*VARIABLES, *vendor.recorded_variables)
     return {
         "commit": suite_commit(),
         "packages": package_versions(),
@@ -134,5 +153,5 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         "driver": vendor.driver_version(),
         **container(variables),
         "network": variables.get(NETWORK_VARIABLE),
-        "variables": {name: variables[name] for name in recorded if name in variables},
+        "variables": recorded_variables(variables, vendor),
     }

@@ -112,10 +112,12 @@ def _in_container(
         data = str(cluster.data or plan.data.folder)
         if_there.append(shlex.quote(data))
         mounted = [one for one in mounted if one != Mount(data, data, read_only=True)]
-    names = dict.fromkeys((*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported))
+    wanted = dict.fromkeys((*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported))
+    names = [name for name in wanted if name != "LD_PRELOAD" and not name.endswith("*")]
+    patterns = [name for name in wanted if name.endswith("*")]
     return {
         "in_container": True, "plan": plan, "needs": needs, "mounts": mounted,
-        "if_there": if_there, "fabric": _FABRIC, "names": [x for x in names if x != "LD_PRELOAD"],
+        "if_there": if_there, "fabric": _FABRIC, "names": names, "patterns": patterns,
     }  # fmt: skip
 
 

@@ -44,8 +44,7 @@ class Ascend(TorchVendor):
     visible_devices: str | None = "ASCEND_RT_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ASCEND_LAUNCH_BLOCKING",
-        "PYTORCH_NPU_ALLOC_CONF", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "HCCL_ALGO",
-        "HCCL_BUFFSIZE", "HCCL_OP_EXPANSION_MODE", "HCCL_INTRA_ROCE_ENABLE",
+        "PYTORCH_NPU_ALLOC_CONF", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "HCCL_*",
     )  # fmt: skip
     nodes = "/dev/davinci[0-9]*"
     package = "torch_npu"

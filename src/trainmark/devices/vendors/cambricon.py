@@ -35,7 +35,7 @@ class Cambricon(TorchVendor):
     kubernetes_resource = "cambricon.com/mlu"
     visible_devices: str | None = "MLU_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
-        "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF", "CNCL_MLULINK_DISABLE", "CNCL_LOG_LEVEL",
+        "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF", "CNCL_*",
     )  # fmt: skip
     nodes = "/dev/cambricon_dev[0-9]*"
     package = "torch_mlu"

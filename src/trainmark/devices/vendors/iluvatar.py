@@ -39,8 +39,7 @@ class Iluvatar(TorchVendor):
     visible_devices: str | None = "CUDA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "ILUVATAR_COREX_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",
-        "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE",
-        "NCCL_IB_DISABLE",
+        "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_*", "NCCL_*",
     )  # fmt: skip
     nodes = "/dev/iluvatar[0-9]*"
     package = None

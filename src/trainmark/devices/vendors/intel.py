@@ -105,7 +105,7 @@ class Intel(TorchVendor):
     recorded_variables: tuple[str, ...] = (
         "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
         "ONEAPI_DEVICE_SELECTOR", "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
-        "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_ATL_TRANSPORT", "CCL_ZE_IPC_EXCHANGE",
+        "UR_L0_USE_IMMEDIATE_COMMANDLISTS", "CCL_*",
     )  # fmt: skip
     nodes = "dev/dri/renderD*"
     # https://www.intel.com/content/www/us/en/docs/oneapi-base-toolkit/get-started-guide-linux/2025-1/

@@ -65,7 +65,7 @@ class Kunlunxin(TorchVendor):
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XPU_PAGING_MODE",
         "XPU_FORCE_USERMODE_LAUNCH", "XMLIR_CUDNN_ENABLED", "XDNN_USE_FAST_GELU",
-        "BKCL_RDMA_NICS", "BKCL_TREE_THRESHOLD", "BKCL_ENABLE_XDR",
+        "BKCL_*",
     )  # fmt: skip
     nodes = "dev/xpu[0-9]*"
     shared = ("dev/xpuctrl",)

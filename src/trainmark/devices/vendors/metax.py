@@ -47,8 +47,7 @@ class MetaX(TorchVendor):
     narrowed_by = (("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"),)
     recorded_variables: tuple[str, ...] = (
         "CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "MACA_MPS_MODE", "CUDA_LAUNCH_BLOCKING",
-        "PYTORCH_CUDA_ALLOC_CONF", "MCCL_DEBUG", "MCCL_IB_HCA", "MCCL_SOCKET_IFNAME",
-        "MCCL_ENABLE_FC", "MCCL_MAX_NCHANNELS", "MCCL_NET_GDR_LEVEL",
+        "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_*", "MCCL_*",
     )  # fmt: skip
     nodes = "/dev/dri/renderD[0-9]*"
     shared = ("dev/mxcd",)  # through which all cards are given work

@@ -45,8 +45,7 @@ class MThreads(TorchVendor):
     visible_devices: str | None = "MUSA_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
         "MUSA_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF",
-        "MUSA_LAUNCH_BLOCKING", "MCCL_DEBUG", "MCCL_ALGOS", "MCCL_PROTOS", "MCCL_BUFFSIZE",
-        "MCCL_NET_SHARED_BUFFERS",
+        "MUSA_LAUNCH_BLOCKING", "MCCL_*",
     )  # fmt: skip
     nodes = "/dev/mtgpu.[0-9]*"
     package = "torch_musa"

@@ -35,9 +35,11 @@ class Nvidia(TorchVendor):
     kubernetes_resource = "nvidia.com/gpu"
     visible_devices: str | None = VISIBLE_DEVICES
     recorded_variables: tuple[str, ...] = (
-        VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
-        "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_DEBUG", "NCCL_ALGO", "NCCL_PROTO",
-        "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
+        VISIBLE_DEVICES, "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
+        "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_*", "CUBLASLT_*", "CUDNN_*", "NVIDIA_TF32_OVERRIDE",
+        "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_TUNABLEOP_*",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT", "TORCH_CUBLASLT_*",
+        "TORCH_CUDNN_*", "TORCH_NCCL_*", "NCCL_*",
     )  # fmt: skip
     package = None
     module = None
