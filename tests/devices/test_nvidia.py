@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -143,18 +143,8 @@ def test_memory_is_what_others_leave_free(
     assert devices.occupants("cpu", 3) == []
 
 
-@pytest.mark.parametrize(
-    ("capability", "precision", "way_out"),
-    [
-        ((7, 0), "bf16", "use precision=fp32 or fp16"),
-        ((7, 5), "tf32", "use precision=fp32"),
-        ((5, 2), "bf16", "use precision=fp32"),
-        ((8, 0), "bf16", None),
-    ],
-)
-def test_a_cuda_device_refuses_a_precision_it_would_emulate(
-    capability: tuple[int, int], precision: str, way_out: str | None
-) -> None:
+def device_of(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
+    """Return a device of a torch that has no card."""
     device = object.__new__(nvidia.NvidiaDevice)
     device.index = 0
     device._torch = SimpleNamespace(
@@ -170,12 +160,58 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
         ),
         are_deterministic_algorithms_enabled=torch.are_deterministic_algorithms_enabled,
     )
+    return device
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "way_out"),
+    [
+        ((7, 0), "bf16", "use precision=fp32 or fp16"),
+        ((7, 5), "tf32", "use precision=fp32"),
+        ((5, 2), "bf16", "use precision=fp32"),
+        ((8, 0), "bf16", None),
+    ],
+)
+def test_a_cuda_device_refuses_a_precision_it_would_emulate(
+    capability: tuple[int, int], precision: str, way_out: str | None
+) -> None:
+    device = device_of(capability)
     if way_out is None:
         assert device.set_precision(precision)["deterministic"] is False
         return
     with pytest.raises(EnvironmentFault, match=f"precision={precision} on Tesla X") as caught:
         device.set_precision(precision)
     assert caught.value.remedy == way_out
+
+
+@pytest.mark.parametrize(
+    ("override", "precision", "fix"),
+    [
+        ("1", "fp32", "unset NVIDIA_TF32_OVERRIDE, or use precision=tf32"),
+        ("0", "tf32", "unset NVIDIA_TF32_OVERRIDE, or use precision=fp32"),
+        ("0", "fp32", None),
+        ("1", "tf32", None),
+        ("1", "bf16", None),
+        ("", "fp32", None),
+    ],
+)
+def test_precision_that_the_environment_overrules_is_refused(
+    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, override: str, precision: Any,
+    fix: str | None,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    device = device_of((9, 0))
+    refusal = vendor.refuse(Recipe(precision=precision), 1)
+    if fix is None:
+        assert refusal is None
+        expected = precision == "tf32" if override == "" else override == "1"
+        assert device.set_precision(precision)["tf32"] is expected
+        return
+    assert refusal is not None
+    assert refusal.way_out == fix
+    with pytest.raises(EnvironmentFault) as caught:
+        device.set_precision(precision)
+    assert caught.value.remedy == fix
 
 
 @pytest.mark.parametrize("node", ["iluvatar0", None])

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from trainmark.recipe import Precision, Recipe
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+# Overrules in NVIDIA's libraries what torch sets, and torch does not know it. 0 switches TF32 off:
+# https://github.com/alibaba/DeepRec/blob/main/docs/docs_en/NVIDIA-TF32.md, 2026-11-28. Any other
+# value counts as on.
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 
 class Nvidia(TorchVendor):
@@ -103,9 +107,12 @@ class Nvidia(TorchVendor):
         return RankMemory(min(known)) if known else None
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
-        """Return None: ``NvidiaDevice`` refuses a card or a precision that torch cannot do."""
-        del recipe, nproc
-        return None
+        """Refuse a precision that the environment overrules.
+
+        ``NvidiaDevice`` refuses a precision that the card or torch does not have.
+        """
+        del nproc
+        return refusal_of_override(recipe.precision)
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module."""
@@ -148,6 +155,28 @@ def refusal_of_torch() -> Refusal | None:
     )
 
 
+def forced_tf32() -> bool | None:
+    """Return whether the environment has fp32 multiplied in TF32; None: torch's flags decide."""
+    override = os.environ.get(TF32_OVERRIDE, "")
+    return None if not override else override != "0"
+
+
+def refusal_of_override(precision: Precision) -> Refusal | None:
+    """Return why ``precision`` cannot run as the environment is; None if it can."""
+    forced, override = forced_tf32(), f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
+    if precision == "fp32" and forced is True:
+        return Refusal(
+            f"precision=fp32 with {override}, which multiplies fp32 in TF32",
+            f"unset {TF32_OVERRIDE}, or use precision=tf32",
+        )
+    if precision == "tf32" and forced is False:
+        return Refusal(
+            f"precision=tf32 with {override}, which multiplies fp32 without TF32",
+            f"unset {TF32_OVERRIDE}, or use precision=fp32",
+        )
+    return None
+
+
 # Lowest compute capability whose matrix units support a precision,
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions, 2026-11-21
 _LEAST_CAPABILITY: dict[str, tuple[int, int]] = {
@@ -168,6 +197,11 @@ class NvidiaDevice(CudaDevice):
             EnvironmentFault: the device would emulate the precision, or ignore the switch.
         """
         torch = self._torch
+        refusal = refusal_of_override(precision)
+        if refusal is not None:
+            raise EnvironmentFault(
+                refusal.why, where="recipe field precision", remedy=refusal.way_out
+            )
         capability = torch.cuda.get_device_capability(self.index)
         least = _LEAST_CAPABILITY.get(precision, (0, 0))
         if capability < least:
@@ -179,4 +213,8 @@ class NvidiaDevice(CudaDevice):
                 remedy="use precision=fp32"
                 + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )
-        return super().set_precision(precision)
+        flags = super().set_precision(precision)
+        forced = forced_tf32()
+        if forced is not None:
+            flags |= {"tf32": forced, "cudnn_tf32": forced}
+        return flags
