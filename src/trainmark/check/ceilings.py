@@ -26,6 +26,8 @@ from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, set_up, started
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.recipe import Precision, Recipe
+from trainmark.record.messages import render
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.processes import StopRequest
     from trainmark.protocols import Device, Vendor
+    from trainmark.spec import Message
 
 SCHEMA = "trainmark-ceilings-1"
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -49,6 +52,7 @@ class Kind:
 
     Args:
         reason: why it does not apply, and has no points; None if it does.
+        why: the reason as a code with arguments.
         counts: which point is the kind's rate. Of memory the largest, because smaller ones may
             lie in a cache.
     """
@@ -62,6 +66,11 @@ class Kind:
     points: list[Point] = field(default_factory=list)
     best: int | None = None
     share_of_peak: float | None = None
+    why: Message | None = None
+
+    def exclude(self, why: Message, reason: str = "") -> None:
+        """Say why the kind does not apply here; ``reason``: in the words of the device's vendor."""
+        self.why, self.reason = why, reason or render(why, "en")
 
     def take(self, points: list[Point]) -> None:
         """Take what was measured, and find the point that counts."""
@@ -111,18 +120,28 @@ def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, 
     """Yield what is measured, in order; the device is in a kind's precision until the next."""
     product = device.describe()["name"]
     for precision in get_args(Precision):
-        why, most = refusal(vendor, device, precision), peak(product, precision)
-        matmuls = [] if why else matmul_candidates(device, precision, _SQUARES)
-        yield Kind(name=f"matmul_{precision}", unit="FLOP/s", reason=why, peak=most), matmuls
+        refused = refusal(vendor, device, precision)
+        kind = Kind(name=f"matmul_{precision}", unit="FLOP/s", peak=peak(product, precision))
+        if refused is None:
+            yield kind, matmul_candidates(device, precision, _SQUARES)
+        else:
+            kind.exclude(message("ceiling_precision", precision=precision), refused)
+            yield kind, []
     copied = _of_bytes(partial(rates.copy, device), _ARRAYS, 2)
     yield Kind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         copy = partial(rates.transfer, device, to_device=up)
-        why = "the device computes in the host's memory" if copy(4) is None else None
-        yield Kind(name=name, reason=why), [] if why else _of_bytes(copy, _TRANSFERS)
+        kind = Kind(name=name)
+        if copy(4) is None:
+            kind.exclude(message("ceiling_host_memory"))
+            yield kind, []
+        else:
+            yield kind, _of_bytes(copy, _TRANSFERS)
     for name, collective in COLLECTIVES.items():
         if ranks.count == 1:
-            yield Kind(name=name, reason="one process exchanges nothing; give --nproc"), []
+            kind = Kind(name=name)
+            kind.exclude(message("ceiling_one_process"))
+            yield kind, []
             continue
         factor = rates.bus_factor(name, ranks.count)
         exchange = partial(collective, device, ranks)
@@ -214,8 +233,9 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
         # measured before may not be free again yet.
         memory_bytes = -ranks.most(-total) / 2
         for kind, candidates in kinds(vendor, opened, ranks):
-            if ranks.most(kind.reason is not None):
-                kind.reason = kind.reason or "does not apply on another rank"
+            excluded = ranks.most(kind.why is not None)
+            if excluded and kind.why is None:
+                kind.exclude(message("ceiling_not_elsewhere"))
             if rank == 0:
                 print(f"trainmark: {kind.name}", flush=True)
             points = sweep(

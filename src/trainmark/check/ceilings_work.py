@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmark.devices import rates
 from trainmark.rank.process_group import join_ranks
+from trainmark.record.messages import render
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from trainmark.protocols import Device
+    from trainmark.spec import Message
 
 LEAST_REPEATS = 3
 _STEP = 1024.0  # between the numbers that two ranks send, larger than any of the pattern's
@@ -35,6 +38,7 @@ class Point:
         size: rows, inner and columns of a matmul; or bytes.
         amount: FLOPs or bytes of one run; of a collective those that each rank's link carries.
         reason: why it was skipped, or what is wrong with its result; None if measured.
+        why: the reason as a code with arguments.
         rate: in FLOP/s or bytes/s: ``median`` and ``max`` of the repetitions.
         swing: share by which one half of the repetitions was slower than the other.
     """
@@ -46,6 +50,11 @@ class Point:
     repetitions: int = 0
     rate: dict[str, float] | None = None
     swing: float | None = None
+    why: Message | None = None
+
+    def explain(self, why: Message) -> None:
+        """Say why the size was skipped, or what is wrong with its result."""
+        self.why, self.reason = why, render(why, "en")
 
 
 class Candidate(NamedTuple):
@@ -90,17 +99,18 @@ def sweep(
         needed_ns = most((1 + LEAST_REPEATS) * point.amount / best if best else 0.0)
         left_ns = max(0.0, ends_ns - clock())
         if held_bytes > memory_bytes:
-            point.reason = f"needs {held_bytes / 2**30:.1f} GiB"
+            point.explain(message("ceiling_memory", gib=held_bytes / 2**30))
             continue
         if needed_ns >= left_ns:
-            point.reason = f"{needed_ns / 1e9:.2g} s needed, {left_ns / 1e9:.2g} left"
+            point.explain(message("ceiling_time", needed_s=needed_ns / 1e9, left_s=left_ns / 1e9))
             continue
         work = begin()
         elapsed(device, work.run)  # the first one warms up
-        point.reason = work.fault()
+        fault = work.fault()
         share_ns = (ends_ns - clock()) / (len(candidates) - place)
-        if point.reason is not None:
+        if fault is not None:
             point.status = "wrong"
+            point.explain(fault)
             continue
         warm_ns = rates.repeated_ns(
             device, work.run, budget_ns=share_ns, least=LEAST_REPEATS, elapsed=elapsed
@@ -158,11 +168,13 @@ class Ranks:
         torch.distributed.barrier()
         return int(self.most(rates.elapsed_ns(device, run)))
 
-    def fault(self, found: Any, expected: Any) -> str | None:
-        """Tell what is wrong with this rank's result, or that another one's is."""
+    def fault(self, found: Any, expected: Any) -> Message | None:
+        """Return what is wrong with this rank's result, or that another one's is."""
         mine = rates.difference(found, expected)
         anywhere = self.most(float(mine is not None))
-        return mine or ("wrong on another rank" if anywhere else None)
+        if mine is not None:
+            return mine
+        return message("ceiling_wrong_elsewhere") if anywhere else None
 
 
 def _all_reduce(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MatmulRate
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trainmark.protocols import Device
     from trainmark.recipe import Precision
+    from trainmark.spec import Message
 
 _BUDGET_NS = 250_000_000
 _MOST_REPEATS = 20
@@ -38,7 +40,7 @@ class Work(NamedTuple):
     """Something to time: ``run`` does it, ``fault`` says what is wrong after the first run."""
 
     run: Callable[[], object]
-    fault: Callable[[], str | None]
+    fault: Callable[[], Message | None]
 
 
 def elapsed_ns(device: Device, run: Callable[[], object]) -> int:
@@ -195,12 +197,14 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
             torch._scaled_mm, left, right, scale_a=one, scale_b=one, out_dtype=out.dtype, out=out
         )
 
-    def fault() -> str | None:
+    def fault() -> Message | None:
         by_rows, by_columns = max(1, rows // _COMPARED), max(1, columns // _COMPARED)
         exact = left[::by_rows].cpu().double() @ right[:, ::by_columns].cpu().double()
         found = out[::by_rows, ::by_columns].cpu().double()
         error, most = float((found - exact).norm() / exact.norm()), _MOST_ERROR[precision]
-        return None if error <= most else f"relative error {error:.2g}, at most {most:g}"
+        if error <= most:
+            return None
+        return message("ceiling_error", error=error, most=most)
 
     return Work(multiply, fault)
 
@@ -247,13 +251,14 @@ def transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None
     )
 
 
-def difference(found: Any, expected: Any) -> str | None:
+def difference(found: Any, expected: Any) -> Message | None:
     """Tell how much of a result on any device is wrong."""
     import torch
 
     if torch.equal(found, expected):
         return None
-    return f"{int((found != expected).sum())} of {found.numel()} numbers are wrong"
+    wrong = int((found != expected).sum())
+    return message("ceiling_numbers", wrong=wrong, of=found.numel())
 
 
 def best_copy_rate(device: Device, *, copied_bytes: int) -> float:

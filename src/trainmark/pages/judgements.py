@@ -28,7 +28,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.record.messages import render
 from trainmark.record.run.findings import BUSY_SHARE
-from trainmark.spec import Message
+from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -182,8 +182,10 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         shares = (
             None if x is None else f"{x:.1%}" for x in (point["swing"], kind["share_of_peak"])
         )
-        bus = " (bus)" if kind["bus_factor"] else ""
-        rows.append([f"{_named(kind)}{bus}", _size(point["size"]), *rates, unit, *shares])
+        named = _named(kind)
+        if kind["bus_factor"]:
+            named = t("ceilings.bus", kind=named)
+        rows.append([named, _size(point["size"]), *rates, unit, *shares])
     told: dict[str, tuple[Phrase, list[str]]] = {}  # each line once, with its ranks
     for rank in document["ranks"]:
         for line in (line for kind in rank["measurements"] for line in _remarks(kind)):
@@ -195,7 +197,10 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
     return [
         Paragraph(join(first)),
         *([table(heads(*(f"ceilings.{name}" for name in _CEILINGS)), rows)] if rows else []),
-        *(Paragraph(join((f"rank {', '.join(x)}", line), "colon")) for line, x in told.values()),
+        *(
+            Paragraph(join((f"rank {', '.join(numbers)}", line), "colon"))
+            for line, numbers in told.values()
+        ),
         *([Paragraph(t("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
     ]
 
@@ -218,18 +223,32 @@ def _size(size: Sequence[int]) -> str:
     return f"{float(text):g} {unit}"
 
 
-def _named(kind: Kind) -> str:
+def _named(kind: Kind) -> Phrase:
     name: str = kind["name"]
-    return name.replace("_", " ")
+    work, _, precision = name.partition("_")
+    if work == "matmul":
+        return t("ceiling_kind.matmul", precision=precision)
+    return term("ceiling_kind", name)
+
+
+def _why(entry: Mapping[str, Any]) -> Phrase:
+    """Return why a kind or a size was not measured; older documents have no code for it."""
+    why = entry.get("why")
+    if not why:
+        return entry["reason"]
+    return Text(entry["reason"], render(Message(why["code"], why["args"]), "zh"))
 
 
 def _remarks(kind: Kind) -> list[Phrase]:
     """Return why something was not measured, is wrong, or cannot be."""
-    lines: list[Phrase] = [f"{_named(kind)}: {kind['reason']}"] if kind["reason"] else []
+    lines: list[Phrase] = []
+    if kind["reason"]:
+        lines.append(join((_named(kind), _why(kind)), "colon"))
     for status in ("skipped", "wrong"):
-        points = (point for point in kind["points"] if point["status"] == status)
-        if said := ", ".join(f"{_size(x['size'])} ({x['reason']})" for x in points):
-            lines.append(f"{_named(kind)} {status}: {said}")
+        points = [point for point in kind["points"] if point["status"] == status]
+        if points:
+            sizes = [t("ceilings.point", size=_size(x["size"]), why=_why(x)) for x in points]
+            lines.append(t(f"ceilings.{status}", kind=_named(kind), points=join(sizes)))
     if (kind["share_of_peak"] or 0) > 1:
         lines.append(join((_named(kind), t("ceilings.above")), "colon"))
     return lines
