@@ -125,8 +125,8 @@ def test_the_first_screen_has_few_words_and_figures():
     for made in (page.document([record()], others), page.document([failed()]),
                  page.document([read("sampled")]), page.document([read("toy")])):  # fmt: skip
         words, found = visible(made)
-        assert len(words) <= 90, words
-        assert len(found) <= 20, found
+        assert len(words) <= 140, words
+        assert len(found) <= 45, found
 
 
 def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
@@ -370,6 +370,29 @@ def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     findings = [message("slow_rank", rank=1, share=0.6)]
     (tones,) = strip(hot.model_copy(update={"findings": findings})).nodes
     assert [tone for tone, _ in tones] == ["plain", "bad"]  # the slowest, though it is throttled
+
+
+@pytest.mark.parametrize(
+    ("medians_ms", "torch_type", "told"),
+    [
+        ((100, 100), "cuda", "the slowest rank's steps are 0.0% longer than the median rank's"),
+        ((100, 103), "cuda", "the slowest rank's steps are 3.0% longer than the median rank's"),
+        ((100, 115), "cuda", "the slowest rank's steps are 15.0% longer than the median rank's; "
+         "no rank is called slow: too little was measured to compare them"),
+        ((100, 103), "cpu", "the slowest rank's steps are 3.0% longer than the median rank's; "
+         "ranks share the cores of the host; their devices are not compared"),
+        ((100, None), "cuda", "fewer than two ranks measured a step"),
+    ],
+)  # fmt: skip
+def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, told):
+    made = read()
+    ranks = [
+        one.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
+        for one, ms in zip(made.ranks, medians_ms, strict=True)
+    ]
+    device = made.plan.device.model_copy(update={"torch_type": torch_type})
+    own = planned(device=device).model_copy(update={"ranks": ranks})
+    assert say(strip(own).said, "en") == told
 
 
 def test_a_little_used_device_is_advised_a_larger_batch():

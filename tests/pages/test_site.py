@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -14,6 +15,7 @@ from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
 from trainmark.library.store.query import listing
+from trainmark.pages import rendering
 from trainmark.pages.site import lists, views, writing
 from trainmark.pages.site.views import Links, name
 
@@ -302,3 +304,17 @@ def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
     (runs / "imported" / "rows.csv").unlink()
     database.refresh()
     assert listing(database, ["status=imported"]).total == 0
+
+
+def rules_of_single_classes(sheet):
+    """Return the classes that a style sheet styles by their name alone: ``.top { … }``."""
+    text = re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)
+    selectors = [one.strip() for part in re.findall(r"([^{}]+)\{", text) for one in part.split(",")]
+    return {one for one in selectors if re.fullmatch(r"\.[\w-]+", one)}
+
+
+def test_the_site_styles_no_class_of_the_report_anew():
+    report = rendering.shipped("base.css") + rendering.shipped("page.css")
+    site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")
+    both = rules_of_single_classes(report) & rules_of_single_classes(site)
+    assert both <= {".brand", ".switches"}  # each page has one of its own

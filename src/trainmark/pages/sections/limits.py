@@ -7,6 +7,7 @@ Comparable is the same work, on any device: own launches, and rows that others p
 
 from __future__ import annotations
 
+from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.library.store.columns import short_device
@@ -279,8 +280,24 @@ def strip(record: Record) -> Strip | None:
         step = cells.NOTHING if one.step_ns is None else f"{one.step_ns / 1e6:.4g} ms"
         hover = f"rank {one.rank}, {short_device(record)}: {step}"
         nodes.setdefault(one.rank // record.plan.nproc, []).append((tone, hover))
-    told = join(said, "semicolon") if said else t("strip.alike", share=f"{SLOW_SHARE:.0%}")
+    if not slow:
+        said = [*_spread(record), *said]
+    told = join(said, "semicolon")
     return Strip(t("strip.title"), tuple(map(tuple, nodes.values())), told)
+
+
+def _spread(record: Record) -> list[Phrase]:
+    """Return how much slower the slowest rank is than the median, and what was not compared."""
+    steps_ns = [one.step_ns for one in record.ranks if one.step_ns]
+    if len(steps_ns) < 2:
+        return [t("strip.no_steps")]
+    spread = max(steps_ns) / median_low(steps_ns) - 1
+    parts: list[Phrase] = [t("strip.spread", share=f"{spread:.1%}")]
+    if spread > SLOW_SHARE:  # or there would be a finding
+        parts.append(t("strip.not_compared"))
+    if not has_cards(record):
+        parts.append(t("strip.shared_cores"))
+    return parts
 
 
 def _hottest(record: Record) -> tuple[int, float] | None:
