@@ -76,7 +76,7 @@ def test_the_guide_works_as_it_is_printed(line: Path, trainmark: Any) -> None:
     assert own is not None
     assert rate is not None
     assert own > 0
-    shown = trainmark("report", "run")
+    shown = trainmark("report", "run", "--all")
     assert "features/s" in shown.stdout
     listed = json.loads(trainmark("list", "--json").stdout)
     assert "line" in [case["name"] for case in listed["cases"]]

@@ -259,7 +259,8 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     made = page.document([failed()])
     text = " ".join(visible(made)[0])
-    assert "failed unverified out of memory, rank 1, model_build Cause out of memory" in text
+    said = "failed unverified out of memory while the model was built, rank 1 Cause out of memory"
+    assert said in text
     assert "after <2 GiB> Rank 1 What to try lower bs" in text
     assert "Training" not in text
     assert "tile-" not in body_html(made, "en")

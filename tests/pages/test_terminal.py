@@ -155,13 +155,27 @@ def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     said = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=said, rank=1, place="model_build")
     lines = first_lines([record(status="oom", cause=cause)])
-    assert lines[1:5] == [
+    assert lines[1:4] == [
         "failed, unverified",
-        "out of memory, rank 1, model_build",
+        "out of memory while the model was built, rank 1",
         "Cause: no memory left",
-        "Rank: 1",
     ]
-    assert lines[5].startswith("What to try: lower bs, with gas raised")
+    assert lines[4].startswith("What to try: lower bs (now 96), with gas raised")
+    assert first_lines([record(status="oom", cause=cause)], lang="zh")[2] == (
+        "内存不足（构建模型时），rank 1"
+    )
+
+
+def test_the_end_of_a_run_that_missed_its_target_says_so_once():
+    missed = message("target_missed", metric="acc", target=0.95, epochs=1, steps=250, value=0.9117)
+    quality = record().quality.model_copy(update={"target": 0.95, "reached": False})
+    cause = Cause(kind="target_missed", message=missed, rank=0)
+    lines = first_lines([record(status="target_missed", cause=cause, quality=quality)])
+    assert sum("did not reach" in line for line in lines) == 1
+    assert not any(line.startswith("Cause: ") for line in lines)
+    (advice,) = [line for line in lines if line.startswith("What to try: ")]
+    assert "train longer: raise max_epochs (now " in advice
+    assert "you changed bs=96" in advice
 
 
 @pytest.mark.parametrize("make", [record, hostile])

@@ -105,3 +105,15 @@ def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
     ]  # fmt: skip
     args = found.message.args
     assert (args["waiting"], args["missing"], args["quiet_s"]) == ("0-2", "3", 55.0)
+
+
+def test_a_window_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
+    """Windows of ten steps in 10 s are heard of every 10 s; the last one ended at 12 s."""
+    long_window = window(2 * S, 12 * S, first_step=0, step_ns=[S] * 10, samples=[4] * 10)
+    for stop_s, code in ((26, "timed_out_training"), (28, "timed_out")):
+        stop = event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])
+        events = [event("start", S, pid=1), long_window]
+        run_dir = write_run(tmp_path / f"run{stop_s}", [launch_event(), stop], events)
+        found = find(read_run(run_dir, 1), None)
+        assert found is not None
+        assert found.message.code == code

@@ -113,8 +113,8 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     mailed.write_bytes((run_dir / "record.json").read_bytes())
     assert found(mailed.parent) == [("evidence_absent", {})]
     code, out, _ = cli("report", mailed)
-    said = "not to be quoted, unverified: its evidence files are not in its folder"
-    assert (code, said in out) == (0, True)
+    reason = "Do not quote: its evidence files are not in its folder"
+    assert (code, reason in out) == (0, True)
 
 
 def test_another_version_may_compute_otherwise(run_dir: Path) -> None:

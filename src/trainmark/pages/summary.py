@@ -29,11 +29,13 @@ from trainmark.pages.texts import (
     sentence,
     speed_name,
     t,
+    term,
     unit_of,
     verdict,
 )
 from trainmark.record import figures as figures_of
-from trainmark.record.messages import in_short, way_out
+from trainmark.record.advice import advise
+from trainmark.record.messages import in_short
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
 from trainmark.record.trust import graded, of_repeats, trust_of, verification_of, worst_grade
 from trainmark.record.work import are_same_size, differing, each_once, num_parameters, work
@@ -249,9 +251,11 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     if record.status == "target_missed":
         return verdict(record)
     if cause is not None:
-        where = [] if cause.rank is None else [f"rank {cause.rank}"]
-        what = t(f"status.{record.status}")
-        return join((what, *where, *([cause.place] if cause.place else ())))
+        where = [f"rank {cause.rank}"] if names_rank(record) else []
+        what: Phrase = t(f"status.{record.status}")
+        if cause.place:
+            what = t("first.failed", what=what, place=term("place", cause.place))
+        return join((what, *where))
     launches = [one for one in records if one.passed]
     name = speed_name(record)
     speed, time = over(launches, name), over(launches, "e2e_time")
@@ -313,12 +317,20 @@ def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
 
 
 def cause_facts(record: Record) -> Facts:
-    """Return why a run failed, on which rank, and what to try."""
+    """Return why a run failed, on which rank of several, and what to try."""
     cause = record.cause
     assert cause is not None
-    rank = [] if cause.rank is None else [(t("cause.rank"), cause.rank)]
-    said, out = sentence(record, cause.message), sentence(record, way_out(cause))
-    return Facts(((t("cause.message"), said), *rank, (t("cause.remedy"), out)))
+    rank = [(t("cause.rank"), cause.rank)] if names_rank(record) else []
+    return Facts(((t("cause.message"), sentence(record, cause.message)), *rank, _remedy(record)))
+
+
+def _remedy(record: Record) -> tuple[Phrase, Phrase]:
+    return t("cause.remedy"), join((sentence(record, x) for x in advise(record)), "semicolon")
+
+
+def names_rank(record: Record) -> bool:
+    """Tell whether the rank that failed is worth naming: there are several."""
+    return record.cause is not None and record.cause.rank is not None and record.plan.world_size > 1
 
 
 def first_lines(
@@ -337,8 +349,11 @@ def first_lines(
         said = [(name, " ", ends(mean, cells.number))] if mean else []
         lines.append(join([counted, *said], "semicolon"))
     failed = next((one for one in records if one.cause is not None), None)
-    if failed is not None:
-        lines += [join(pair, "colon") for pair in cause_facts(failed).items]
+    if failed is not None and failed.cause is not None:
+        if failed is not record or record.status != "target_missed":  # its sentence says it
+            message_of = t("cause.message"), sentence(failed, failed.cause.message)
+            lines.append(join(message_of, "colon"))
+        lines.append(join(_remedy(failed), "colon"))
     else:
         lines += [*reasons(records), ruler_line(records, against), gravest(record)]
     return [line for one in lines if (line := cells.clean(say(one, lang)))]

@@ -33,12 +33,14 @@ class _Unknown(str):
 
 
 class _SentenceFormatter(Formatter):
-    """``str.format`` with the specification ``negative|positive``, in which # is the share."""
+    """``str.format`` with ``negative|positive``, in which # is the share, and ``=one|many``."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        negative, bar, positive = format_spec.partition("|")
+        first, bar, second = format_spec.partition("|")
+        if bar and first.startswith("="):
+            return f"{value:,} {first[1:] if value == 1 else second}"
         if bar and isinstance(value, int | float):
-            return (negative if value < 0 else positive).replace("#", f"{abs(value):.1%}")
+            return (first if value < 0 else second).replace("#", f"{abs(value):.1%}")
         return str(super().format_field(value, format_spec))
 
 

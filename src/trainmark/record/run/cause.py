@@ -48,6 +48,7 @@ _STATUS: dict[str, Status] = {
 _SAME_MOMENT_NS = 3_000_000_000
 _LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
 # An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
+_LATE_WINDOW = 1.5  # times the longest window so far: from then on a window is late
 _SOON_S = 10.0  # after its last step a run counts as training, where its limit is minutes
 _UPDATES_TO_REACH_ALL = 2
 
@@ -125,8 +126,11 @@ def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
     quiet_s = (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9
     phases = [phase for rank in run.ranks for phase in rank.phases.values() if phase.steps]
     usual_s = max((x.windows_ns / x.steps / 1e9 for x in phases), default=0.0)
+    window_s = max((rank.longest_window_ns / 1e9 for rank in run.ranks), default=0.0)
+    # A window is reported at its end: for as long as one takes, nothing is heard of a run.
+    heard_s = max(3 * usual_s, _LATE_WINDOW * window_s, min(_SOON_S, 0.05 * (stop.timeout_s or 0)))
     code, args = "timed_out", dict[str, Any](limit_s=stop.timeout_s, steps=run.steps)
-    if phases and quiet_s < max(3 * usual_s, min(_SOON_S, 0.05 * (stop.timeout_s or 0))):
+    if phases and quiet_s < heard_s:
         code, args = "timed_out_training", args | {"quiet_s": quiet_s}
     elif waiting and missing:
         code, args = (

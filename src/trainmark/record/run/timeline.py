@@ -56,6 +56,7 @@ class RankTimeline(RankSums):
         default_factory=lambda: {name: Phase() for name in PHASES}
     )
     edges_ns: dict[PhaseName, tuple[int, int]] = field(default_factory=dict)  # of phases
+    longest_window_ns: int = 0
     step_ns: int | None = None  # median of the phase ``train``
     check_ns: int = 0  # of parameters between windows, which belongs to none
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
@@ -194,6 +195,8 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
 
 def _add_window(timeline: RankTimeline, window: Window) -> None:
     samples = sum(window.samples)
+    duration_ns = window.end_ns - window.start_ns
+    timeline.longest_window_ns = max(timeline.longest_window_ns, duration_ns)
     timeline.phases[window.phase].add(window, samples)
     first_ns, _ = timeline.edges_ns.get(window.phase, (window.start_ns, 0))
     timeline.edges_ns[window.phase] = first_ns, window.end_ns

@@ -1,0 +1,88 @@
+"""What to try after a run that did not pass: only what applies to it.
+
+Sentences are ``try.*`` and ``way_out.*`` in ``messages.toml``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.plan.overrides import fix_hp_text, setting_text
+from trainmark.record.messages import way_out
+from trainmark.spec import Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.plan.plan import Plan
+    from trainmark.record.record import Record
+
+_MAY_GO_ON = ("timed_out_training", "stopped_by_signal", "launcher_killed", "job_lost", "node_lost")
+_WIDE = ("fp32", "tf32")  # precisions that need more memory than 16 bits
+
+
+def advise(record: Record) -> list[Message]:
+    """Return what to try after a run that did not pass, the most promising first.
+
+    An error's own remedy takes precedence.
+    """
+    cause, plan = record.cause, record.plan
+    if cause is None:
+        return []
+    if cause.message.args.get("remedy"):
+        return [way_out(cause)]
+    code, steps = cause.message.code, record.counts.steps
+    found: list[Message] = []
+    if code in _MAY_GO_ON and _has_checkpoint(plan, steps):
+        found.append(message("try.resume"))
+    if code == "target_missed":
+        found += _reach_target(plan, steps)
+    elif code == "timed_out_training":
+        limit_s = setting_text(plan.recipe["timeout_s"])
+        found.append(message("try.raise_timeout", limit_s=limit_s))
+    elif cause.kind == "diverged":
+        found += _converge(plan)
+    elif cause.kind == "oom":
+        found += _need_less_memory(plan, on_host=code == "rank_killed_out_of_memory")
+    return found or [way_out(cause)]
+
+
+def _has_checkpoint(plan: Plan, steps: int) -> bool:
+    every: int | None = plan.recipe.get("checkpoint_every_steps")
+    return every is not None and 0 < every <= steps
+
+
+def _reach_target(plan: Plan, steps: int) -> Iterator[Message]:
+    most_steps = plan.recipe["max_steps"]
+    if most_steps is not None and steps >= most_steps:
+        yield message("try.raise_steps", name="max_steps", value=most_steps)
+    else:
+        yield message("try.raise_steps", name="max_epochs", value=plan.recipe["max_epochs"])
+    if changed := fix_hp_text(plan.fix_hp | plan.extra):
+        yield message("try.undo_changes", changes=changed)
+
+
+def _converge(plan: Plan) -> Iterator[Message]:
+    yield message("try.lower_lr", value=setting_text(plan.recipe["learning_rate"]))
+    if plan.recipe["precision"] == "fp16":
+        yield message("try.not_fp16")
+
+
+def _need_less_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
+    """Yield what lowers the memory that a rank needs.
+
+    Args:
+        on_host: the host's memory ran out, not a device's.
+    """
+    recipe = plan.recipe
+    if on_host and plan.nproc > 1:
+        yield message("try.fewer_ranks", value=plan.nproc)
+    if recipe["micro_batch_size"] > 1:
+        yield message("try.lower_batch", value=recipe["micro_batch_size"])
+    if recipe["precision"] in _WIDE and not on_host:
+        yield message("try.bf16")
+    if recipe.get("checkpoint_activations") is False:
+        yield message("try.checkpoint_activations")
+    if recipe.get("fsdp") is False and plan.world_size > 1:
+        yield message("try.fsdp")
+    yield message("try.more_memory_host" if on_host else "try.more_memory")

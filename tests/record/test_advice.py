@@ -1,0 +1,94 @@
+"""Advice after a failed run: what applies to its recipe and its machine, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from comparison_records import golden
+from trainmark.record.advice import advise
+from trainmark.record.messages import render
+from trainmark.record.record import Cause, Record
+from trainmark.spec import Message, message
+
+
+def failed(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Record:
+    """Return a run of two ranks that failed, with changes of its recipe."""
+    plan = golden().plan
+    changed = plan.model_copy(update={"recipe": plan.recipe | recipe, "extra": {}, "fix_hp": {}})
+    counts = golden().counts.model_copy(update={"steps": steps})
+    made = Cause(kind=kind, message=cause, rank=0, traceback="tb")
+    return golden().model_copy(update={"plan": changed, "cause": made, "counts": counts})
+
+
+def codes(record: Record) -> list[str]:
+    found = advise(record)
+    for one in found:
+        for lang in ("en", "zh"):
+            assert "{" not in render(one, lang)
+    return [one.code for one in found]
+
+
+OOM = message("exception", text="no memory left")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ({"micro_batch_size": 8, "precision": "fp32"},
+         ["try.lower_batch", "try.bf16", "try.more_memory"]),
+        ({"micro_batch_size": 1, "precision": "bf16"}, ["try.more_memory"]),
+        ({"micro_batch_size": 1, "precision": "bf16", "checkpoint_activations": False,
+          "fsdp": False},
+         ["try.checkpoint_activations", "try.fsdp", "try.more_memory"]),
+        ({"micro_batch_size": 1, "precision": "bf16", "checkpoint_activations": True,
+          "fsdp": True}, ["try.more_memory"]),
+    ],
+)  # fmt: skip
+def test_memory_of_a_device_that_ran_out(recipe: dict[str, Any], expected: list[str]) -> None:
+    assert codes(failed("oom", OOM, **recipe)) == expected
+
+
+def test_memory_of_a_host_that_ran_out() -> None:
+    killed = message("rank_killed_out_of_memory", rank=0, signal="SIGKILL")
+    made = failed("oom", killed, micro_batch_size=8, precision="fp32")
+    assert codes(made) == ["try.fewer_ranks", "try.lower_batch", "try.more_memory_host"]
+    alone = made.plan.model_copy(update={"nproc": 1})
+    assert codes(made.model_copy(update={"plan": alone}))[0] == "try.lower_batch"
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [("fp16", ["try.lower_lr", "try.not_fp16"]), ("fp32", ["try.lower_lr"])],
+)
+def test_only_fp16_is_advised_against(precision: str, expected: list[str]) -> None:
+    nan = message("loss_not_finite", value="nan", step=2)
+    assert codes(failed("diverged", nan, precision=precision)) == expected
+
+
+def test_missed_target_names_the_field_that_ended_the_training() -> None:
+    missed = message("target_missed", metric="acc", target=0.9, epochs=1, steps=250, value=0.5)
+    assert codes(failed("target_missed", missed, max_steps=250)) == ["try.raise_steps"]
+    (advice,) = advise(failed("target_missed", missed, max_steps=250))
+    assert advice.args == {"name": "max_steps", "value": 250}
+    (advice,) = advise(failed("target_missed", missed, max_steps=None, max_epochs=3))
+    assert advice.args == {"name": "max_epochs", "value": 3}
+
+
+@pytest.mark.parametrize(("steps", "may_go_on"), [(99, False), (100, True)])
+def test_stopped_run_goes_on_only_from_a_checkpoint(steps: int, may_go_on: bool) -> None:
+    stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
+    made = failed("signal", stopped, steps=steps, checkpoint_every_steps=100)
+    assert codes(made) == ["try.resume" if may_go_on else "way_out.stopped_by_signal"]
+    assert codes(failed("signal", stopped)) == ["way_out.stopped_by_signal"]
+    late = message("timed_out_training", limit_s=60.0, steps=steps, quiet_s=0.1)
+    made = failed("timeout", late, steps=steps, checkpoint_every_steps=100)
+    resume = ["try.resume"] if may_go_on else []
+    assert codes(made) == [*resume, "try.raise_timeout"]
+
+
+def test_remedy_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
+    own = message("exception", text="no memory left", remedy="lower bs")
+    assert codes(failed("oom", own)) == ["own_way_out"]
+    assert codes(failed("of_tomorrow", message("of_tomorrow"))) == ["way_out.unknown"]
