@@ -79,7 +79,7 @@ def test_site_has_the_other_runs_and_fails(
     run_dir: Path, broken: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
-    assert (code, str(broken) in err, "1 runs, 1 of them" in err) == (1, True, True)
+    assert (code, str(broken) in err, "1 launches, pages of 1 written" in err) == (1, True, True)
 
 
 def test_damaged_record_in_a_baseline_fails_the_gate(

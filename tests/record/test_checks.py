@@ -221,3 +221,54 @@ def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path:
     found = cause(plan, timeline(tmp_path, *ranks))
     args = {"names": "b", "number": 1, "parameters": 2, "rank": 1}
     assert found == ("parameters_differ", args)
+
+
+def evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, Any]:
+    """Return an evaluation of a rank that scored half of the validation rows."""
+    known = {"rows": 500, "keys": 500, "digest": 7, "distinct": 500, "known": 64, "trained": 0,
+             "total": 400.0, "weight": 500.0}  # fmt: skip
+    return event(
+        "evaluate", S, epoch=0, step=1, start_ns=S, end_ns=S, value=value, samples=samples,
+        detail={}, target_reached=False, scores=known | scores,
+    )  # fmt: skip
+
+
+def two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
+    ranks = (rank_events([64], of_all=[128], changed=["a"], evaluations=[one], updates=9)
+             for one in (first, second))  # fmt: skip
+    return timeline(tmp_path, *ranks)
+
+
+def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_path: Path) -> None:
+    assert cause(plan, two_ranks(tmp_path, evaluation(0.8), evaluation(0.8))) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (evaluation(0.8), evaluation(0.7),
+         ("evaluation_differs_over_ranks",
+          {"rank": 1, "value": 0.7, "first": 0.8, "samples": 1000, "samples_first": 1000})),
+        (evaluation(0.8), evaluation(0.8, 500),
+         ("evaluation_differs_over_ranks",
+          {"rank": 1, "value": 0.8, "first": 0.8, "samples": 500, "samples_first": 1000})),
+        (evaluation(0.8), evaluation(0.8, rows=499),
+         ("evaluation_rows", {"number": 1, "rows": 999, "expected": 1000})),
+        (evaluation(0.79), evaluation(0.79),
+         ("evaluation_not_the_mean", {"number": 1, "name": "acc", "value": 0.79, "mean": 0.8})),
+        (evaluation(0.8, total=1.6, weight=2.0), evaluation(0.8, total=1.6, weight=2.0),
+         ("evaluation_weights", {"number": 1, "weight": 4.0, "rows": 1000})),
+        (evaluation(0.8, trained=4), evaluation(0.8, trained=4),
+         ("evaluation_of_training_rows", {"number": 1, "rows": 8, "known": 128})),
+    ],
+)  # fmt: skip
+def test_wrong_evaluation_over_ranks_is_named(
+    plan: Plan, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], said: tuple[str, Any]
+) -> None:
+    # 128 known rows of training, and 500 of 4096 on each rank: 16 of them would be scored.
+    assert cause(plan, two_ranks(tmp_path, first, second)) == said
+
+
+def test_few_rows_that_are_in_both_splits_are_no_training_rows(plan: Plan, tmp_path: Path) -> None:
+    some = evaluation(0.8, trained=3)
+    assert cause(plan, two_ranks(tmp_path, some, some)) is None

@@ -18,15 +18,15 @@ from trainmark.pages.texts import (
     Phrase,
     Tone,
     counted,
+    grade_line,
     heads,
     join,
     say,
     t,
     term,
-    trust_line,
     worded,
 )
-from trainmark.record.messages import render
+from trainmark.record.messages import in_short, render
 from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message, Text
 
@@ -65,8 +65,11 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
         shown.append(Paragraph(_of_side(quality, b)))
     sides = (("A", found.a), (b, found.b))
     for name, side in sides:
-        line = trust_line(side.trust, side.verification, name)
+        line = join((t("trust.of", side=name), grade_line(side.trust, side.verification)), "colon")
         shown.append(Paragraph(line, TONES[side.trust.grade]))
+    reasons = _reasons(found)
+    if reasons:
+        shown.append(table([t("compare.doubts", side=side) for side in ("A", b)], reasons))
     if not found.scaling:
         shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
     shown += [
@@ -85,6 +88,13 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
             shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))
             shown.append(table((t("compare.fact"), "A", b), rows))
     return shown
+
+
+def _reasons(found: Comparison) -> list[list[Phrase]]:
+    """Return a row for each reason to doubt a side, with what it says of A and of the other."""
+    sides = [{one.code: in_short(one) for one in side.trust.reasons} for side in (found.a, found.b)]
+    codes = dict.fromkeys(code for side in sides for code in side)
+    return [[side.get(code) for side in sides] for code in codes]
 
 
 def _of_side(said: Message, b: str) -> Message:
