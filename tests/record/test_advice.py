@@ -50,6 +50,13 @@ def test_memory_of_a_device_that_ran_out(recipe: dict[str, Any], expected: list[
     assert codes(failed("oom", OOM, **recipe)) == expected
 
 
+@pytest.mark.parametrize(("now", "advised"), [(False, "true"), ("none", "full")])
+def test_recomputing_is_advised_by_the_values_of_the_case(now: Any, advised: str) -> None:
+    made = failed("oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now)
+    (advice, _) = advise(made)
+    assert advice == message("try.checkpoint_activations", value=advised)
+
+
 def test_memory_of_a_host_that_ran_out() -> None:
     killed = message("rank_killed_out_of_memory", rank=0, signal="SIGKILL")
     made = failed("oom", killed, micro_batch_size=8, precision="fp32")

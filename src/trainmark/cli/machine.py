@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmark.cli.completion import complete_case
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
 from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
@@ -39,7 +40,10 @@ _MOST_KINDS = 12
 
 @takes(RunRequest, "recipe", "data", "device", "nproc", "out")
 def doctor(
-    case: Annotated[str | None, typer.Argument(help="A case whose data is examined too.")] = None,
+    case: Annotated[
+        str | None,
+        typer.Argument(help="A case whose data is examined too.", autocompletion=complete_case),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -117,7 +121,10 @@ def ceilings(
 
 @takes(RunRequest, "recipe", "data", "device")
 def check(
-    case: Annotated[str, typer.Argument(help="A case or an alias; your own too.")],
+    case: Annotated[
+        str,
+        typer.Argument(help="A case or an alias; your own too.", autocompletion=complete_case),
+    ],
     overrides: Assignments = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
     as_json: Json = False,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
+from trainmark.cli import completion
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,8 +22,19 @@ if TYPE_CHECKING:
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 # What several verbs take.
 Assignments = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe fields to change.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Recipe fields to change.",
+        autocompletion=completion.complete_field,
+    ),
 ]
+# Options of request models whose values a shell completes.
+_COMPLETIONS: dict[str, Any] = {
+    "recipe": completion.complete_recipe,
+    "device": completion.complete_device,
+    "launcher": completion.complete_launcher,
+}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no remarks.")]
@@ -81,7 +94,10 @@ def _option(model: type[BaseModel], name: str) -> Parameter:
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind != NoneType]
     kind = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
     usual = "" if field.default is None else f" Default: {field.default:g}."
-    option = typer.Option("--" + name.replace("_", "-"), help=f"{field.description}{usual}")
+    option = typer.Option(
+        "--" + name.replace("_", "-"), help=f"{field.description}{usual}",
+        autocompletion=_COMPLETIONS.get(name),
+    )  # fmt: skip
     annotation: Any = Annotated[kind | None, option]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

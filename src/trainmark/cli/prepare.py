@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmark.cli.completion import complete_case, complete_prepare_option
 from trainmark.cli.options import Quiet
 from trainmark.cli.output import say
 from trainmark.data.prepared import Reporter
@@ -37,13 +38,18 @@ LINE_EVERY_S = 60.0
 
 
 def prepare(
-    case: Annotated[str, typer.Argument(help="Name of a case.")],
+    case: Annotated[str, typer.Argument(help="Name of a case.", autocompletion=complete_case)],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive as downloaded.")],
     data: Annotated[
         Path, typer.Option("--data", help="Folder to write; goes on where a call was stopped.")
     ],
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of the case.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Options of the case.",
+            autocompletion=complete_prepare_option,
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainmark.cli.completion import complete_filter
 from trainmark.cli.options import Json, Lang, Output, Store
 from trainmark.cli.output import (
     fail_if_damaged,
@@ -120,7 +121,9 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
 def results(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Filters KEY OPERATOR VALUE, or a case."),
+        typer.Argument(
+            help="Filters KEY OPERATOR VALUE, or a case.", autocompletion=complete_filter
+        ),
     ] = None,
     store: Store = None,
     sort: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainmark.cli.completion import complete_run
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
 from trainmark.cli.output import from_here, say, say_json, say_lines, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
@@ -34,7 +35,12 @@ EXAMPLES = {
 
 @takes(RunRequest)
 def run(
-    case: Annotated[str, typer.Argument(help="A case, an alias, a case key, or a plan file.")] = "",
+    case: Annotated[
+        str,
+        typer.Argument(
+            help="A case, an alias, a case key, or a plan file.", autocompletion=complete_run
+        ),
+    ] = "",
     overrides: Assignments = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit and return; `--attach RUN` goes on.")

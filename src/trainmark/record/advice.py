@@ -81,8 +81,9 @@ def _need_less_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
     if recipe["precision"] in _WIDE and not on_host:
         yield message("try.bf16")
-    if recipe.get("checkpoint_activations") is False:
-        yield message("try.checkpoint_activations")
+    recomputes = recipe.get("checkpoint_activations")
+    if recomputes in (False, "none"):
+        yield message("try.checkpoint_activations", value="full" if recomputes else "true")
     if recipe.get("fsdp") is False and plan.world_size > 1:
         yield message("try.fsdp")
     yield message("try.more_memory_host" if on_host else "try.more_memory")

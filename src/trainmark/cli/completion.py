@@ -1,0 +1,153 @@
+"""What a shell completes: cases, recipes, fields, devices, launchers. Imports no torch.
+
+A shell that takes ``=`` as the end of a word, as bash does, asks for the value alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainmark.spec import Case
+
+Item = tuple[str, str]  # a word and what it is
+
+
+def _matching(items: Iterable[Item], incomplete: str) -> list[Item]:
+    return [(word, help_text) for word, help_text in items if word.startswith(incomplete)]
+
+
+def _cases() -> Iterator[Item]:
+    from trainmark import cases
+
+    for case in cases.load_all()[0]:
+        yield case.name, case.title.en
+        yield from ((alias, f"alias of {case.name}") for alias in case.aliases)
+
+
+def complete_case(incomplete: str) -> list[Item]:
+    """Return cases and their aliases."""
+    return _matching(_cases(), incomplete)
+
+
+def complete_run(incomplete: str) -> list[Item]:
+    """Return cases, their aliases, and plan files where the first letters are typed."""
+    typed = Path(incomplete)
+    folder = typed if incomplete.endswith("/") else typed.parent
+    entries = sorted(folder.iterdir()) if incomplete and folder.is_dir() else []
+    files = [(str(x), "plan file") for x in entries if x.suffix in (".yaml", ".yml")]
+    return [*complete_case(incomplete), *_matching(files, incomplete)]
+
+
+def typed_words() -> list[str]:
+    """Return the words before the one that is completed, as the shell gives them."""
+    line = os.environ.get("COMP_WORDS")  # bash
+    if line is not None:
+        words = _split(line)
+        return words[: int(os.environ.get("COMP_CWORD", len(words)))]
+    line = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # other shells
+    words = _split(line)
+    return words if line.endswith(" ") else words[:-1]
+
+
+def _split(line: str) -> list[str]:
+    """Return the words of a line that may end inside a quoted word."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def _typed_case() -> Case | None:
+    from trainmark import cases
+
+    names = {name for name, _ in _cases()}
+    return next((cases.load(word) for word in typed_words() if word in names), None)
+
+
+def complete_recipe(incomplete: str) -> list[Item]:
+    """Return the recipes of the case that is typed, or of all cases."""
+    from trainmark import cases
+
+    case = _typed_case()
+    chosen = [case] if case else cases.load_all()[0]
+    names = {name: one.name for one in chosen for name in one.recipes}
+    return _matching(names.items(), incomplete)
+
+
+def complete_field(incomplete: str) -> list[Item]:
+    """Return ``KEY=`` of the case's recipe fields, or the values of a field that has few."""
+    from trainmark.recipe import FIELD_ALIASES, Recipe
+
+    case = _typed_case()
+    recipe_type = case.recipe_type if case else Recipe
+    known = {x.name: x for x in fields(recipe_type) if x.metadata.get("rule") != "fixed"}
+    for alias, name in FIELD_ALIASES.items():
+        if name in known:
+            known.setdefault(alias, known[name])
+
+    types = get_type_hints(recipe_type)
+
+    def values(key: str) -> list[str]:
+        return _values(types[known[key].name]) if key in known else []
+
+    before = typed_words()
+    if "COMP_WORDS" in os.environ and incomplete in ("", "="):
+        current = _split(os.environ["COMP_WORDS"])[len(before) :]
+        if current[:1] == ["="] and before:  # bash at ``precision=``
+            return [(value, "") for value in values(before[-1])]
+    if before[-1:] == ["="]:  # bash at ``precision=b``
+        return _matching(((value, "") for value in values(before[-2])), incomplete)
+    key, equals, _ = incomplete.partition("=")
+    if equals:
+        return _matching(((f"{key}={value}", "") for value in values(key)), incomplete)
+    return _matching(((f"{name}=", x.metadata["doc"]) for name, x in known.items()), incomplete)
+
+
+def _values(annotation: Any) -> list[str]:
+    """Return the values of a type that has few: a literal, a boolean, perhaps none."""
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    if annotation is bool:
+        return ["true", "false"]
+    if annotation is type(None):
+        return ["none"]
+    return [value for part in get_args(annotation) for value in _values(part)]
+
+
+def complete_prepare_option(incomplete: str) -> list[Item]:
+    """Return ``KEY=`` of what ``prepare`` takes for the case that is typed."""
+    case = _typed_case()
+    options = case.prepare_options if case else ()
+    return _matching(((f"{x.name}=", x.help) for x in options), incomplete)
+
+
+def complete_device(incomplete: str) -> list[Item]:
+    """Return the names of devices and their torch types."""
+    from trainmark import devices
+
+    known = devices.all_vendors().values()
+    names = {vendor.name: f"torch type {vendor.torch_type}" for vendor in known}
+    types = {vendor.torch_type: "torch type" for vendor in known}
+    return _matching((types | names).items(), incomplete)
+
+
+def complete_launcher(incomplete: str) -> list[Item]:
+    """Return the names of launchers."""
+    from trainmark.launch.cluster import NAMES
+
+    return _matching(((name, "") for name in NAMES), incomplete)
+
+
+def complete_filter(incomplete: str) -> list[Item]:
+    """Return cases, and the keys of columns and figures that filters begin with."""
+    from trainmark.library.store.columns import INDEXED, INTERNAL
+
+    keys = [(f"{key}=", "") for key in INDEXED if key not in INTERNAL]
+    return [*complete_case(incomplete), *_matching(keys, incomplete)]

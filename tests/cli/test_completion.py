@@ -1,0 +1,96 @@
+"""What a shell is given to complete, as each shell asks for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark import cases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = [
+    sys.executable, "-c",
+    "import sys; sys.argv[0] = 'trainmark'; from trainmark.cli.app import main; main()",
+]  # fmt: skip
+GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
+
+
+def completed(line: str, folder: Path, **more: str) -> list[str]:
+    """Return what bash is given at the end of a line."""
+    words = (
+        line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
+    )
+    environment = os.environ | {
+        "_TRAINMARK_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1), **more,
+    }  # fmt: skip
+    done = subprocess.run(
+        PROGRAM, env=environment, capture_output=True, text=True, cwd=folder, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("trainmark au", ["audit"]),
+        ("trainmark run distil", ["distilbert_sst2", "distilbert"]),
+        ("trainmark run gpt --recipe ", GPT_RECIPES),
+        ("trainmark run gpt_megatron bs=8 --recipe standard", ["standard-1x1", "standard-1x8"]),
+        ("trainmark run toy --launcher s", ["slurm", "ssh"]),
+        ("trainmark run toy --device nv", ["nvidia"]),
+        ("trainmark run toy prec", ["precision="]),
+        ("trainmark run toy precision = b", ["bf16"]),
+        ("trainmark run toy compile = ", ["true", "false"]),
+        ("trainmark run distilbert init=p", ["init=pretrained"]),
+        ("trainmark check to", ["toy"]),
+        ("trainmark prepare gpt tok", ["tokenizer="]),
+        ("trainmark results p_c", ["p_core="]),
+        ("trainmark list dev", ["devices"]),
+        ("trainmark run plans/", ["plans/demo.yaml"]),
+    ],
+)
+def test_shell_completes(line: str, expected: list[str], tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "demo.yaml").touch()
+    (tmp_path / "plans" / "notes.txt").touch()
+    assert completed(line, tmp_path) == expected
+
+
+def test_bash_completes_the_value_behind_an_equals_sign(tmp_path: Path) -> None:
+    values = ["fp32", "tf32", "bf16", "fp16", "fp8"]
+    assert completed("trainmark run toy precision =", tmp_path) == values
+
+
+def test_zsh_completes_key_and_value_as_one_word(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "_TRAINMARK_COMPLETE": "complete_zsh",
+        "_TYPER_COMPLETE_ARGS": "trainmark run toy precision=b",
+    }
+    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
+    assert '"precision=bf16"' in done.stdout
+
+
+@pytest.mark.parametrize("line", ["trainmark run ", "trainmark run toy --device "])
+def test_completion_imports_no_torch(line: str, tmp_path: Path) -> None:
+    words = line.split(" ")
+    script = (
+        "import os, sys\n"
+        f"os.environ.update(_TRAINMARK_COMPLETE='complete_bash', COMP_WORDS={line!r},"
+        f" COMP_CWORD={str(len(words) - 1)!r})\n"
+        "sys.argv = ['trainmark']\n"
+        "from trainmark.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.split()[-1] == "False"
