@@ -106,7 +106,7 @@ EDITS = (
     Edit(BERT, "status", to("failed")),
     Edit(TOY, "plan.labels", to(["generated-data"])),
     Edit(TOY, "plan.labels", to(["self-reported"])),
-    Edit(TOY, "plan.extra", to({"weight_decay": 0.1})),
+    Edit(BERT, "plan.extra", to({"weight_decay": 0.1})),
     Edit(TOY, "plan.device.vendor", to("nvidia")),
     Edit(TOY, "environment.devices.0.name", to("NVIDIA H100 80GB HBM3")),
     Edit(TOY, "environment.devices.0.vendor", to("nvidia")),

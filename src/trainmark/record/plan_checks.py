@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainmark import cases, devices
+from trainmark import __version__, cases, devices
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import PLAN_FILE, SIMULATED
 from trainmark.plan.resolving import PASSED_OVER, RESUMED
@@ -46,10 +47,26 @@ def check_plan(record: Record) -> Iterator[Difference]:
     if vendor is not None:
         yield from _device(record, vendor)
     yield "plan.labels", RESUMED in plan.labels, plan.resumed is not None
-    if cases.is_shipped(plan.case):
-        yield from _case(record, cases.load(plan.case), vendor)
-    yield from _model(record)
+    case, recipe = _shipped(plan.case), None
+    if case is not None:
+        recipe = _recipe(plan, case)
+        yield from _case(plan, case, recipe, vendor)
+    yield from _model(record, recipe)
     yield from _evidence(record)
+
+
+@cache
+def _shipped(name: str) -> Case | None:
+    """Return a case of ours, read once in a process; None: it is not one."""
+    return cases.load(name) if cases.is_shipped(name) else None
+
+
+@cache
+def _sizes_part(name: str) -> Any:
+    """Return the module ``sizes`` of a case of ours; None: it has none."""
+    if cases.is_shipped(name) and cases.has_part(name, "sizes"):
+        return cases.part(name, "sizes")
+    return None
 
 
 def _identity(record: Record) -> Iterator[Difference]:
@@ -91,17 +108,25 @@ def _device(record: Record, vendor: Vendor) -> Iterator[Difference]:
             yield f"environment.devices[{number}].name", product, known
 
 
-def _case(record: Record, case: Case, vendor: Vendor | None) -> Iterator[Difference]:
-    """Yield what of a plan does not follow from its case and recipe."""
-    plan, about = record.plan, record.plan.about
-    for name in ("metric", "higher_is_better", "work_unit"):
-        yield f"plan.about.{name}", getattr(about, name), getattr(case, name)
+def _recipe(plan: Plan, case: Case) -> Recipe | None:
+    """Return the recipe as its case's type; None: it has fields of another version."""
     try:
-        recipe = plan.load_recipe()
-    except TypeError:  # fields of another version
+        return case.recipe_type(**plan.recipe)
+    except TypeError:
+        return None
+
+
+def _case(
+    plan: Plan, case: Case, recipe: Recipe | None, vendor: Vendor | None
+) -> Iterator[Difference]:
+    """Yield what of a plan does not follow from its case and recipe."""
+    for name in ("metric", "higher_is_better", "work_unit"):
+        yield f"plan.about.{name}", getattr(plan.about, name), getattr(case, name)
+    if recipe is None:
         return
     yield "plan.recipe.data", recipe.data, plan.data.origin
-    if plan.recipe_name in case.recipes:
+    # A later version may ship other recipes of these names.
+    if plan.suite_version == __version__ and plan.recipe_name in case.recipes:
         yield from _changes(plan, case, recipe)
     if vendor is not None:
         yield "plan.labels", _labels(plan), _expected_labels(plan, recipe)
@@ -142,21 +167,12 @@ def _expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
     return sorted(name for name, holds in known.items() if holds)
 
 
-def sizes_of(record: Record) -> Sizes | None:
-    """Return what follows from a record's recipe; None if no case of ours says it."""
-    plan, job = record.plan, record.environment["job"]
-    if job is None or not cases.is_shipped(plan.case) or not cases.has_part(plan.case, "sizes"):
-        return None
-    try:
-        recipe = plan.load_recipe()
-    except TypeError:  # fields of another version
-        return None
-    found: Sizes = cases.part(plan.case, "sizes").find_sizes(recipe, job)
-    return found
+def _model(record: Record, recipe: Recipe | None) -> Iterator[Difference]:
+    """Yield sizes and FLOPs of the model that do not follow from its recipe, or do not fit.
 
-
-def _model(record: Record) -> Iterator[Difference]:
-    """Yield sizes and FLOPs of the model that do not follow from its recipe, or do not fit."""
+    Args:
+        recipe: of a case of ours; None: of another, or of another version.
+    """
     job: dict[str, Any] = dict(record.environment["job"] or {})
     parameters, trained = job.get("parameters"), job.get("trainable_parameters")
     if parameters is not None and trained is not None:
@@ -167,9 +183,10 @@ def _model(record: Record) -> Iterator[Difference]:
         trained = parameters if trained is None else trained
         size = (parameters - trained) * _WEIGHT_BYTES + trained * _TRAINED_BYTES
         yield "environment.job.parameters", size, min(size, sum(known))
-    sizes = sizes_of(record)
-    if sizes is None:
+    part = _sizes_part(record.plan.case)
+    if recipe is None or part is None or not job:
         return
+    sizes: Sizes = part.find_sizes(recipe, job)
     for name, value in sizes.facts.items():
         if name in job:
             yield f"environment.job.{name}", job[name], value
