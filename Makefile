@@ -38,7 +38,7 @@ demo: install ## a trial: measure DistilBERT on generated data, print figures an
 	@run=runs/$$(date -u +%Y%m%dT%H%M%SZ)-demo && \
 	$(BIN)/trainmark run distilbert_sst2 --out $$run --lang $(LANG_OF_PAGE)
 
-test: install-dev lint ## lint, types, contracts, room sizes, tests; -rs says what was skipped and why
+test: install-dev lint ## lint, types, contracts, tests; -rs says what was skipped and why
 	$(PYTEST) -m "not nightly" --durations 10 --ignore tests/engines
 
 test-oldest: $(OLDEST)/.installed ## models, steppers, kernels and jobs with the lowest versions admitted
@@ -62,7 +62,6 @@ lint: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
-	$(BIN)/python tools/rooms.py
 	$(BIN)/mkdocs build --strict --site-dir build/site  # --quiet would let warnings pass
 
 docs: install-dev ## the documentation as a site of plain files in site/
