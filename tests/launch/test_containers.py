@@ -163,7 +163,7 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     told = Cluster.model_validate({"container": container})
     assert told.elsewhere("local") is None
     assert "docker" in (absent("container", told) or "")
-    here = Elsewhere(launcher="container", nodes=1)
+    here = Elsewhere(launcher="container", nodes=1, has_our_files=True)
     assert site(runtime="podman").elsewhere(None) == here
 
 

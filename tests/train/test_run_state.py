@@ -164,8 +164,8 @@ def test_the_last_complete_checkpoint_is_taken_and_all_launches_are_named(
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"overrides": {"num_layers": "2"}}, "num_layers was 4 and is 2"),
-        ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.003 and is 0.0001"),
+        ({"overrides": {"num_layers": "4"}}, "num_layers was 2 and is 4"),
+        ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015 and is 0.0001"),
         ({"seed": 2}, "seed was 1 and is 2"),
         ({"nproc": 2}, "samples of a step was 16 and is 32"),
         ({"overrides": {"steps": "100"}}, "100 of max_steps=100 are done"),
