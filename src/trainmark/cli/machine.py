@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.completion import complete_case
-from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
 from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
@@ -42,7 +41,9 @@ _MOST_KINDS = 12
 def doctor(
     case: Annotated[
         str | None,
-        typer.Argument(help="A case whose data is examined too.", autocompletion=complete_case),
+        typer.Argument(
+            help="A case whose data is examined too.", autocompletion=completed_by("complete_case")
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
     as_json: Json = False,
@@ -123,7 +124,9 @@ def ceilings(
 def check(
     case: Annotated[
         str,
-        typer.Argument(help="A case or an alias; your own too.", autocompletion=complete_case),
+        typer.Argument(
+            help="A case or an alias; your own too.", autocompletion=completed_by("complete_case")
+        ),
     ],
     overrides: Assignments = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,

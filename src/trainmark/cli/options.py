@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from trainmark.cli import completion
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydantic import BaseModel
 
     Verb = Callable[..., None]
+
+
+def completed_by(name: str) -> Callable[[str], list[tuple[str, str]]]:
+    """Return what a shell completes with a function of ``cli.completion``, which is loaded then."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        from trainmark.cli import completion
+
+        found: list[tuple[str, str]] = getattr(completion, name)(incomplete)
+        return found
+
+    return complete
+
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 # What several verbs take.
@@ -26,14 +37,14 @@ Assignments = Annotated[
     typer.Argument(
         metavar="[KEY=VALUE]...",
         help="Recipe fields to change.",
-        autocompletion=completion.complete_field,
+        autocompletion=completed_by("complete_field"),
     ),
 ]
 # Options of request models whose values a shell completes.
 _COMPLETIONS: dict[str, Any] = {
-    "recipe": completion.complete_recipe,
-    "device": completion.complete_device,
-    "launcher": completion.complete_launcher,
+    "recipe": completed_by("complete_recipe"),
+    "device": completed_by("complete_device"),
+    "launcher": completed_by("complete_launcher"),
 }
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")]

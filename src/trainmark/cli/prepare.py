@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.completion import complete_case, complete_prepare_option
-from trainmark.cli.options import Quiet
+from trainmark.cli.options import Quiet, completed_by
 from trainmark.cli.output import say
 from trainmark.data.prepared import Reporter
 from trainmark.errors import UsageError, escaped, nearest
@@ -38,7 +37,9 @@ LINE_EVERY_S = 60.0
 
 
 def prepare(
-    case: Annotated[str, typer.Argument(help="Name of a case.", autocompletion=complete_case)],
+    case: Annotated[
+        str, typer.Argument(help="Name of a case.", autocompletion=completed_by("complete_case"))
+    ],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive as downloaded.")],
     data: Annotated[
         Path, typer.Option("--data", help="Folder to write; goes on where a call was stopped.")
@@ -48,7 +49,7 @@ def prepare(
         typer.Argument(
             metavar="[KEY=VALUE]...",
             help="Options of the case.",
-            autocompletion=complete_prepare_option,
+            autocompletion=completed_by("complete_prepare_option"),
         ),
     ] = None,
     quiet: Quiet = False,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.completion import complete_filter
-from trainmark.cli.options import Json, Lang, Output, Store
+from trainmark.cli.options import Json, Lang, Output, Store, completed_by
 from trainmark.cli.output import (
     fail_if_damaged,
     say,
@@ -122,7 +121,8 @@ def results(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Filters KEY OPERATOR VALUE, or a case.", autocompletion=complete_filter
+            help="Filters KEY OPERATOR VALUE, or a case.",
+            autocompletion=completed_by("complete_filter"),
         ),
     ] = None,
     store: Store = None,

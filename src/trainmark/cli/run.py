@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.completion import complete_run
-from trainmark.cli.options import Assignments, Json, Lang, Quiet, takes
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
 from trainmark.cli.output import from_here, say, say_json, say_lines, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
@@ -38,7 +37,8 @@ def run(
     case: Annotated[
         str,
         typer.Argument(
-            help="A case, an alias, a case key, or a plan file.", autocompletion=complete_run
+            help="A case, an alias, a case key, or a plan file.",
+            autocompletion=completed_by("complete_run"),
         ),
     ] = "",
     overrides: Assignments = None,
