@@ -13,7 +13,7 @@ from math import isclose
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases
-from trainmark.errors import RecordError
+from trainmark.errors import RecordError, UsageError
 from trainmark.record import figures as figures_of
 from trainmark.record import reduce
 from trainmark.record.measured_checks import check_measured
@@ -59,8 +59,8 @@ def check_itself(record: Record) -> list[Message]:
         every = (*_computed_again(record), *check_measured(record), *check_plan(record))
         for place, recorded, expected in every:
             found += _differences(recorded, expected, place)
-    except (LookupError, ArithmeticError, ValueError) as error:
-        # A rank, span or bound that others name is absent or outside its domain.
+    except (LookupError, ArithmeticError, ValueError, TypeError, UsageError) as error:
+        # A rank, span, bound or field that others name is absent, or is no such value.
         found.append(("record", type(error).__name__, "values that fit each other"))
     return [_disagrees(found)] if found else []
 
