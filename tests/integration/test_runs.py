@@ -41,7 +41,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     assert record.environment["precision_flags"]["tf32"] is False
 
     # People see it too, in both languages, and no page names this machine's folders.
-    assert "[passed, do not quote, verified]" in done.stdout
+    assert "passed, do not quote, verified" in done.stdout
     for name in ("page.en.md", "page.zh.md", "page.html"):
         page = (tmp_path / "run" / name).read_text()
         assert "p_core" in page
