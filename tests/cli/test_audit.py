@@ -28,7 +28,7 @@ def written(path: Path, **changed: Any) -> Path:
 def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     code, out, err = cli("audit", written(tmp_path / "sound"), "--json")
     assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
-    assert "audited 1, not read 0, findings 0" in err
+    assert "1 result audited, no findings" in err
     page = tmp_path / "rows.csv"
     page.write_text("configuration,model,p_train,p_core\nA100 1x1,toy,256,255\n")
     code, out, _ = cli("audit", page, "--json")

@@ -62,7 +62,7 @@ def broken(run_dir: Path) -> Path:
         (("report", "{run}", "{broken}", "--format", "md"), "toy"),
         (("export", "{folder}", "--to", "csv"), "toy"),
         (("export", "{broken}", "{run}", "--to", "perflog"), "toy"),
-        (("audit", "{folder}"), "audited 1,"),
+        (("audit", "{folder}"), "1 result audited"),
         (("audit", "{folder}", "--rules"), "toy"),
         (("results", "--store", "{folder}"), "toy"),
     ],

@@ -9,11 +9,12 @@ from comparison_records import golden as record
 from fakes import GOLDEN
 from trainmark.library.store.query import Listing
 from trainmark.pages.document import Paragraph, table
+from trainmark.pages.grid import wrap
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.results import listing_table
 from trainmark.pages.summary import first_lines, key_figures
-from trainmark.pages.terminal import show, show_page, wrap
+from trainmark.pages.terminal import show, show_page
 from trainmark.pages.texts import say
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import message
@@ -219,7 +220,7 @@ def test_narrow_list_moves_columns_with_one_value_below_the_table():
          f"runs/20261128T094608Z-toy-{bs:06}"]
         for bs in (8, 32)
     ]  # fmt: skip
-    listed = Listing(2, heads, ["", "", "", "", "", "", "samples/s", ""], rows)
+    listed = Listing(2, heads, ["", "", "", "", "", "", "samples/s", ""], rows, ["bs"])
     wide = listing_table(listed, width=100)
     assert "The same in all rows" not in wide
     narrow = listing_table(listed, width=40)

@@ -15,6 +15,7 @@ from trainmark.cli.output import (
     say,
     say_faults,
     say_json,
+    say_lines,
     say_remark,
     write_text,
     writing,
@@ -144,7 +145,7 @@ def verify(
             name = f"{check.name} {check.place}".strip()
             lines = [render(finding, lang) for finding in check.said]
             for line in [", ".join(lines)] if check.name == "trust" else lines:
-                say(f"  {_SIGNS[check.state]} {name}: {line}")
+                say_lines([f"{name}: {line}"], before=f"  {_SIGNS[check.state]} ")
     raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))
 
 

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmark.cli.options import Json, Lang
-from trainmark.cli.output import fail_if_damaged, say, say_faults, say_json, write_text
+from trainmark.cli.output import (
+    counted,
+    fail_if_damaged,
+    say,
+    say_faults,
+    say_json,
+    say_lines,
+    write_text,
+)
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.library.selection import Selection
+    from trainmark.record.work import Row
 
 EXAMPLES = {
     "compare": """\
@@ -168,48 +177,70 @@ def audit(
     Ends with 1 if there is an error, a broken rule or a record that cannot be read.
     """
     from trainmark.api import audited
-    from trainmark.judge.audit.workloads import unknown_models
     from trainmark.library.selection import select
     from trainmark.record.messages import render
 
     chosen = select(results or [], rows=not rules)
     if rules:
-        from trainmark.judge.compliance import check
-        from trainmark.pages.judgements import compliance_document, compliance_lines
-        from trainmark.record.work import groups
-
-        say_faults(chosen.skipped)
-        checked = [check(group) for group in groups(chosen.records)]
-        if as_json:
-            say_json([compliance_document(one, lang) for one in checked])
-        for one in () if as_json else checked:
-            say("\n".join(compliance_lines(one, lang)))
-        code = EXIT_PASSED if all(one.compliant for one in checked) else EXIT_FAILED
-        raise typer.Exit(_exit_code(code, [chosen]))
+        raise typer.Exit(_judge_rules(chosen, lang, as_json=as_json))
     found, count = audited(chosen), len(chosen.records) + len(chosen.rows)
     documents = [finding.as_dict(lang) for finding in found]
     if as_json:
         say_json({"findings": documents, "audited": count})
     for it in () if as_json else documents:
         place = f"{it['file']}:{it['line']}" if it["line"] else it["file"]
-        say(f"{it['severity']} {it['rule']} {place} {it['configuration']}\n  {it['message']}")
-    say(f"audited {count}, not read {len(chosen.unread)}, findings {len(found)}", err=True)
+        say_lines([f"{it['severity']} {it['rule']} {place} {it['configuration']}"])
+        say_lines([it["message"]], before="  ")
+    summary = f"{counted(count, 'result')} audited, {counted(len(found), 'finding')}"
+    if chosen.unread:
+        summary += f"; {counted(len(chosen.unread), 'place')} not read"
+    say(summary, err=True)
     for row in chosen.rows:
         for note in row.notes:
             if note.code == "log_not_checkable":
                 say(f"{row.file}:{row.line} {render(note, lang)}", err=True)
-    unnamed, unknown = unknown_models(chosen.rows)
+    _say_unknown_models(chosen.rows)
+    fail_if_damaged(chosen)
+    if any(finding.severity == "error" for finding in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _judge_rules(chosen: Selection, lang: str, *, as_json: bool) -> int:
+    """Print how results comply with the rules of their division; return the exit code."""
+    from trainmark.judge.compliance import check
+    from trainmark.pages.judgements import (
+        compliance_document,
+        compliance_rules,
+        compliance_title,
+    )
+    from trainmark.record.work import groups
+
+    say_faults(chosen.skipped)
+    checked = [check(group) for group in groups(chosen.records)]
+    if as_json:
+        say_json([compliance_document(one, lang) for one in checked])
+    for one in () if as_json else checked:
+        say_lines([compliance_title(one, lang)])
+        for mark, sentence in compliance_rules(one, lang):
+            say_lines([sentence], before=f"  {mark} ")
+    code = EXIT_PASSED if all(one.compliant for one in checked) else EXIT_FAILED
+    return _exit_code(code, [chosen])
+
+
+def _say_unknown_models(rows: Sequence[Row]) -> None:
+    """Name the models to which the rules about data and FLOPs cannot be applied."""
+    from trainmark.judge.audit.workloads import unknown_models
+
+    unnamed, unknown = unknown_models(rows)
     if unnamed:
-        say(f"{unnamed} rows name no model: {_SKIPPED_RULES}; add a column `model`", err=True)
+        nameless = counted(unnamed, "row")
+        say(f"no model is named in {nameless}: {_SKIPPED_RULES}; add a column `model`", err=True)
     if unknown:
         names = ", ".join(list(unknown)[:_SHOWN_MODELS])
         more = f" and {len(unknown) - _SHOWN_MODELS} more" if len(unknown) > _SHOWN_MODELS else ""
         fix = "a size in the name (`qwen3_8b`) or a column `parameters` helps"
         say(
-            f"{sum(unknown.values())} rows of models that are not known ({names}{more}): "
+            f"{counted(sum(unknown.values()), 'row')} of unknown models ({names}{more}): "
             f"{_SKIPPED_RULES}; {fix}",
             err=True,
         )
-    fail_if_damaged(chosen)
-    if any(finding.severity == "error" for finding in found):
-        raise typer.Exit(EXIT_FAILED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from shutil import get_terminal_size
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import say, say_faults, say_json
 from trainmark.errors import escaped
+from trainmark.pages.grid import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +31,7 @@ EXAMPLES = {
 
 Rows = list[dict[str, Any]]
 _IN_JSON = ("world", "accumulation", "data", "model")  # alone: names tell them
+_INDENT = "  "
 _OF_RECIPE = {
     "data": "data", "world": "world", "batch": "micro_batch_size",
     "accumulation": "grad_accum_steps", "lr": "learning_rate", "precision": "precision",
@@ -82,7 +83,7 @@ def _devices() -> Rows:
         products, named = sorted(set(vendor.product_names())), devices.named_only(vendor)
         rows.append({
             "name": vendor.name, "torch": vendor.torch_type, "present": vendor.count(),
-            "taken": "only if named" if named else "if the first present",
+            "default": "no: only if named" if named else "if first device found",
             "collectives": vendor.collective_backend, "products": "; ".join(products) or "-",
         })  # fmt: skip
     return rows
@@ -95,7 +96,7 @@ def _launchers() -> Rows:
     cluster = read_cluster(None)
     return [
         {
-            "name": name, "taken": "by default" if name == cluster.launcher else "if named",
+            "name": name, "default": "yes" if name == cluster.launcher else "no",
             "here": "yes" if why is None else f"no: {why}",
         }
         for name in NAMES
@@ -118,22 +119,17 @@ def _audit_rules(lang: str) -> Rows:
     ]
 
 
-def _width(text: str) -> int:
-    """Return the columns that a terminal takes for a text; two for a Chinese character."""
-    return len(text) + (0 if text.isascii() else sum(sign > "\u2e7f" for sign in text))
-
-
 def _print_table(title: str, rows: Rows) -> None:
-    """Print rows in columns; the last one is folded to the width of the terminal."""
+    """Print rows in columns that fit the terminal."""
     heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
-    cells = [heads, *(["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows)]
-    widths = [max(map(_width, column)) + 2 for column in zip(*cells, strict=True)][:-1]
-    room = max(get_terminal_size().columns - sum(widths) - 2, 40)
+    texts = [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
+    width = get_terminal_size().columns - len(_INDENT)
     say(title.upper())
-    for *row, last in cells:
-        start = "".join(x + " " * (width - _width(x)) for x, width in zip(row, widths, strict=True))
-        say(f"  {start}" + f"\n  {' ' * sum(widths)}".join(wrap(last, room)))
-    say("")
+    for grid in tables([heads, *texts], width):
+        head, body = grid.laid_out(width)
+        for line in (*head, *body):
+            say(f"{_INDENT}{line}")
+        say("")
 
 
 def list_(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
-from trainmark.cli.output import others_to_stderr, say, say_json, say_remark
+from trainmark.cli.output import others_to_stderr, say, say_json, say_lines, say_remark
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 from trainmark.spec import message
@@ -80,9 +80,9 @@ def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
         if rows:
             say(show(severity))
         for one in rows:
-            say(f"  {one.code:<{width}}  {one.what}")
+            say_lines([str(one.what)], before=f"  {one.code:<{width}}  ")
             if one.remedy:
-                say(f"  {'':<{width}}  {show('way_out', text=one.remedy)}")
+                say_lines([show("way_out", text=one.remedy)], before=" " * (width + 4))
     if not quiet:
         say(show("examined", device=found.device, nproc=found.nproc))
 
@@ -150,7 +150,7 @@ def check(
     for one in () if as_json else found.checks:
         sign = "FAULT" if one.faults else "-    " if one.skipped else "ok   "
         for said in one.faults or [one.skipped or message(f"check_ok.{one.check}")]:
-            say(f"{sign} {one.check}: {render(said, lang, found.messages)}")
+            say_lines([f"{one.check}: {render(said, lang, found.messages)}"], before=f"{sign} ")
     if found.checks and not as_json:
         faults = sum(bool(one.faults) for one in found.checks)
         code, checks = "check_done" if faults else "check_passed", len(found.checks)

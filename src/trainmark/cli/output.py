@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,17 +21,35 @@ if TYPE_CHECKING:
     from trainmark.library.selection import Selection
 
 
+_MIN_ROOM = 20  # columns of a text behind what stands before it
+
+
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
     """Print ``text``, control characters escaped, to standard output or standard error."""
     typer.echo(escaped(text), err=err, nl=newline)
 
 
-def say_lines(lines: Iterable[str]) -> None:
-    """Print lines; on a terminal those that are wider continue below, at a blank."""
-    from trainmark.pages.terminal import columns, wrap
+def say_lines(lines: Iterable[str], *, before: str = "") -> None:
+    """Print lines; on a terminal those that are wider continue below, at a blank.
 
-    for line in lines:
-        say("\n".join(wrap(line, columns())) if sys.stdout.isatty() else line)
+    Args:
+        before: stands before the first line; the others are indented by as much.
+    """
+    from trainmark.pages.grid import cell_width, wrap
+
+    first, indent = escaped(before), " " * cell_width(escaped(before))
+    room = max(shutil.get_terminal_size().columns - len(indent), _MIN_ROOM)
+    for line in map(escaped, lines):
+        for part in wrap(line, room) if sys.stdout.isatty() else [line]:
+            say(f"{first}{part}".rstrip())
+            first = indent
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 finding``, ``2 findings``, ``no findings``."""
+    if number == 0:
+        return f"no {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def say_json(document: Any, *, indent: int | None = None) -> None:

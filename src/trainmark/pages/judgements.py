@@ -171,13 +171,17 @@ def compliance_document(found: Compliance, lang: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compliance_lines(found: Compliance, lang: str) -> Iterator[str]:
-    """Yield how launches comply with the division that they claim, a line a rule."""
+def compliance_title(found: Compliance, lang: str) -> str:
+    """Return whether launches comply with the division that they claim."""
     about = {"case": found.case, "launches": len(found.run_ids), "division": found.division}
-    yield cells.clean(say(t(f"compliance.{'yes' if found.compliant else 'no'}", **about), lang))
+    return cells.clean(say(t(f"compliance.{'yes' if found.compliant else 'no'}", **about), lang))
+
+
+def compliance_rules(found: Compliance, lang: str) -> Iterator[tuple[str, str]]:
+    """Yield for each rule a mark whether it is kept, and the sentence."""
     for rule in found.rules:
         mark = say(t(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
-        yield f"  {mark} {cells.clean(render(rule.found, lang))}"
+        yield mark, cells.clean(render(rule.found, lang))
 
 
 def ceilings(document: Mapping[str, Any]) -> list[Block]:

@@ -8,7 +8,6 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainmark.library.store.columns import INDEXED
 from trainmark.library.store.query import Listing
 from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
@@ -72,7 +71,9 @@ def with_differing_settings(found: Listing) -> Listing:
         for row, recipe in zip(rows, recipes, strict=True)
     ]
     headings = [SHORT_NAMES.get(key, key) for key in columns]
-    return Listing(found.total, headings, [units.get(key, "") for key in columns], made)
+    shown_units = [units.get(key, "") for key in columns]
+    settings = [SHORT_NAMES.get(key, key) for key in names if key != "recipe"]
+    return Listing(found.total, headings, shown_units, made, settings)
 
 
 def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
@@ -90,14 +91,17 @@ def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
         pairs = zip(shown["trust"], evidence, strict=True)
         shown["trust"] = [x if y == "verified" else f"{x} ({y})" for x, y in pairs]
     units = dict(zip(found.columns, found.units, strict=True))
-    columns = {key: _column(key, values, units[key], lang) for key, values in shown.items()}
+    columns = {
+        key: _column(key, values, units[key], lang, is_setting=key in found.settings)
+        for key, values in shown.items()
+    }
     if any(len("   ".join(row)) > width for row in zip(*columns.values(), strict=True)):
         columns = {
             key: [_SHORT.sub(r"*\1", text) for text in texts] for key, texts in columns.items()
         }
     alike: dict[str, str] = {}
     left_out: list[str] = []
-    for key in _optional(columns):
+    for key in _optional(columns, found.settings):
         if terminal.min_width(_as_table(columns), lang) <= width:
             break
         head, first, *others = columns.pop(key)
@@ -114,13 +118,14 @@ def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
     return terminal.show(blocks, lang, width=width)
 
 
-def _column(key: str, values: Sequence[Any], unit: str, lang: str) -> list[str]:
+def _column(
+    key: str, values: Sequence[Any], unit: str, lang: str, *, is_setting: bool
+) -> list[str]:
     """Return the heading of a column and its cells."""
     named = key if lang == "en" else say(term("site", key), lang)
     if unit:
         texts, scale = cells.scaled(values, unit)
         return [f"{named} {scale}", *texts]
-    is_setting = key not in INDEXED
     return [named, *(_setting(x) if is_setting else _cell(x) for x in values)]
 
 
@@ -133,11 +138,10 @@ def _as_table(columns: dict[str, list[str]]) -> Table:
     return table(heads, rows)
 
 
-def _optional(columns: dict[str, list[str]]) -> list[str]:
+def _optional(columns: dict[str, list[str]], settings: Sequence[str]) -> list[str]:
     """Return the columns that a narrow screen may leave out, in the order in which they go."""
-    settings = [key for key in reversed(columns) if key not in INDEXED]
     one_value = [key for key in _LEAVE_OUT if key in columns and len({*columns[key][1:]}) == 1]
-    others = [*settings, *_LEAVE_OUT]
+    others = [*reversed(settings), *_LEAVE_OUT]
     return [*one_value, *(key for key in others if key in columns and key not in one_value)]
 
 

@@ -10,13 +10,9 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rich import box
-from rich.cells import cell_len, chop_cells
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from trainmark.pages import cells
@@ -31,6 +27,7 @@ from trainmark.pages.document import (
     Table,
     Tiles,
 )
+from trainmark.pages.grid import Grid, cell_width, tables, wrap
 from trainmark.pages.texts import Tone, join, say, t
 
 if TYPE_CHECKING:
@@ -44,36 +41,12 @@ _STYLES: dict[Tone, str] = {
 Extent = Literal["head", "screen", "all"]
 _PAGES_ONLY = ("facts", "environment", "references", "provenance")  # sections with long lists
 _ON_SCREEN = ("cause",)  # sections of one run that the first screen has
-_MIN_WIDTH, _MAX_TURNED_ROWS = 60, 2
-# A word, or one Chinese character with the punctuation that must not be parted from it.
-_WIDE = "\u2e80-\uffef"
-_TOKEN = re.compile(rf"\s+|[（“《]*[{_WIDE}][，。；：、）！？”》]*|[^\s{_WIDE}]+")
+_MIN_WIDTH = 60
 
 
 def columns() -> int:
     """Return the columns that this process prints on; 80 when no terminal."""
     return max(shutil.get_terminal_size().columns, _MIN_WIDTH) if sys.stdout.isatty() else 80
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Return a text in lines; a line ends inside a word only if the word is wider than ``width``.
-
-    A line may also end between Chinese characters.
-    """
-    lines, line, blank = list[str](), "", ""
-    for token in _TOKEN.findall(text):
-        if token.isspace():
-            blank = " " if line else ""
-            continue
-        if line and cell_len(line + blank + token) > width:
-            lines.append(line)
-            line, blank = "", ""
-        line += blank + token
-        blank = ""
-        if cell_len(line) > width:
-            *full, line = chop_cells(line, width)
-            lines += full
-    return [*lines, line]
 
 
 def show(
@@ -101,9 +74,8 @@ def show(
                     lines = wrap(cells.clean(say(block.text, lang)), console.width)
                     console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
                 case Table():
-                    for part in rich_tables(block, console.width, lang):
-                        console.print("", part, sep="\n")
-                    console.print("")
+                    for line in _table(block, console.width, lang):
+                        console.print(line, no_wrap=True)
                 case Code():
                     line = Text(cells.clean(say(block.text, lang)))
                     console.print(line, no_wrap=True, crop=False, overflow="ignore")
@@ -159,106 +131,23 @@ def show_page(
     return show(blocks, lang, width=width)
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """A table's cells as text, by column with its header first, and the widths they need.
-
-    Attributes:
-        words: width of the longest word of each column; below, words are cut.
-        lines: width of the longest cell of each column.
-    """
-
-    columns: tuple[tuple[str, ...], ...]
-    words: tuple[int, ...]
-    lines: tuple[int, ...]
-
-    @classmethod
-    def of(cls, block: Table, lang: str) -> _Grid:
-        """Return the grid of a table in a language."""
-        rows = [block.headers, *block.rows]
-        texts = [[cells.clean(say(cell, lang)) for cell in row] for row in rows]
-        columns = tuple(zip(*texts, strict=True))
-        words = (
-            max((cell_len(word) for cell in column for word in _words(cell)), default=0)
-            for column in columns
-        )
-        return cls(columns, tuple(words), tuple(max(map(cell_len, x)) for x in columns))
-
-    def part(self, places: Sequence[int]) -> _Grid:
-        """Return the columns at ``places``."""
-        return _Grid(
-            tuple(self.columns[place] for place in places),
-            tuple(self.words[place] for place in places),
-            tuple(self.lines[place] for place in places),
-        )
-
-    @property
-    def min_width(self) -> int:
-        """The width below which words are cut; a blank stands between two columns."""
-        return sum(self.words) + len(self.words) - 1
-
-    def split(self, width: int) -> Iterator[_Grid]:
-        """Yield parts with the first column and as many others as fit, one at least."""
-        places = list(range(1, len(self.columns)))
-        while places:
-            chosen = [0, places.pop(0)]
-            while places and self.part([*chosen, places[0]]).min_width <= width:
-                chosen.append(places.pop(0))
-            yield self.part(chosen)
-
-    def widths(self, room: int) -> list[int]:
-        """Return the columns' widths: the widest give way first, if they can without cuts."""
-        for shortest in (self.words, (1,) * len(self.words)):
-            for most in range(max([*self.lines, 1]), 0, -1):
-                widths = [max(least, min(line, most), 1)
-                          for least, line in zip(shortest, self.lines, strict=True)]  # fmt: skip
-                if sum(widths) <= room:
-                    return widths
-        return [1] * len(self.words)
-
-
-def _words(text: str) -> list[str]:
-    return [token for token in _TOKEN.findall(text) if not token.isspace()]
-
-
 def min_width(block: Table, lang: str = "en") -> int:
     """Return the columns of a terminal that a table needs without a cut word."""
-    return _Grid.of(block, lang).min_width
+    return Grid.of(_texts(block, lang)).min_width
 
 
-def rich_tables(block: Table, width: int, lang: str) -> list[RichTable]:
-    """Return a table whose cells fold at blanks; parts of it if its words do not fit.
-
-    A table of one or two rows then stands on its side. A longer one is split into tables that
-    each begin with its first column.
-    """
-    grid = _Grid.of(block, lang)
-    if grid.min_width <= width or len(grid.columns) < 3:
-        return [_draw(grid, width)]
-    if len(block.rows) <= _MAX_TURNED_ROWS < len(grid.columns) - 1:
-        first, *others = zip(block.headers, *block.rows, strict=True)
-        return rich_tables(Table(first, tuple(others)), width, lang)
-    return [_draw(part, width) for part in grid.split(width)]
+def _texts(block: Table, lang: str) -> list[list[str]]:
+    return [[cells.clean(say(cell, lang)) for cell in row] for row in (block.headers, *block.rows)]
 
 
-def _draw(grid: _Grid, width: int) -> RichTable:
-    gaps = len(grid.columns) - 1
-    is_roomy = sum(grid.lines) + 3 * gaps <= width
-    drawn = RichTable(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1) if is_roomy else (0, 0),
-        show_header=any(column[0] for column in grid.columns),
-    )
-    wrapped = []
-    for column, of in zip(grid.columns, grid.widths(width - gaps), strict=True):
-        head, *body = ("\n".join(wrap(cell, of)) for cell in column)
-        filled = [cell for cell in column[1:] if cell]
-        is_numeric = bool(filled) and all(cells.NUMBER.fullmatch(cell) for cell in filled)
-        side: Literal["right", "left"] = "right" if is_numeric else "left"
-        drawn.add_column(Text(head), justify=side, width=of, no_wrap=True)
-        wrapped.append(body)
-    for row in zip(*wrapped, strict=True):
-        drawn.add_row(*map(Text, row))
-    return drawn
+def _table(block: Table, width: int, lang: str) -> Iterator[Text]:
+    """Yield the lines of a table or of the parts that it is split into, set apart by blanks."""
+    yield Text("")
+    for grid in tables(_texts(block, lang), width):
+        head, rows = grid.laid_out(width)
+        if head:
+            widest = max(map(cell_width, (*head, *rows)))
+            yield from (Text(line, style="bold") for line in head)
+            yield Text("─" * widest, style="dim")
+        yield from map(Text, rows)
+        yield Text("")

@@ -43,12 +43,14 @@ class Listing:
         total: how many there are, of which ``rows`` has the first.
         columns: the keys of the columns; ``units``: a figure's, empty where runs differ in it.
         rows: a value a column; None: not known.
+        settings: the columns that are fields of recipes.
     """
 
     total: int
     columns: list[str]
     units: list[str]
     rows: list[list[Any]]
+    settings: Sequence[str] = ()
 
     def documents(self) -> list[dict[str, Any]]:
         """Return the rows by the keys of the columns."""
@@ -94,7 +96,8 @@ def listing(
     rows = [
         [_shown(index, key, value) for key, value in zip(keys, row, strict=False)] for row in found
     ]
-    return Listing(total, keys, [units.get(key, "") for key in keys], rows)
+    settings = [key for key in keys if key not in _KEYS]
+    return Listing(total, keys, [units.get(key, "") for key in keys], rows, settings)
 
 
 def _shown(index: Index, key: str, value: Any) -> Any:
