@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device, Job
 
-CASES = (
-    "toy", "distilbert_sst2", "glm_superglue", "llama2_7b_lora", "dlrm_criteo", "gpt_megatron",
-)  # fmt: skip
+CASES = tuple(cases.names())
 
 
 def build(name: str, device: Device, root: Path, **fields: Any) -> Any:
