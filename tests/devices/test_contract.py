@@ -41,6 +41,13 @@ def test_the_contract_holds_on_the_stand_in() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("fault", ["host_marks", "no_wait"])
+def test_wrong_clock_breaks_the_contract(fault: str) -> None:
+    done = contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+
+
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
     (tmp_path / "waiting_marks.py").write_text(BROKEN)
     done = contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")

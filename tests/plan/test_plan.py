@@ -223,6 +223,31 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     assert "--nproc" in (caught.value.remedy or "")
 
 
+@pytest.mark.parametrize(
+    ("torch_type", "backend", "exchanges"),
+    [
+        ("cpu", "gloo", True),
+        ("acme", "accl", True),
+        ("acme", "cpu:gloo,acme:gloo", True),
+        ("acme", "gloo", False),
+        ("acme", "", False),
+    ],
+)
+def test_two_ranks_without_collectives_are_refused(
+    resolve: Any, monkeypatch: pytest.MonkeyPatch, torch_type: str, backend: str, exchanges: bool
+) -> None:
+    vendor = FakeVendor(torch_type=torch_type, collective_backend=backend)
+    monkeypatch.setattr(devices, "all_vendors", lambda: {"fake": vendor})
+    assert resolve(device="fake", nproc=1).nproc == 1
+    if exchanges:
+        assert resolve(device="fake", nproc=2).nproc == 2
+        return
+    with pytest.raises(EnvironmentFault) as refused:
+        resolve(device="fake", nproc=2)
+    assert refused.value.where == "device fake"
+    assert "--nproc 1" in (refused.value.remedy or "")
+
+
 def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
         told.append((world_size, memory))

@@ -84,7 +84,8 @@ def _devices() -> Rows:
         rows.append({
             "name": vendor.name, "torch": vendor.torch_type, "present": vendor.count(),
             "default": "no: only if named" if named else "if first device found",
-            "collectives": vendor.collective_backend, "products": "; ".join(products) or "-",
+            "collectives": vendor.collective_backend or "-",
+            "products": "; ".join(products) or "-",
         })  # fmt: skip
     return rows
 

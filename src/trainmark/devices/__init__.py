@@ -34,6 +34,7 @@ ENTRY_POINT_GROUP = "trainmark.devices"
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
     Nvidia, Amd, Hygon, Kunlunxin, Intel, Ascend, Cambricon, Iluvatar, MThreads, MetaX, Apple,
 )  # fmt: skip
+_TYPES_OF_GLOO = ("cpu", "cuda")
 
 
 @cache
@@ -81,6 +82,17 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
 def all_vendors() -> dict[str, Vendor]:
     """Return the working vendors by name; accelerators first, the CPU last."""
     return load_all()[0]
+
+
+def has_collectives(vendor: Vendor) -> bool:
+    """Tell whether ranks on a vendor's devices can exchange tensors.
+
+    Torch's gloo moves the memory of processors and of CUDA's devices only. A backend can register
+    its devices with it, and is then named for them: ``npu:gloo``.
+    """
+    if vendor.collective_backend == "gloo":
+        return vendor.torch_type in _TYPES_OF_GLOO
+    return bool(vendor.collective_backend)
 
 
 def unusable() -> list[EnvironmentFault]:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainmark.devices.backend import Backend
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MatmulRate, MemoryUse
 from trainmark.recipe import AUTOCAST
@@ -92,26 +93,23 @@ class Accelerator:
         Raises:
             EnvironmentFault: a module is missing, or the driver does not let torch open the device.
         """
-        torch = self._torch
-        try:
-            for module in modules:
+        for module in modules:
+            try:
                 import_module(module)
-            torch.accelerator.set_device_index(self.index)
-            # Fails on a card that torch has no code for.
-            torch.zeros((), device=self.torch_type).add_(1).item()
-            torch.accelerator.reset_peak_memory_stats()
-        except Exception as error:  # torch and its extensions raise several classes of their own
-            raise EnvironmentFault(
-                f"torch {torch.__version__} cannot open {self.torch_type} device {self.index}: "
-                f"{error}",
-                where=f"--device {self.name}",
-                remedy="check the driver with the vendor's tool and the devices with "
-                "`trainmark list devices`",
-            ) from error
+            except Exception as error:  # extensions of torch raise several classes of their own
+                raise EnvironmentFault(
+                    f"torch {self._torch.__version__} cannot import {module}: {error}",
+                    where=f"--device {self.name}",
+                    remedy="install the version of it that is made for this torch",
+                ) from error
+        self._backend = Backend(
+            self._torch, self.torch_type, self.index, where=f"--device {self.name}"
+        )
+        self._backend.release()
 
     def mark(self) -> Any:
         """Record and return an event."""
-        event = self._torch.Event(self.torch_type, enable_timing=True)
+        event = self._backend.new_event()
         event.record()
         return event
 
@@ -122,7 +120,7 @@ class Accelerator:
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        self._torch.accelerator.synchronize()
+        self._backend.synchronize()
 
     def read(self, losses: Sequence[Any]) -> list[float]:
         """Copy all losses in one transfer."""
@@ -172,11 +170,10 @@ class Accelerator:
 
     def memory(self) -> MemoryUse:
         """Return allocator peak and the highest device-wide use seen by these calls."""
-        accelerator = self._torch.accelerator
-        free, total = accelerator.get_memory_info()
+        free, total = self._backend.free_and_total_bytes()
         self._peak_used_bytes = max(self._peak_used_bytes, total - free)
         return MemoryUse(
-            allocator_peak_bytes=accelerator.max_memory_allocated(),
+            allocator_peak_bytes=self._backend.peak_allocated_bytes(),
             used_bytes=self._peak_used_bytes,
             total_bytes=total,
             scope="device",
@@ -192,8 +189,7 @@ class Accelerator:
 
     def _release(self) -> None:
         """Give memory back that the allocator holds, and count its peak from now on."""
-        self._torch.accelerator.empty_cache()
-        self._torch.accelerator.reset_peak_memory_stats()
+        self._backend.release()
 
     def copy_bytes_per_second(self) -> float:
         """Measure on far more bytes than the second-level cache holds."""

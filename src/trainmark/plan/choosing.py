@@ -158,13 +158,27 @@ def capable_vendor(
                 remedy=f"use {option} {most} or less, correct the file, or add --launcher "
                 "(see `trainmark list launchers`)",
             )
+    _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
     if elsewhere is None:
         refuse_ranks(vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores)
     return vendor
 
 
+def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
+    if ranks > 1 and not devices.has_collectives(vendor):
+        backend = vendor.collective_backend or "none"
+        raise EnvironmentFault(
+            f"{ranks} ranks on {vendor.torch_type} devices, whose collective backend is {backend}",
+            where=f"device {vendor.name}",
+            rule="ranks exchange gradients in the devices' memory, which torch's gloo does not "
+            "reach on these devices",
+            remedy="use --nproc 1 on one machine",
+        )
+
+
 def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool) -> None:
     """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``capable_vendor``."""
+    _refuse_without_collectives(vendor, nproc)
     # Before the count, because it knows why there are fewer devices than there could be.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:

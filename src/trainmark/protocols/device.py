@@ -129,6 +129,7 @@ class Vendor(Protocol):
 
     ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
     are then allowed and labelled ``oversubscribed``. Otherwise each rank needs its own device.
+    ``collective_backend``: of ``init_process_group``; empty where ranks cannot exchange tensors.
     ``visible_devices``: the environment variable that hides devices; None where there is none.
     ``recorded_variables``: environment variables that affect its devices, that one among them; a
     name that ends in ``*`` is all variables that begin so. They must not contain secrets, because

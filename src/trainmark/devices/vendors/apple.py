@@ -125,6 +125,10 @@ class MpsDevice(Accelerator):
         event.record()
         return event
 
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._torch.mps.synchronize()
+
     def pin(self, tensor: Any) -> Any:
         """Return ``tensor``: the device reads the host's memory."""
         return tensor

@@ -1,0 +1,141 @@
+"""Calls of torch that a backend lacks are those of its own module, or named when it is opened."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainmark.devices.backend import Backend
+from trainmark.errors import EnvironmentFault
+
+GIB = 1 << 30
+NO_ALLOCATOR = "device_allocator INTERNAL ASSERT FAILED: not a DeviceAllocator"
+
+
+class Event:
+    """An event whose time is the number of events before it."""
+
+    recorded = 0
+
+    def __init__(self, *_: Any, enable_timing: bool = False) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.recorded += 1
+        self.time_ms = Event.recorded
+
+    def elapsed_time(self, end: Event) -> float:
+        return float(end.time_ms - self.time_ms)
+
+
+class BackwardEvent(Event):
+    def elapsed_time(self, end: Event) -> float:
+        return -super().elapsed_time(end)
+
+
+def fails(message: str) -> Any:
+    def call(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(message)
+
+    return call
+
+
+def torch_of(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
+    """Return a torch whose backend has ``module`` and these calls of ``torch.accelerator``."""
+    calls = {"set_device_index": lambda _: None, "synchronize": lambda: None, **accelerator}
+    scalar = SimpleNamespace(add_=lambda _: SimpleNamespace(item=lambda: 1.0))
+    return SimpleNamespace(
+        __version__="2.13.0", accelerator=SimpleNamespace(**calls), Event=event,
+        zeros=lambda *_, **__: scalar, get_device_module=lambda _: module,
+    )  # fmt: skip
+
+
+def with_allocator(calls: list[str]) -> dict[str, Any]:
+    """Return the memory calls of torch's ``DeviceAllocator``."""
+    return {
+        "get_memory_info": lambda _: (3 * GIB, 4 * GIB),
+        "max_memory_allocated": lambda _: 2 * GIB,
+        "reset_peak_memory_stats": lambda _: calls.append("reset"),
+        "empty_cache": lambda: calls.append("empty"),
+    }
+
+
+def opened(torch: Any) -> Backend:
+    return Backend(torch, "acme", 1, where="--device acme")
+
+
+def test_backend_with_an_allocator_of_torch_uses_it() -> None:
+    calls: list[str] = []
+    backend = opened(torch_of(SimpleNamespace(), **with_allocator(calls)))
+    assert backend.free_and_total_bytes() == (3 * GIB, 4 * GIB)
+    assert backend.peak_allocated_bytes() == 2 * GIB
+    calls.clear()
+    backend.release()
+    assert calls == ["empty", "reset"]
+
+
+def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
+    calls: list[Any] = []
+    own = SimpleNamespace(
+        mem_get_info=lambda index: (index * GIB, 4 * GIB),
+        max_memory_allocated=lambda index: index * GIB // 2,
+        reset_peak_memory_stats=calls.append,
+        empty_cache=lambda: calls.append("empty"),
+    )
+    failing = dict.fromkeys(with_allocator([]), fails(NO_ALLOCATOR))
+    backend = opened(torch_of(own, **failing))
+    assert backend.free_and_total_bytes() == (GIB, 4 * GIB)
+    assert backend.peak_allocated_bytes() == GIB // 2
+    calls.clear()
+    backend.release()
+    assert calls == ["empty", 1]
+
+
+@pytest.mark.parametrize("missing", ["max_memory_allocated", "reset_peak_memory_stats"])
+def test_peak_that_cannot_be_counted_from_now_on_is_unknown(missing: str) -> None:
+    own = SimpleNamespace(
+        mem_get_info=lambda _: (0, GIB),
+        max_memory_allocated=lambda _: GIB,
+        reset_peak_memory_stats=lambda _: None,
+    )
+    delattr(own, missing)
+    backend = opened(torch_of(own))
+    assert backend.peak_allocated_bytes() is None
+    backend.release()
+
+
+def test_events_of_the_module_do_where_torch_has_none() -> None:
+    own = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
+    backend = opened(torch_of(own, event=fails("Backend doesn't support events.")))
+    assert isinstance(backend.new_event(), Event)
+
+
+@pytest.mark.parametrize(
+    ("torch", "task"),
+    [
+        (torch_of(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=fails("no events")),
+         "nothing makes timed events: no events"),
+        (torch_of(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
+         "nothing makes timed events: -1.0 ms between two events"),
+        (torch_of(SimpleNamespace(), get_memory_info=fails(NO_ALLOCATOR)),
+         f"nothing tells the device's memory: {NO_ALLOCATOR}"),
+        (torch_of(SimpleNamespace(), synchronize=fails("no stream")),
+         "nothing waits for the device: no stream"),
+    ],
+)  # fmt: skip
+def test_what_a_backend_lacks_is_named(torch: Any, task: str) -> None:
+    with pytest.raises(EnvironmentFault) as refused:
+        opened(torch)
+    assert refused.value.what.startswith(f"torch 2.13.0, acme device 1: {task}")
+    assert "mem_get_info" in (refused.value.rule or "")
+
+
+def test_card_that_does_not_compute_is_refused_first() -> None:
+    torch = torch_of(SimpleNamespace())
+    torch.zeros = fails("no kernel image is available")
+    with pytest.raises(EnvironmentFault) as refused:
+        opened(torch)
+    assert refused.value.what.endswith("it does not compute: no kernel image is available")
+    assert "driver" in (refused.value.remedy or "")
