@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.check.ceilings import Kind
+from trainmark.check.ceilings import Kind, copy_sizes
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.devices import peaks, rates
 
@@ -36,6 +36,14 @@ def candidate(
     left = times()
     work = rates.Work(lambda: next(left), lambda: fault)
     return Candidate(Point((int(amount),), amount), held, lambda: work)
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "largest_mib"), [(141, 4096), (64, 4096), (24, 1536), (2, 128)]
+)
+def test_copies_within_the_memory_scale_with_it(memory_gib: int, largest_mib: int) -> None:
+    sizes = copy_sizes(memory_gib * 2**30 / 2)  # half of it, as ``run_rank`` gives
+    assert sizes == [largest_mib * 2**16, largest_mib * 2**18, largest_mib * 2**20]
 
 
 @pytest.fixture

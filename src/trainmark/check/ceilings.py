@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SCHEMA = "trainmark-ceilings-1"
 _MIB, _GIB = 1 << 20, 1 << 30
 _SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
-_ARRAYS = (256 * _MIB, _GIB, 4 * _GIB)  # far beyond most caches
+_LARGEST_COPY = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
 _MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB
@@ -116,8 +116,24 @@ def _of_bytes(
     return [Candidate(Point((n,), factor * n), 4.0 * n, partial(work, n)) for n in sizes]
 
 
-def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, list[Candidate]]]:
-    """Yield what is measured, in order; the device is in a kind's precision until the next."""
+def copy_sizes(memory_bytes: float) -> list[int]:
+    """Return the sizes of copies within a device's memory, in bytes, from small to large.
+
+    The largest counts: 4 GiB, or an eighth of a smaller memory, which is still far more than the
+    caches of such a device hold.
+    """
+    largest = min(_LARGEST_COPY, int(memory_bytes / 8) // 64 * 64)
+    return [largest // 16, largest // 4, largest]
+
+
+def kinds(
+    vendor: Vendor, device: Device, ranks: Ranks, memory_bytes: float
+) -> Iterator[tuple[Kind, list[Candidate]]]:
+    """Yield what is measured, in order; the device is in a kind's precision until the next.
+
+    Args:
+        memory_bytes: that a rank may use, the same on all ranks.
+    """
     product = device.describe()["name"]
     for precision in get_args(Precision):
         refused = refusal(vendor, device, precision)
@@ -127,7 +143,7 @@ def kinds(vendor: Vendor, device: Device, ranks: Ranks) -> Iterator[tuple[Kind, 
         else:
             kind.exclude(message("ceiling_precision", precision=precision), refused)
             yield kind, []
-    copied = _of_bytes(partial(rates.copy, device), _ARRAYS, 2)
+    copied = _of_bytes(partial(rates.copy, device), copy_sizes(memory_bytes), 2)
     yield Kind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         copy = partial(rates.transfer, device, to_device=up)
@@ -228,11 +244,13 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     here = vendor.rank_memory(nproc)
     total = (here.rank_bytes if here else opened.memory().total_bytes) or _UNKNOWN_MEMORY_BYTES
     measured = []
+    opened.set_precision("fp32")
+    opened.matmul_rate("fp32")  # refuses a device whose clock is wrong
     with Ranks.joined(vendor.collective_backend, opened, rank, nproc) as ranks:
         # What ranks do together goes by what all agree on. Half of the memory, because what was
         # measured before may not be free again yet.
         memory_bytes = -ranks.most(-total) / 2
-        for kind, candidates in kinds(vendor, opened, ranks):
+        for kind, candidates in kinds(vendor, opened, ranks, memory_bytes):
             excluded = ranks.most(kind.why is not None)
             if excluded and kind.why is None:
                 kind.exclude(message("ceiling_not_elsewhere"))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Vendors whose torch presents their devices as CUDA's, by what they add to its version:
 # 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
 _MAKERS = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
+_THREE_MATRICES = 3 * 4  # bytes of fp32, for each of their n x n numbers
 _FIELD = re.compile(r"""^(\w+)\b.*= *['"](.+)['"]""", re.MULTILINE)
 
 
@@ -180,10 +181,15 @@ class Accelerator:
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        """Measure at sizes that fill a large device, then release the memory."""
+        """Measure at sizes that fill a large device, then release the memory.
+
+        The matrices take a quarter of the memory at most.
+        """
         from trainmark.devices.rates import best_matmul_rate
 
-        rate = best_matmul_rate(self, precision, sizes=(1024, 4096, 8192))
+        most_bytes = self._backend.free_and_total_bytes()[1] / 4
+        sizes = [n for n in (1024, 4096, 8192) if _THREE_MATRICES * n**2 <= most_bytes]
+        rate = best_matmul_rate(self, precision, sizes=tuple(sizes) or (512,))
         self._release()
         return rate
 
@@ -195,7 +201,8 @@ class Accelerator:
         """Measure on far more bytes than the second-level cache holds."""
         from trainmark.devices.rates import best_copy_rate
 
-        return best_copy_rate(self, copied_bytes=1 << 30)
+        total = self._backend.free_and_total_bytes()[1]
+        return best_copy_rate(self, copied_bytes=min(1 << 30, total // 16))
 
     def describe(self) -> dict[str, Any]:
         """Return product name and memory."""
