@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from machines import Card, Reader, machine, only, said
@@ -117,13 +119,13 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
     started = []
 
     def tool(argv, *, timeout_s):
-        started.append((argv[-2:], timeout_s))
+        started.append((argv[-3:], timeout_s))
         return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
     found = only(doctor.torch(machine(tmp_path, tool=tool)))
     assert found.severity == "fine"
     assert found.what.endswith("opens the device of each rank in fp32, bf16, fp16")
-    assert started == [(["fake", "2"], doctor._OPENING_S)]
+    assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
 def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(here):

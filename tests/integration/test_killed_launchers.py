@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import psutil
 
 from real_runs import checked, ended, wait_for_fault
@@ -29,3 +31,19 @@ def test_a_killed_launcher_leaves_events_of_which_report_makes_the_record(starte
     made = (run_dir / "record.json").read_bytes()
     assert trainmark("report", str(run_dir)).returncode == 0
     assert (run_dir / "record.json").read_bytes() == made
+
+
+def test_process_with_its_own_environment_ends_with_a_stopped_run(started, fifo):
+    process, _ = started("fault=hide_child")
+    hidden = psutil.Process(wait_for_fault(fifo))
+    process.send_signal(signal.SIGTERM)
+    ended(process)
+    assert not hidden.is_running()
+
+
+def test_process_with_its_own_environment_ends_with_a_killed_launcher(started, fifo):
+    process, _ = started("fault=hide_child")
+    hidden = psutil.Process(wait_for_fault(fifo))
+    process.kill()
+    ended(process)
+    hidden.wait(timeout=600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,8 +31,8 @@ def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
         local.started(["sh", "-c", script], setup, output=said, errors=said, node=1, nnodes=2,
                       master=("a", 29500)) as ranks,
     ):  # fmt: skip
-        for rank in ranks:
-            rank.wait()
+        while None in [rank.poll() for rank in ranks]:
+            time.sleep(0.01)
     assert "11 16 3 8 a 29500" in (tmp_path / "said").read_text().splitlines()
 
 

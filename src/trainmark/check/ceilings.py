@@ -25,15 +25,16 @@ from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, set_up, started
 from trainmark.plan.choosing import refuse_ranks
+from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
 from trainmark.record.messages import render
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.launch.processes import StopRequest
+    from trainmark.launch.supervisor import RankProcess
     from trainmark.protocols import Device, Vendor
     from trainmark.spec import Message
 
@@ -211,9 +212,7 @@ def measure_ceilings(
     return document
 
 
-def _wait(
-    ranks: Sequence[subprocess.Popen[bytes]], request: StopRequest, *, deadline: float
-) -> None:
+def _wait(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float) -> None:
     """Wait until all ranks ended.
 
     Raises:
@@ -272,11 +271,9 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
 
 def main(asked: dict[str, Any]) -> None:
     """Measure as the rank that the environment names; standard output gets a line of JSON."""
-    from trainmark.rank.worker import die_with_parent
-
     results = os.dup(1)
     os.dup2(2, 1)  # for what others print
-    die_with_parent()
+    die_with_parent(int(os.environ[PARENT_VARIABLE]))
     found = run_rank(int(os.environ["RANK"]), **asked)
     line = f"{json.dumps(found, allow_nan=False)}\n"
     os.write(results, line.encode())  # at once: ranks share the file

@@ -7,6 +7,7 @@ Their sentences stand in ``messages.toml`` beside this file. Must not import tor
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 _OPEN = """
 import json, sys
-from trainmark.rank.worker import die_with_parent
-die_with_parent()
+from trainmark.rank.parent import die_with_parent
+die_with_parent(int(sys.argv[3]))
 from trainmark.check.doctor import refusals
 print(json.dumps(refusals(sys.argv[1], int(sys.argv[2]))))
 """
@@ -117,7 +118,8 @@ def torch(subject: Subject) -> Conditions:
     """Import torch and open every device of the ranks, in a process that may crash or hang."""
     if subject.vendor is None or subject.quick:
         return
-    words = [sys.executable, "-P", "-c", _OPEN, subject.vendor.name, str(subject.nproc)]
+    given = [subject.vendor.name, str(subject.nproc), str(os.getpid())]
+    words = [sys.executable, "-P", "-c", _OPEN, *given]
     try:
         output = run(words, timeout_s=_OPENING_S)
     except MonitorFault as fault:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from trainmark import devices
 from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.launch import environment, processes, run_dir
+from trainmark.launch.supervisor import supervised
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainmark.launch.processes import StopRequest
+    from trainmark.launch.supervisor import RankProcess
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
     from trainmark.rank.events import EventWriter
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     StopReason = Callable[[], dict[str, Any] | None]  # fields of the event ``stop``
 
 POLL_S = 0.1
-_END_PATIENCE_S = 2.0  # of SIGTERM, and for the sampler's last reading
+_END_PATIENCE_S = 2.0  # for the sampler's last reading
 # Ranks of other nodes fail when ours are ended, and must have saved their stacks by then. Nodes
 # start within a second or two of each other.
 _LET_SAVE_S = 5.0
@@ -87,42 +89,30 @@ def started(
     node: int = 0,
     nnodes: int = 1,
     master: tuple[str, int] | None = None,
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the ranks of this machine; when the block ends, end those that still run.
-
-    Each has a session of its own, so that no signal of a terminal reaches it.
+) -> Iterator[list[RankProcess]]:
+    """Start the ranks of this machine; when the block ends, end them and all that they started.
 
     Args:
         master: where all ranks meet; None: at a free port of this machine, which has them all.
+
+    Raises:
+        MeasurementError: they cannot be started.
     """
-    ranks: list[subprocess.Popen[bytes]] = []
-    try:
-        with ExitStack() as stack:
-            meet = master or ("127.0.0.1", stack.enter_context(held_port()))
-            for local_rank in range(setup.nproc):
-                world = {  # as torch.distributed reads them
-                    "RANK": node * setup.nproc + local_rank,
-                    "WORLD_SIZE": nnodes * setup.nproc,
-                    "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": setup.nproc,
-                    "MASTER_ADDR": meet[0], "MASTER_PORT": meet[1],
-                }  # fmt: skip
-                own = {name: str(value) for name, value in world.items()}
-                ranks.append(
-                    subprocess.Popen(
-                        argv, env=setup.variables | own, stdin=subprocess.DEVNULL,
-                        stdout=output, stderr=errors, start_new_session=True,
-                    )
-                )  # fmt: skip
-            yield ranks
-    finally:
-        for rank in ranks:
-            rank.terminate()
-        deadline = time.monotonic() + _END_PATIENCE_S
-        for rank in ranks:
-            with suppress(subprocess.TimeoutExpired):
-                rank.wait(max(0.0, deadline - time.monotonic()))
-            rank.kill()
-            rank.wait()  # adds its processor time to that of our ended children
+    with ExitStack() as stack:
+        meet = master or ("127.0.0.1", stack.enter_context(held_port()))
+        worlds = [
+            {  # as torch.distributed reads them
+                "RANK": str(node * setup.nproc + local_rank),
+                "WORLD_SIZE": str(nnodes * setup.nproc),
+                "LOCAL_RANK": str(local_rank),
+                "LOCAL_WORLD_SIZE": str(setup.nproc),
+                "MASTER_ADDR": meet[0],
+                "MASTER_PORT": str(meet[1]),
+            }
+            for local_rank in range(setup.nproc)
+        ]
+        ranks = supervised(argv, setup.variables, worlds, output=output, errors=errors)
+        yield stack.enter_context(ranks)
 
 
 @contextmanager
@@ -223,7 +213,7 @@ def run_ranks(
 
 
 def _watch(
-    ranks: Sequence[subprocess.Popen[bytes]],
+    ranks: Sequence[RankProcess],
     plan: Plan,
     folder: Path,
     reason_to_stop: StopReason,

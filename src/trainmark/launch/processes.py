@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator, Sequence
+
+    from trainmark.launch.supervisor import RankProcess
 
 RUN_VARIABLE = "TRAINMARK_RUN"
 # A child does not import from the working directory, where a user may have a json.py.
@@ -83,7 +84,7 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
 
 
 def save_stacks(
-    ranks: Sequence[subprocess.Popen[bytes]], files: Sequence[Path], signal_number: int
+    ranks: Sequence[RankProcess], files: Sequence[Path], signal_number: int
 ) -> list[str]:
     """Make every rank write its stacks; return the names of their files.
 

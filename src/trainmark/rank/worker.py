@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.rank.events import EventWriter, rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
+from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks
 
 if TYPE_CHECKING:
@@ -272,20 +273,11 @@ def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWa
         )
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to end this process with its parent."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
 def main(run_dir: Path) -> int:
     """Run the rank that the environment names; return its exit code."""
     number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    die_with_parent()
+    if PARENT_VARIABLE in os.environ:
+        die_with_parent(int(os.environ[PARENT_VARIABLE]))
     log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
@@ -239,8 +240,9 @@ def start(command: Command, plan: Plan, cluster: Cluster) -> Job:
             ask(*command.argv, output=file, folder=folder)
     else:
         with (folder / LOG_FILE).open("wb") as file:
+            ends_with_us = (sys.executable, "-P", "-m", "trainmark.rank.parent", str(os.getpid()))
             process = subprocess.Popen(
-                ("setpriv", "--pdeathsig", "TERM", *command.argv), cwd=folder,
+                (*ends_with_us, *command.argv), cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
     return Job(plan, cluster, process)

@@ -12,7 +12,7 @@ from trainmark.recipe import PositiveInt, Recipe, recipe_field
 @dataclass(frozen=True, kw_only=True)
 class FaultyRecipe(Recipe):
     fault: Literal[
-        "leave_child",
+        "hide_child",
         "none",
         "raise",
         "raise_in_evaluation",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,10 +83,10 @@ class FaultyJob(ToyJob):
     def fault(self, kind):
         if kind == "raise":
             raise ValueError("planted: row 17 of the data is upside down")
-        if kind == "leave_child":  # which keeps what the rank has open
-            if os.fork() == 0:
-                signal.pause()
-            raise ValueError("planted: a child outlives the rank")
+        if kind == "hide_child":  # without the run's mark in its environment
+            child = subprocess.Popen(["sleep", "infinity"], env={}, start_new_session=True)
+            Path(os.environ["FAULT_FIFO"]).write_text(f"{child.pid}\n")
+            signal.pause()
         if kind in ("wait", "hold", "spin"):
             fifo = Path(os.environ["FAULT_FIFO"])
             fifo.write_text(f"{os.getpid()}\n")

@@ -1,0 +1,289 @@
+"""The process between a launcher and the ranks of a machine, and what the launcher sees of it.
+
+It starts the ranks, reports how each ended, and ends them and all their descendants when its
+standard input ends: when the launcher closes it, and when the launcher dies in whatever way. It is
+the parent of every process that a rank leaves behind, so that none escapes it, whatever session,
+group or environment the rank gave it.
+
+Started as ``python -m trainmark.launch.supervisor RUN``, where RUN only tells whoever lists
+processes which run it is of. Its orders are the first line of its standard input. Knows neither
+plans nor events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from trainmark.errors import MeasurementError
+from trainmark.launch.processes import RUN_VARIABLE, STOP_SIGNALS
+from trainmark.rank.parent import PARENT_VARIABLE, adopt_orphans, signal_on_parent_death
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
+_KILL_PATIENCE_S = 5.0  # for processes that the kernel does not end at once
+_LOOK_AGAIN_S = 0.1
+_READ_BYTES = 65_536
+
+
+class _Order(NamedTuple):
+    """What a supervisor is to do.
+
+    Args:
+        launcher: process id of its parent.
+        reports: file descriptor to which it writes lines of JSON.
+        argv: command of every rank.
+        variables: of each rank, in addition to the environment of the supervisor.
+    """
+
+    launcher: int
+    reports: int
+    argv: list[str]
+    variables: list[dict[str, str]]
+
+
+class _Supervisor:
+    """The running ranks, and everything that descends from them."""
+
+    def __init__(self, order: _Order) -> None:
+        self._order = order
+        self._running: dict[int, int] = {}  # number of each rank by its process id
+        self._is_stopped = False
+        self._wake, wake_end = os.pipe()
+        for end in (self._wake, wake_end):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # ranks inherit an ignored signal
+                signal.signal(number, self._stop)
+        adopt_orphans()
+        if not signal_on_parent_death(signal.SIGTERM, order.launcher):
+            self._is_stopped = True
+
+    def _stop(self, *_: object) -> None:
+        self._is_stopped = True
+
+    def run(self) -> None:
+        """Start the ranks, report their ends until the launcher is gone, and end what is left."""
+        try:
+            self._start()
+            while not self._is_stopped:
+                readable = self._wait(None)
+                self._reap()
+                if sys.stdin.fileno() in readable:
+                    break
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        if self._is_stopped:
+            return
+        try:
+            for number, variables in enumerate(self._order.variables):
+                process = subprocess.Popen(
+                    self._order.argv, stdin=subprocess.DEVNULL, start_new_session=True,
+                    env=os.environ | variables | {PARENT_VARIABLE: str(os.getpid())},
+                )  # fmt: skip
+                self._running[process.pid] = number
+                process.returncode = 0  # ``_reap`` waits for it, not this object
+        except OSError as error:
+            self._report(fault=str(error))
+            self._is_stopped = True
+            return
+        self._report(pids=list(self._running))
+
+    def _report(self, **fields: Any) -> None:
+        """Write one line to the launcher, which may have died."""
+        try:
+            os.write(self._order.reports, f"{json.dumps(fields)}\n".encode())
+        except BrokenPipeError:
+            self._is_stopped = True
+
+    def _wait(self, seconds: float | None) -> list[int]:
+        """Wait for a signal, for the end of a child or of standard input; return what is readable.
+
+        Args:
+            seconds: the longest time to wait; None: without a limit.
+        """
+        watched = [self._wake] if seconds is not None else [self._wake, sys.stdin.fileno()]
+        readable, _, _ = select.select(watched, [], [], seconds)
+        with suppress(BlockingIOError):
+            os.read(self._wake, _READ_BYTES)
+        return readable
+
+    def _reap(self) -> None:
+        """Take the exit code of every child that ended, and report those of ranks."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._running:
+                code = os.waitstatus_to_exitcode(status)
+                self._report(rank=self._running.pop(pid), returncode=code)
+
+    def _end(self) -> None:
+        """End the ranks, first by SIGTERM, then all descendants by SIGKILL."""
+        for pid in self._running:
+            os.kill(pid, signal.SIGTERM)  # a child that was not waited for keeps its id
+        deadline = time.monotonic() + _TERM_PATIENCE_S
+        while self._running and time.monotonic() < deadline:
+            self._wait(_LOOK_AGAIN_S)
+            self._reap()
+        deadline = time.monotonic() + _KILL_PATIENCE_S
+        descendants = psutil.Process().children(recursive=True)
+        while descendants and time.monotonic() < deadline:
+            for process in descendants:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self._wait(_LOOK_AGAIN_S)
+            self._reap()
+            descendants = psutil.Process().children(recursive=True)
+
+
+@dataclass(slots=True)
+class RankProcess:
+    """A rank as its launcher sees it; of ``subprocess.Popen`` what a launcher needs.
+
+    Args:
+        returncode: None while it runs.
+    """
+
+    pid: int
+    _reports: _Reports
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the rank runs."""
+        self._reports.read()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the rank if it still runs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+@dataclass(slots=True)
+class _Reports:
+    """The launcher's end of the supervisor's reports."""
+
+    descriptor: int
+    ranks: list[RankProcess] = field(default_factory=list)
+    _rest: bytes = b""
+    _fault: str | None = None
+    _is_ended: bool = False
+
+    def receive_ranks(self) -> None:
+        """Wait for the process ids of the ranks.
+
+        Raises:
+            MeasurementError: they could not be started.
+        """
+        while not self.ranks and not self._is_ended:
+            self._take(os.read(self.descriptor, _READ_BYTES))
+        if not self.ranks:
+            raise MeasurementError(
+                f"the ranks cannot be started: {self._fault or 'their supervisor was killed'}"
+            )
+        os.set_blocking(self.descriptor, False)
+
+    def read(self) -> None:
+        """Take the reports that have arrived."""
+        while not self._is_ended:
+            try:
+                self._take(os.read(self.descriptor, _READ_BYTES))
+            except BlockingIOError:
+                return
+
+    def _take(self, data: bytes) -> None:
+        """Take a part of the reports; an empty one is their end."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for report in map(json.loads, lines):
+            if "pids" in report:
+                self.ranks = [RankProcess(pid, self) for pid in report["pids"]]
+            elif "fault" in report:
+                self._fault = report["fault"]
+            else:
+                self.ranks[report["rank"]].returncode = report["returncode"]
+        if not data:
+            self.end()
+
+    def end(self) -> None:
+        """Note that no report will arrive: a rank without one was killed with its supervisor."""
+        self._is_ended = True
+        for rank in self.ranks:
+            if rank.returncode is None:
+                rank.returncode = -signal.SIGKILL
+
+
+@contextmanager
+def supervised(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    variables: Sequence[Mapping[str, str]],
+    *,
+    output: IO[bytes] | int,
+    errors: IO[bytes] | int,
+) -> Iterator[list[RankProcess]]:
+    """Start ranks; when the block ends, end those that still run and all that they started.
+
+    Each rank has a session of its own, so that no signal of a terminal reaches it.
+
+    Args:
+        argv: command of every rank.
+        environment: of all ranks.
+        variables: of each rank, in addition.
+
+    Raises:
+        MeasurementError: the ranks cannot be started; none is left.
+    """
+    # Without the run's mark the supervisor is not killed with the run before it has ended the rest.
+    environment = dict(environment)
+    mark = {RUN_VARIABLE: environment.pop(RUN_VARIABLE, "")}
+    reports, reports_end = os.pipe()
+    with open(reports, "rb", buffering=0), open(reports_end, "wb", buffering=0) as sent:  # noqa: PTH123
+        order = _Order(os.getpid(), reports_end, list(argv), [mark | dict(x) for x in variables])
+        with subprocess.Popen(
+            [sys.executable, "-m", "trainmark.launch.supervisor", mark[RUN_VARIABLE]],
+            env=environment, stdin=subprocess.PIPE, stdout=output, stderr=errors,
+            start_new_session=True, pass_fds=[reports_end],
+        ) as supervisor:  # fmt: skip
+            sent.close()
+            assert supervisor.stdin is not None
+            received = _Reports(reports)
+            try:
+                with suppress(BrokenPipeError):  # ``receive_ranks`` tells that it was killed
+                    supervisor.stdin.write(f"{json.dumps(order)}\n".encode())
+                    supervisor.stdin.flush()
+                received.receive_ranks()
+                yield received.ranks
+            finally:
+                supervisor.send_signal(signal.SIGCONT)  # it may have been stopped
+                with suppress(BrokenPipeError):
+                    supervisor.stdin.close()
+                supervisor.wait()  # adds its time and that of the ranks to our ended children's
+                received.read()
+                received.end()
+
+
+if __name__ == "__main__":
+    orders = sys.stdin.readline()
+    if orders:  # else the launcher died before it could write them
+        _Supervisor(_Order(*json.loads(orders))).run()

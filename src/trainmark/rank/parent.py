@@ -1,0 +1,55 @@
+"""End a process with its parent, also if the parent dies before the process can ask for that.
+
+Started as ``python -m trainmark.rank.parent PARENT COMMAND…``, it becomes a command that gets
+SIGTERM when PARENT dies, the id of the process that started it. Imports nothing heavy. Outside
+Linux there is no such signal, and nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+PARENT_VARIABLE = "TRAINMARK_PARENT"  # process id of a rank's parent, which the parent sets
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies; exit if ``parent`` is dead already.
+
+    Args:
+        parent: process id of the parent at the start of this process.
+    """
+    if not signal_on_parent_death(signal.SIGKILL, parent):
+        os._exit(1)
+
+
+def signal_on_parent_death(number: signal.Signals, parent: int) -> bool:
+    """Let the kernel send a signal when the parent dies; return whether ``parent`` still lives.
+
+    The parent is looked at after the signal was set, so that a death in between is not missed.
+    """
+    _prctl(_SET_DEATH_SIGNAL, number)
+    return os.getppid() == parent
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies."""
+    _prctl(_ADOPT_ORPHANS, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+if __name__ == "__main__":
+    if signal_on_parent_death(signal.SIGTERM, int(sys.argv[1])):
+        os.execvp(sys.argv[2], sys.argv[2:])
+    sys.exit(1)

@@ -1,0 +1,74 @@
+"""Kill launchers at counted moments of a launch; print which processes outlive each.
+
+Run as ``python killed_launcher.py PLAN MOMENT…``: one launch of the plan a moment, whose launcher
+kills itself at its MOMENT-th call after it began to start processes. This process adopts whatever
+is left, so that nothing can hide from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainmark.launch import local
+from trainmark.launch.processes import StopRequest
+from trainmark.plan.plan import Plan
+from trainmark.rank.parent import adopt_orphans
+
+PATIENCE_S = 600.0
+
+
+def launch_and_die(plan: Plan, moment: int) -> None:
+    """Launch, and kill this process at a moment; exit with 0 if the launch ends before."""
+    rest = moment
+
+    def count(*_: Any) -> None:
+        nonlocal rest
+        rest -= 1
+        if rest == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run_ranks = local.run_ranks
+
+    def counted(*given: Any, **more: Any) -> bool:
+        sys.setprofile(count)
+        return run_ranks(*given, **more)
+
+    local.run_ranks = counted
+    local.launch(plan, StopRequest())
+    os._exit(0)
+
+
+def left_after(plan: Plan, moment: int) -> dict[str, Any]:
+    """Return how the launcher ended, and the command lines of the processes that outlive it."""
+    launcher = os.fork()
+    if launcher == 0:
+        launch_and_die(plan, moment)
+    _, status = os.waitpid(launcher, 0)
+    deadline = time.monotonic() + PATIENCE_S
+    while psutil.Process().children() and time.monotonic() < deadline:
+        pid, _ = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            time.sleep(0.01)
+    left = psutil.Process().children(recursive=True)
+    lines = [" ".join(process.cmdline()) for process in left]
+    for process in left:
+        process.kill()
+        process.wait()
+    return {"moment": moment, "code": os.waitstatus_to_exitcode(status), "left": lines}
+
+
+if __name__ == "__main__":
+    adopt_orphans()
+    planned = Plan.read(Path(sys.argv[1]))
+    for number in map(int, sys.argv[2:]):
+        folder = f"{planned.run_dir}-{number}"
+        changed = {"run_dir": folder, "run_id": f"{planned.run_id}-{number}"}
+        print(json.dumps(left_after(planned.model_copy(update=changed), number)), flush=True)

@@ -1,0 +1,155 @@
+"""Ranks under their supervisor: how they end, and that nothing outlives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+import killed_launcher
+from run_fixtures import CASES
+from trainmark.errors import MeasurementError
+from trainmark.launch.supervisor import supervised
+from trainmark.plan.request import RunRequest
+from trainmark.plan.resolving import resolve
+from trainmark.rank.parent import PARENT_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trainmark.launch.supervisor import RankProcess
+
+# A process in a session of its own, with an empty environment, that ignores SIGTERM.
+HIDDEN_CHILD = (
+    "setsid env -i {python} -c 'import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    'open("{file}.part", "w").write(str(os.getpid())); os.rename("{file}.part", "{file}"); '
+    "signal.pause()' & while ! test -e {file}; do sleep 0.01; done; "
+)
+
+
+@pytest.fixture
+def ranks() -> Iterator[object]:
+    """Start ranks that run a script of a shell."""
+
+    def start(script: str, count: int = 1) -> object:
+        worlds = [{"RANK": str(number)} for number in range(count)]
+        null = subprocess.DEVNULL
+        return supervised(["sh", "-c", script], os.environ, worlds, output=null, errors=null)
+
+    return start
+
+
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.01)
+
+
+def codes_of(ranks: list[RankProcess]) -> list[int | None]:
+    """Return the exit codes once all ranks have ended."""
+    codes = [rank.poll() for rank in ranks]
+    while None in codes:
+        time.sleep(0.01)
+        codes = [rank.poll() for rank in ranks]
+    return codes
+
+
+def test_how_each_rank_ended_is_reported(ranks):
+    with ranks("case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac", 3) as running:
+        assert codes_of(running) == [0, 3, -signal.SIGKILL]
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_when_the_block_ends(ranks, tmp_path):
+    script = f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.1; done"
+    with ranks(script) as running:
+        wait_for(tmp_path / "ready")
+        assert running[0].poll() is None
+    assert running[0].poll() == -signal.SIGKILL
+    assert not psutil.pid_exists(running[0].pid)
+
+
+@pytest.mark.parametrize("end", ["exit 0", "sleep 1000"])
+def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(ranks, tmp_path, end):
+    file = tmp_path / "pid"
+    with ranks(HIDDEN_CHILD.format(python=sys.executable, file=file) + end) as running:
+        wait_for(file)
+        hidden = psutil.Process(int(file.read_text()))
+        if end == "exit 0":
+            assert codes_of(running) == [0]
+        assert hidden.is_running()
+        assert PARENT_VARIABLE not in hidden.environ()
+    assert not hidden.is_running()
+
+
+def test_ranks_that_cannot_be_started_are_one_error():
+    with (
+        pytest.raises(MeasurementError, match="/nowhere/python"),
+        supervised(
+            ["/nowhere/python"], os.environ, [{}], output=subprocess.DEVNULL,
+            errors=subprocess.DEVNULL,
+        ),
+    ):  # fmt: skip
+        pass
+
+
+def test_ranks_of_a_killed_supervisor_count_as_killed(ranks):
+    with ranks("sleep 1000", 2) as running:
+        psutil.Process(running[0].pid).parent().kill()
+        assert codes_of(running) == [-signal.SIGKILL, -signal.SIGKILL]
+        for rank in running:  # a shell asks for no death signal, as ranks do
+            os.kill(rank.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the plan of two ranks that never end."""
+    folder = tmp_path_factory.mktemp("killed")
+    os.mkfifo(folder / "fifo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+        patch.setenv("TRAINMARK_CACHE", str(folder / "cache"))
+        request = RunRequest.of(
+            case="faulty", overrides={"fault": "wait"}, nproc=2, device="cpu", out=folder / "run"
+        )
+        resolve(request).save(folder)
+    return folder
+
+
+def test_no_process_outlives_a_launcher_that_is_killed_at_any_moment(plan_folder):
+    """Moments are counted calls, from before the first process to the wait for the ranks."""
+    moments = [1, 1500, *range(2200, 3700, 150)]
+    done = subprocess.run(
+        [sys.executable, killed_launcher.__file__, str(plan_folder), *map(str, moments)],
+        env=os.environ | {
+            "TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(plan_folder / "fifo"),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    assert ends == [{"moment": x, "code": -signal.SIGKILL, "left": []} for x in moments]
+
+
+def test_a_rank_whose_parent_is_dead_before_it_looks_does_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "trainmark.rank.worker", str(tmp_path)],
+        env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", PARENT_VARIABLE: str(2**22 + 1)},
+        check=False,
+    )
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+
+
+def test_an_engines_command_whose_parent_is_dead_before_it_looks_is_not_started(tmp_path):
+    words = [sys.executable, "-m", "trainmark.rank.parent"]
+    command = ["touch", str(tmp_path / "started")]
+    assert subprocess.run([*words, str(2**22 + 1), *command], check=False).returncode == 1
+    assert not (tmp_path / "started").exists()
+    subprocess.run([*words, str(os.getpid()), *command], check=True)
+    assert (tmp_path / "started").exists()
