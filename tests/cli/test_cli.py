@@ -15,7 +15,9 @@ from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN
 from trainmark import devices
 from trainmark.check.case_check import CHECKS, Check, Checked
-from trainmark.cli.app import command
+from trainmark.cli import exchange, judge, list_, machine, prepare, report, run, serve
+from trainmark.cli.app import EXAMPLES, command
+from trainmark.cli.options import lay_out_examples
 from trainmark.cli.output import others_to_stderr, say
 from trainmark.plan.plan import Plan
 from trainmark.record import record
@@ -25,6 +27,12 @@ VERBS = (
     "run", "list", "doctor", "ceilings", "prepare", "report", "results", "compare", "gate",
     "export", "check", "audit", "analyze", "import", "bundle", "verify", "site", "serve",
 )  # fmt: skip
+
+EXAMPLES_OF = {
+    verb: text
+    for module in (exchange, judge, list_, machine, prepare, report, run, serve)
+    for verb, text in module.EXAMPLES.items()
+}
 
 
 def test_every_help_begins_with_examples(cli):
@@ -404,3 +412,17 @@ def test_dry_run_of_an_engine_is_a_script_or_json(cli):
     assert (code, "sbatch" in out, "case: toy" in err) == (0, True, True)
     document = json.loads(cli(*words, "--json")[1])
     assert (document["plan"]["launcher"], "sbatch" in document["script"]) == ("slurm", True)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_fits_the_terminal_and_its_examples_are_whole(cli, verb, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = cli(*filter(None, [verb]), "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= width
+    examples = lay_out_examples(EXAMPLES_OF.get(verb, EXAMPLES), 1000)
+    joined = out.replace(" \\\n     ", "")
+    for line in examples.splitlines():
+        command = line.strip().partition("   ")[0]
+        assert command in " ".join(joined.split())

@@ -26,38 +26,38 @@ _CTRL_C = 130  # what typer ends with then, without a message; no verb of ours e
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data, here and now
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
-  trainmark list                               cases, recipes and devices present
-  trainmark doctor                             what stops a run or spoils its figures here
+  trainmark list                               cases, recipes and devices found here
+  trainmark doctor                             problems that would fail a run or skew its results
   trainmark report runs/RUN --format html -o page.html
 """
 VERBS = {
     "Measure": {
-        "run": "Run a case, measure it, and leave a record whatever happens.",
-        "list": "List cases, recipes, fields, devices, launchers, rules; the schema.",
-        "doctor": "Find what stops a run here or spoils its figures.",
-        "ceilings": "Measure rates of matmul, memory, transfers and collectives.",
-        "prepare": "Check raw data and write it in the form a case reads.",
+        "run": "Run a case or a plan file, measure it, and write a record.",
+        "list": "List cases, recipes, fields, devices, launchers, audit rules.",
+        "doctor": "Find problems that would fail a run or skew its results.",
+        "ceilings": "Measure matmul, memory, transfer and collective rates.",
+        "prepare": "Check raw data and convert it to the form a case reads.",
     },
     "Read results": {
-        "report": "Print or draw the result of runs.",
-        "results": "Find runs among many: list, filter, sort.",
-        "serve": "Serve the results of a store: pages, JSON, uploads.",
-        "site": "Write the results of a store as a web site of plain files.",
-        "export": "Write records in a form that another program reads.",
+        "report": "Show the result of runs: terminal, Markdown or HTML.",
+        "results": "List, filter and sort many runs.",
+        "serve": "Serve a folder of runs: pages, JSON, uploads.",
+        "site": "Write a folder of runs as a static web site.",
+        "export": "Write records in the formats of other programs.",
     },
-    "Judge results": {
-        "compare": "Tell whether B is slower or worse than A, with an interval.",
-        "gate": "Judge runs by a baseline, or by earlier runs of the same work.",
-        "audit": "Find errors and doubts in results, or whether they keep the rules.",
+    "Compare results": {
+        "compare": "Compare two runs: is B slower or worse than A?",
+        "gate": "Check runs against a baseline or earlier runs of the same work.",
+        "audit": "Find errors and doubts in results; check a division's rules.",
     },
     "Exchange results": {
-        "bundle": "Put runs with their evidence into one file, or send them.",
-        "verify": "Check bytes; compute every figure from events.",
-        "import": "Read the figures of result pages, logs and tables of others.",
-        "analyze": "Read the figures of a training log of another program.",
+        "bundle": "Pack runs with their evidence into one file, or upload them.",
+        "verify": "Verify checksums and recompute every figure.",
+        "import": "Read figures from result pages, logs and tables of others.",
+        "analyze": "Read figures from a training log of another program.",
     },
     "Extend": {
-        "check": "Run a case with one rank and with two; say what is wrong.",
+        "check": "Check a case of yours: run it with one rank and with two.",
     },
 }
 _NAMES = [name for group in VERBS.values() for name in group]

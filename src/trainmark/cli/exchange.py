@@ -40,12 +40,12 @@ EXAMPLES = {
   trainmark export runs/* --to csv -o results.csv
   trainmark export runs/* --to parquet -o runs.parquet
   trainmark export runs/RUN --to index                         one JSON line each: speed, memory
-  trainmark export runs/RUN --to perflog                       for one run; also mlperf
+  trainmark export runs/RUN --to perflog                       one run as a log; also mlperf
 """,
     "import": """\
-  trainmark import pages/README.md                what it prints, row by row
+  trainmark import pages/README.md                its rows
   trainmark import results.csv logs/ --json > rows.json
-  trainmark audit results.csv logs/               the rows held against the audit's rules
+  trainmark audit results.csv logs/               check the rows
 """,
     "analyze": """\
   trainmark analyze train.log preset=auto
@@ -120,9 +120,9 @@ def verify(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Check bytes; compute every figure from events.
+    """Verify checksums and recompute every figure from the raw events.
 
-    Ends with 0: verified, 1: contradicted, 2: not a result of ours, or not all of it is there.
+    Ends with 0: verified, 1: contradicted, 2: not a result of Trainmark, or incomplete.
     """
     from trainmark.library.bundle import verify as verified
     from trainmark.library.selection import find_runs
@@ -150,13 +150,13 @@ def verify(
 
 
 def export(
-    form: Annotated[Form, typer.Option("--to", help="Form to write.")],
+    form: Annotated[Form, typer.Option("--to", help="Format to write.")],
     runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
     output: Output = None,
 ) -> None:
-    """Write records in a form that another program reads.
+    """Write records in the format of another program.
 
-    Ends with 1 if a record cannot be read or does not agree with its events; the others are
+    Ends with 1 if a record cannot be read or does not match its raw events; the others are
     written.
     """
     from trainmark.library.selection import select
@@ -182,7 +182,7 @@ def import_(
     ],
     as_json: Json = False,
 ) -> None:
-    """Read the figures of result pages, logs and tables of others."""
+    """Read figures from result pages, logs and tables of others."""
     from trainmark.library.importers import files
     from trainmark.pages.results import imported_summary, imported_table
     from trainmark.pages.terminal import show
@@ -203,12 +203,12 @@ def analyze(
         list[str],
         typer.Argument(
             metavar="LOG... [KEY=VALUE]...",
-            help="Logs, plain or gzip, - is stdin; keys, also as --KEY VALUE: see docs/analyze.md.",
+            help="Logs, plain or gzip (- is stdin); keys, also as --KEY VALUE: docs/analyze.md.",
         ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Read the figures of a training log of another program; --json prints them all."""
+    """Read figures from a training log of another program; --json prints all of them."""
     from trainmark.library.analysis import analyze as analyze_log
     from trainmark.library.analysis import parse_options, summarize
     from trainmark.plan.overrides import parse_assignments

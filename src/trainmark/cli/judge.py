@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 EXAMPLES = {
     "compare": """\
   trainmark compare runs/A runs/B                   is B slower than A?
-  trainmark compare "runs/A1 runs/A2" runs/B        several words for one side
+  trainmark compare "runs/A1 runs/A2" runs/B        several runs on one side
   trainmark compare runs/A runs/B --figure step_time_p50 --threshold 0.05
-  trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   two runs of a plan file, done in turns
+  trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   two runs of a plan, launched alternately
 """,
     "gate": """\
-  trainmark gate runs/RUN --baseline runs/FIRST            against runs that were good
-  trainmark gate runs/RUN --history runs                   against the same work in earlier runs
+  trainmark gate runs/RUN --baseline runs/FIRST            against good runs
+  trainmark gate runs/RUN --history runs                   against earlier runs of the same work
   trainmark gate runs/RUN --baseline first.trainmark.zip --junit gate.xml
 """,
     "audit": """\
   trainmark audit                           the newest run under ./runs
   trainmark audit runs/A runs/B --json
-  trainmark audit runs/RUN --rules          does it comply with the division it claims?
+  trainmark audit runs/RUN --rules          are the rules of its division kept?
   trainmark list audit-rules                what is checked
 """,
 }
@@ -49,22 +49,29 @@ _AUDITED = "Runs, records, folders; pages, tables and logs of others."
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help="Runs, folders, bundles; quote several.")],
-    b: Annotated[str, typer.Argument(help="The same.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="The baseline: runs, folders, bundles; several in quotes."
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it, likewise.")],
     figure: Annotated[
-        list[str] | None, typer.Option(help="Figure to compare; default: the throughputs.")
+        list[str] | None, typer.Option(help="Figure to compare; default: all throughputs.")
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Share that a change must exceed.")] = 0.03,
+    threshold: Annotated[
+        float, typer.Option(help="Smallest change that counts (0.03 = 3%).")
+    ] = 0.03,
     allow: Annotated[
-        list[str] | None, typer.Option(help="Key of the work in which A and B may differ.")
+        list[str] | None, typer.Option(help="Setting in which A and B may differ, as bs.")
     ] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Tell whether B is slower or worse than A, with an interval.
+    """Compare two runs: is B slower or worse than A, and by how much?
 
-    Ends with 0: it is not, 1: it is or a record cannot be read, 2: other work, 3: too noisy or
-    too little data to tell.
+    Ends with 0: no, 1: yes, or a record cannot be read, 2: the work differs, 3: too noisy or too
+    little data to tell.
     """
     from trainmark.judge.comparison import compare as compared
     from trainmark.pages.judgements import comparison
@@ -99,29 +106,31 @@ def _exit_code(code: int, selections: Iterable[Selection]) -> int:
 
 
 def gate(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to judge.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to check.")],
     baseline: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Runs, bundles: what is expected.")
+        list[str] | None, typer.Option(metavar="WORD", help="Runs or bundles to check against.")
     ] = None,
-    history: Annotated[list[str] | None, typer.Option(metavar="WORD", help="Earlier runs.")] = None,
-    figure: Annotated[list[str] | None, typer.Option(help="Figure to judge.")] = None,
+    history: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Earlier runs to check against.")
+    ] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="Figure to check.")] = None,
     worse_by: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Share that a baseline allows; default: by its launches' scatter."
+            min=0, max=1, help="Allowed loss (0.05 = 5%); default: from the spread of the baseline."
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     unverified: Annotated[
-        bool, typer.Option("--unverified", help="Take records without evidence too.")
+        bool, typer.Option("--unverified", help="Also accept unverified records.")
     ] = False,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Judge runs by baseline runs, or by earlier runs of the same work.
+    """Check runs against baseline runs, or against earlier runs of the same work.
 
-    Ends with 0: passed, 1: failed or a record cannot be read, 2: other work, 3: too noisy or too
-    little data.
+    Ends with 0: passed, 1: failed, or a record cannot be read, 2: the work differs, 3: too noisy
+    or too little data to tell.
     """
     from trainmark.judge.comparison import gate as gating
     from trainmark.library.selection import Selection
@@ -130,7 +139,9 @@ def gate(
     from trainmark.record.work import each_once
 
     if not (baseline or history):
-        raise UsageError("nothing to judge by", remedy="give --baseline WORD or --history WORD")
+        raise UsageError(
+            "nothing to check against", remedy="give --baseline WORD or --history WORD"
+        )
     if junit and not junit.absolute().parent.is_dir():
         raise UsageError(
             "no such folder", where=f"--junit {junit}", remedy="make it, or name another"
@@ -167,7 +178,7 @@ _SHOWN_MODELS = 5  # names of models that are not known
 def audit(
     results: Annotated[list[str] | None, typer.Argument(help=_AUDITED)] = None,
     rules: Annotated[
-        bool, typer.Option("--rules", help="Check the rules of the division that runs claim.")
+        bool, typer.Option("--rules", help="Check the rules of the division that the runs claim.")
     ] = False,
     lang: Lang = "en",
     as_json: Json = False,

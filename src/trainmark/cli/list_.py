@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -41,6 +41,8 @@ What = Literal[
     "cases", "recipes", "fields", "options", "devices", "launchers", "audit-rules",
     "schema",
 ]  # fmt: skip
+
+_SECTIONS = f"One section only: {', '.join(get_args(What))}."
 
 
 def _of_case(what: str, case: Case, lang: str) -> Rows:
@@ -134,7 +136,7 @@ def _print_table(title: str, rows: Rows) -> None:
 
 
 def list_(
-    what: Annotated[What | None, typer.Argument(help="One section only.")] = None,
+    what: Annotated[What | None, typer.Argument(metavar="[WHAT]", help=_SECTIONS)] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:

@@ -21,7 +21,7 @@ EXAMPLES = {
     "doctor": """\
   trainmark doctor                                this machine, all its devices
   trainmark doctor dlrm_criteo --data data/criteo --nproc 8
-  trainmark doctor --quick --quiet                in a scheduler's prolog: findings only
+  trainmark doctor --quick --quiet                in a scheduler's prolog: problems only
 """,
     "ceilings": """\
   trainmark ceilings                          the first device here, half a minute
@@ -29,7 +29,7 @@ EXAMPLES = {
   trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """,
     "check": """\
-  trainmark check toy                     losses over worlds, FLOPs, waits
+  trainmark check toy                     the shipped example
   trainmark check my_case bs=8 --steps 40
 """,
 }
@@ -42,18 +42,21 @@ def doctor(
     case: Annotated[
         str | None,
         typer.Argument(
-            help="A case whose data is examined too.", autocompletion=completed_by("complete_case")
+            help="A case whose data is checked too.", autocompletion=completed_by("complete_case")
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Less than 10 s: without torch.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip what needs torch: less than 10 s.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
-    """Find what stops a run here or spoils its figures; --quiet prints nothing else.
+    """Find problems that would fail a run or skew its results, each with a fix.
 
-    Ends with 2: something stops it, 1: something spoils its figures, 0: neither.
+    --quiet prints problems only. Ends with 2: a run would fail, 1: its results would be skewed,
+    0: no problem.
     """
     from trainmark.check.doctor import NO_CASE, examine, subject_of
 
@@ -91,13 +94,13 @@ def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
 def ceilings(
     budget_s: Annotated[
         float,
-        typer.Option(min=0.01, max=3600, help="Seconds of one row; more: larger sizes."),
+        typer.Option(min=0.01, max=3600, help="Seconds for each row; more allow larger sizes."),
     ] = 3.0,
     lang: Lang = "en",
     as_json: Json = False,
     **fields: Any,
 ) -> None:
-    """Measure rates of matmul, memory, transfers and collectives."""
+    """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.check.ceilings import measure_ceilings
     from trainmark.launch.processes import stop_signals_noted
     from trainmark.library.redaction import Redactor
@@ -124,17 +127,18 @@ def ceilings(
 def check(
     case: Annotated[
         str,
-        typer.Argument(
-            help="A case or an alias; your own too.", autocompletion=completed_by("complete_case")
-        ),
+        typer.Argument(help="A case or an alias.", autocompletion=completed_by("complete_case")),
     ],
     overrides: Assignments = None,
-    steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most an epoch.")] = 100,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most one epoch.")] = 100,
     as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
-    """Run a case with one rank and with two; say what is wrong."""
+    """Check a case of yours: run it with one rank and with two, and name what is wrong.
+
+    Ends with 1 if a check finds a fault.
+    """
     from trainmark.check.case_check import check_case
     from trainmark.launch.processes import stop_signals_noted
     from trainmark.plan.overrides import parse_assignments

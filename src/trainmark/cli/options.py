@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
+
+from trainmark.pages.grid import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +50,8 @@ _COMPLETIONS: dict[str, Any] = {
     "launcher": completed_by("complete_launcher"),
 }
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no remarks.")]
+Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress and remarks.")]
 Store = Annotated[str | None, typer.Option(help="Folder of runs; default: ./runs.")]
 
 
@@ -58,12 +61,32 @@ Output = Annotated[
 ]
 
 
+def lay_out_examples(examples: str, width: int) -> str:
+    """Return examples, each a command and perhaps a note behind blanks, within ``width`` columns.
+
+    A note stands behind its command if it fits there, else below. A command that is too long
+    continues on the next line, in a form that a shell takes.
+    """
+    rows = [re.split(r"\s{3,}", line.strip(), maxsplit=1) for line in examples.splitlines()]
+    noted = [len(command) for command, *note in rows if note]
+    column = max(noted, default=0) + 5
+    lines: list[str] = []
+    for command, *note in rows:
+        if note and column + len(note[0]) <= width:
+            lines.append(f"  {command}".ljust(column) + note[0])
+            continue
+        first, *others = wrap(command, width - 4)
+        lines.append("  " + " \\\n      ".join([first, *others]))
+        lines += [f"      {line}" for line in wrap(note[0], width - 6)] if note else []
+    return "\n".join(lines) + "\n"
+
+
 def with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
     """Return a command class whose help prints ``examples`` first."""
 
     class WithExamples(base):  # type: ignore[misc]
         def format_help(self, ctx: typer.Context, formatter: Any) -> None:
-            formatter.write("Examples:\n" + examples + "\n")
+            formatter.write("Examples:\n" + lay_out_examples(examples, formatter.width) + "\n")
             super().format_help(ctx, formatter)
 
     return WithExamples

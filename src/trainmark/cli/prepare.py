@@ -40,9 +40,9 @@ def prepare(
     case: Annotated[
         str, typer.Argument(help="Name of a case.", autocompletion=completed_by("complete_case"))
     ],
-    raw: Annotated[Path, typer.Option("--from", help="File, folder or archive as downloaded.")],
+    raw: Annotated[Path, typer.Option("--from", help="File, folder or archive, as downloaded.")],
     data: Annotated[
-        Path, typer.Option("--data", help="Folder to write; goes on where a call was stopped.")
+        Path, typer.Option("--data", help="Folder to write; continues a call that was stopped.")
     ],
     options: Annotated[
         list[str] | None,
@@ -54,7 +54,7 @@ def prepare(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Check raw data and write it in the form a case reads."""
+    """Check raw data and convert it to the form a case reads."""
     from trainmark import cases
 
     chosen = cases.load(case)

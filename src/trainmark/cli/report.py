@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 EXAMPLES = {
     "report": """\
   trainmark report                                      the newest run, as a table
-  trainmark report runs/demo                            every run of a plan
+  trainmark report runs/demo                            all runs of a plan
   trainmark report runs/RUN --all                       its figures, evaluations, ranks and findings
   trainmark report runs/RUN --format md --lang zh
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
-  trainmark report runs/PLAN -o report.html             the works, and how 1x1 -> 1xN -> MxN scales
+  trainmark report runs/PLAN -o report.html             scaling from 1x1 to 1xN and MxN
 """,
     "results": """\
   trainmark results                                       the newest runs under ./runs
@@ -45,11 +45,12 @@ _WITH_SETTINGS = _COLUMNS.replace("precision,", "precision,recipe,settings,")
 
 def report(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Runs, records, folders of runs, bundles.")
+        list[str] | None,
+        typer.Argument(help="Runs, records, folders of runs, bundles; default: the newest run."),
     ] = None,
     form: Annotated[
         Literal["terminal", "md", "html"] | None,
-        typer.Option("--format", help="Default: by -o's ending, else terminal."),
+        typer.Option("--format", help="Default: by the ending of -o, else terminal."),
     ] = None,
     lang: Lang = "en",
     as_json: Json = False,
@@ -65,13 +66,15 @@ def report(
     ] = False,
     price_per_hour: Annotated[
         str | None,
-        typer.Option(metavar="12.5 USD", help="Of all devices: adds the cost of samples."),
+        typer.Option(
+            metavar="12.5 USD", help="Price of all devices for an hour; adds the cost of samples."
+        ),
     ] = None,
 ) -> None:
-    """Print or draw the result of runs, verified against their events.
+    """Show the result of runs, verified against their events.
 
     A run whose launcher was killed gets its record first. Ends with 1 if a record cannot be read
-    or does not agree with its events; the others are shown.
+    or does not match its raw events; the others are shown.
     """
     from trainmark.library.selection import select
     from trainmark.pages.page import documents
@@ -127,7 +130,7 @@ def results(
     ] = None,
     store: Store = None,
     sort: Annotated[
-        str, typer.Option(help="Key to sort by; -KEY: greatest first.")
+        str, typer.Option(help="Key to sort by; -KEY: largest first.")
     ] = "-started_utc",
     limit: Annotated[int, typer.Option(min=0, help="Rows; 0: all.")] = 50,
     columns: Annotated[

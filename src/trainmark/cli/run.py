@@ -25,7 +25,7 @@ EXAMPLES = {
   trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
   trainmark run distilbert_sst2 --dry-run            what would run; starts nothing
-  trainmark run plans/demo.yaml                      several runs; again: what is left
+  trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
 """,
@@ -37,19 +37,22 @@ def run(
     case: Annotated[
         str,
         typer.Argument(
+            metavar="[CASE]",
             help="A case, an alias, a case key, or a plan file.",
             autocompletion=completed_by("complete_run"),
         ),
     ] = "",
     overrides: Assignments = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Submit and return; `--attach RUN` goes on.")
+        bool, typer.Option("--detach", help="Submit the job and return; --attach waits for it.")
     ] = False,
     attach: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Wait for the submitted run of a folder."),
+        typer.Option(metavar="RUN", help="Wait for the submitted run in this folder."),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="With --attach: end the job.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="With --attach: cancel the job.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run; start nothing.")
     ] = False,
@@ -58,7 +61,10 @@ def run(
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """Run a case, measure it, and leave a record whatever happens."""
+    """Run a case or a plan file, measure it, and write a record, also if it fails.
+
+    Ends with 0: passed, 1: the run failed, 2: nothing was started.
+    """
     from trainmark import api
     from trainmark.plan.overrides import parse_assignments
     from trainmark.plan.plan_file import is_plan_file

@@ -16,8 +16,8 @@ from trainmark.errors import EXIT_FAILED, EnvironmentFault
 
 EXAMPLES = {
     "serve": """\
-  trainmark serve                                  ./runs, for this machine alone
-  trainmark serve --store runs --port 0            any free port; the line printed names it
+  trainmark serve                                  ./runs, for this machine only
+  trainmark serve --store runs --port 0            any free port, which is printed
   trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
   trainmark serve token ci
 """,
@@ -25,7 +25,7 @@ EXAMPLES = {
   trainmark serve token team --store /srv/runs
 """,
     "site": """\
-  trainmark site runs -o public                    pages for any web host
+  trainmark site runs -o public                    files for any web host
 """,
 }
 
@@ -36,7 +36,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
 ) -> None:
-    """Serve the results of a store: pages, JSON, uploads."""
+    """Serve a folder of runs: pages, JSON, uploads."""
     if ctx.invoked_subcommand is not None:
         return
     from trainmark.server.app import create_app
@@ -65,8 +65,10 @@ def build(name: str) -> Any:
     return typer.main.get_command(made)
 
 
-def token(name: Annotated[str, typer.Argument(help="Of the token.")], store: Store = None) -> None:
-    """Make a token and print it, this once. To revoke it, delete its line in the file named."""
+def token(
+    name: Annotated[str, typer.Argument(help="Name of the token.")], store: Store = None
+) -> None:
+    """Create a token; it is shown only once. To revoke it, delete its line in the file named."""
     from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.server.serving import Tokens
@@ -87,7 +89,7 @@ def site(
     ],
     store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
 ) -> None:
-    """Write the results of a store as a web site of plain files.
+    """Write a folder of runs as a static web site.
 
     Ends with 1 if a record cannot be read; the pages of the others are written.
     """

@@ -63,28 +63,28 @@ class RunRequest(Frozen):
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
-        None, description="Name or torch type of `list devices`; default: the first here."
+        None, description="Name or torch type, see `list devices`; default: first device found."
     )
     nproc: Count | None = Field(None, description="Ranks on each machine.")
-    nnodes: Count | None = Field(None, description="Machines.")
+    nnodes: Count | None = Field(None, description="Number of machines.")
     launcher: str | None = Field(
-        None, description="One of `list launchers`; default: the cluster's, or local."
+        None, description="Launcher, see `list launchers`; default: the cluster file's, or local."
     )
     cluster: Path | None = Field(
         None, description="File with a cluster's settings; see docs/launchers.md."
     )
-    repeat: Count | None = Field(None, description="Launches, one after another.")
-    timeout: float | None = Field(None, description="Seconds after which a launch is stopped.")
-    seed: int | None = Field(None, description="Seed of data order, weights, dropout.")
+    repeat: Count | None = Field(None, description="Number of launches, one after another.")
+    timeout: float | None = Field(None, description="Time limit of a launch in seconds.")
+    seed: int | None = Field(None, description="Seed of data order, weights and dropout.")
     sample_every: Annotated[float, AfterValidator(_not_too_often)] = Field(
-        1.0, ge=0, le=3_600, description="Seconds between telemetry samples; 0: none."
+        1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: none."
     )
     peak_tflops: float | None = Field(
         None, gt=0, le=MOST_TFLOPS,
-        description="Dense TFLOP/s of a device, for MFU; default: as published.",
+        description="Dense peak of a device in TFLOP/s, for MFU; default: as published.",
     )  # fmt: skip
     resume: Path | None = Field(
-        None, description="Folder of a run, from whose last checkpoint training goes on."
+        None, description="Folder of a run, whose last checkpoint is continued."
     )
     out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
 
