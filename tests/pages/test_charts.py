@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from comparison_records import series
 from document_texts import charts, data, heads, rows
@@ -17,7 +18,7 @@ from trainmark.pages import charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures
-from trainmark.pages.texts import say
+from trainmark.pages.texts import say, t
 from trainmark.record import reduce
 from trainmark.record.record import Record
 
@@ -45,7 +46,8 @@ def drawn(chart: Chart | None) -> Chart:
 def rule(chart: Chart | None) -> Any:
     """Return what a chart's first layer marks."""
     assert chart is not None
-    return rendering.drawn_by_script(chart, "en")["layer"][0]["data"]["values"]
+    name = rendering.drawn_by_script(chart, "en")["layer"][0]["data"]["name"]
+    return data(chart)[name]
 
 
 def test_the_table_behind_a_chart_covers_every_step() -> None:
@@ -53,7 +55,7 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
     chart = steps.step_time(record(time_ns=nanoseconds))
     assert chart is not None
     assert chart.table is not None
-    assert heads(chart.table) == ["step", "least", "median", "greatest"]
+    assert heads(chart.table) == ["step", "min", "median", "max"]
     assert len(chart.table.rows) == 12
     assert rows(chart.table)[:2] == [
         ("1 – 2", "1.000", "3.000", "5.000"), ("3 – 4", "2.000", "2.000", "2.000"),
@@ -73,6 +75,50 @@ def test_the_loss_names_its_ends() -> None:
     assert [row["value"] for row in data(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
 
+def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
+    losses: list[float | None] = [float(step % 2) for step in range(40)]
+    losses[3] = None
+    chart = drawn(steps.loss(record(loss=losses)))
+    assert say(chart.title, "en") == "Training loss; bold: mean of 5 steps"
+    smoothed = [row["value"] for row in data(chart)["smoothed"]]
+    assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
+    assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
+    assert smoothed[10] == pytest.approx(2 / 5, abs=1e-6)  # of 9 to 13
+    assert data(chart)["steps"][3] == {"step": 4, "value": None}
+    short = steps.loss(record(loss=losses[:39]))
+    assert short is not None
+    assert list(data(short)) == ["steps"]
+
+
+def test_curves_of_several_runs_stand_in_one_chart() -> None:
+    made = record()
+    found = {one.name: one for one in steps.overlays({"A": [made], "B": [record(loss=[])]})}
+    assert list(found) == ["sides-step_time", "sides-quality"]  # of the loss there is one
+    found = {one.name: one for one in steps.overlays({"A": [made], "B": [made]})}
+    loss = drawn(found["sides-loss"])
+    labels = {row["side"] for row in data(loss)["steps"]}
+    assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
+    many = {str(place): [made] for place in range(9)}
+    (first, *_) = steps.overlays(many, {side: f"run {side}" for side in many})
+    assert {row["side"] for row in data(first)["steps"]} == {f"{n} · run {n}" for n in range(7)}
+
+
+def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = steps.loss(record(loss=[3.0, 2.0, 1.5]))
+    assert chart is not None
+    asked = []
+    draw = rendering._svg
+    monkeypatch.setattr(rendering, "_svg", lambda spec: asked.append(spec) or draw(spec))
+    pictures = {lang: rendering.drawn(chart, lang) for lang in ("en", "zh")}
+    assert len(set(asked)) == 1
+    assert ">step</text>" in pictures["en"]
+    assert ">步数</text>" in pictures["zh"]
+    assert pictures["zh"].replace("步数", "step") == pictures["en"]
+    verdicts = t("compare.faster"), t("compare.slower")  # a legend, whose places differ
+    spec = chart.spec | {"encoding": {"color": {"scale": {"domain": list(verdicts)}}}}
+    assert rendering._labels(spec, "zh") is None
+
+
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
     rng = np.random.default_rng(1)
     made = record(
@@ -85,8 +131,9 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     made = made.model_copy(update={"quality": found})
     assert len(data(steps.step_time(made))["steps"]) <= 1000
     assert len(data(steps.quality(made))["steps"]) <= 1000
-    (section,) = [one for one in steps.of_record(made) if one.anchor == "steps"]
-    assert "value of every 200 steps" in say(section.note, "en")
+    curve = steps.loss(made)
+    assert curve is not None
+    assert "value of every 200 steps" in say(curve.note, "en")
 
 
 def test_quality_stands_against_its_target() -> None:
@@ -99,13 +146,14 @@ def test_quality_stands_against_its_target() -> None:
 
 def test_the_warm_up_is_shaded() -> None:
     chart = drawn(steps.step_time(record()))
-    assert rule(chart) == [{"kind": "warm-up", "step": 1, "to": 10.5}]
+    assert rule(chart) == [{"step": 1, "to": 10.5}]
+    assert say(chart.title, "en") == "Step time (ms); shaded: warm-up"
     whole = steps.step_time(record(warmup=0))
     assert whole is not None
     assert len(whole.spec["layer"]) == 1
     assert steps.step_time(record(time_ns=[0, 0])) is None
     spiked = drawn(steps.step_time(record(time_ns=[10] * 8 + [10 * 21])))
-    assert say(spiked.title, "zh").endswith("对数坐标")
+    assert say(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
 
 
 def sampled(tmp_path: Path, world: int = 2) -> Record:

@@ -115,7 +115,7 @@ def graded(grade: str) -> Trust:
     [
         ("usable", "usable", "passed", "good", "2 of 2 launches passed"),
         ("usable", "noisy", "passed", "warn", "2 of 2 launches passed"),
-        ("do_not_quote", "usable", "passed", "bad", "2 of 2 launches passed, not to be quoted"),
+        ("do_not_quote", "usable", "passed", "doubt", "2 of 2 launches passed, not to be quoted"),
         ("usable", "usable", "failed", "bad", "1 of 2 launches passed"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_run_has_the_tone_of_its_page_in_the_list():
     one = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     tones = [lists._badge([one] * launches)[2] for launches in (1, 5)]
     assert lists._badge([one | {"status": "imported"}])[2] == "plain"
-    assert [*tones, lists._badge([one | {"trust": "do_not_quote"}])[2]] == ["warn", "good", "bad"]
+    assert [*tones, lists._badge([one | {"trust": "do_not_quote"}])[2]] == ["warn", "good", "doubt"]
 
 
 def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):

@@ -42,13 +42,13 @@ def page(made, width=80, extent="screen"):
 def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
     assert first_lines([record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
-        "passed, unverified",
+        "passed, noisy, unverified",
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
         "e2e_time 46.1 s · p_whole 412.9, p_train 457.2, p_core 464.6 samples/s · MFU 31.6% · "
         "memory 33.4 of 40.0 GiB",
         "Noisy: fewer than 5 launches (1)",
         "No comparable result: no earlier run of this case, and no published one",
-        "Nothing stands out: 89% of the time computes, at 41% of the matmul rate.",
+        "89% of the time is compute, at 41% of the device's matmul rate; no bottleneck found.",
     ]
 
 
@@ -156,14 +156,14 @@ def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     said = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=said, rank=1, place="model_build")
     lines = first_lines([record(status="oom", cause=cause)])
-    assert lines[1:4] == [
+    assert lines[1:3] == [
         "failed, unverified",
-        "out of memory while the model was built, rank 1",
-        "Cause: no memory left",
+        "out of memory while the model was built, rank 1: no memory left",
     ]
-    assert lines[4].startswith("What to try: lower bs (now 96), with gas raised")
+    (advice,) = [line for line in lines if line.startswith("What to try")]
+    assert advice.startswith("What to try: lower bs (now 96), with gas raised")
     assert first_lines([record(status="oom", cause=cause)], lang="zh")[2] == (
-        "内存不足（构建模型时），rank 1"
+        "内存不足（构建模型时），rank 1：异常信息：no memory left"
     )
 
 

@@ -1,22 +1,16 @@
-"""Charts of a run and of a comparison: a function each, from records to Vega-Lite's input.
-
-The specifications are those of ``charts.json``.
-"""
+"""Charts of a run and of a comparison: a function each, from records to data and their names."""
 
 from __future__ import annotations
 
-import json
 import math
-from functools import cache
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.pages import cells
-from trainmark.pages.document import Chart, Section, Table, folded, table
+from trainmark.pages import cells, chart_specs
+from trainmark.pages.document import Block, Chart, Columns, Section, Table, folded, table
 from trainmark.pages.texts import Phrase, devices, heads, join, t
 from trainmark.record.series import TOGETHER, bucket_steps, thin
 
@@ -26,17 +20,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.judge.comparison import Comparison
+    from trainmark.pages.chart_specs import Spec
     from trainmark.record.record import Record
     from trainmark.record.series import Line
 
-Spec = dict[str, Any]
-_WIDTH = 460  # px of a static picture: it fits a phone, and two stand side by side
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
 _LOG_COMPARED = 3  # the same, of ratios of two sides
 TABLE_ROWS = 12
 _VERDICTS = {"faster": "good", "better": "good", "slower": "bad", "worse": "bad"}
 _LONG_S = 600.0  # beyond, axes are in minutes
+_SMOOTHED_FROM = 40  # steps; fewer are drawn as they are
+_SMOOTHED_SHARE, _MIN_SMOOTHED = 0.02, 5  # of all steps, that a smoothed value is the mean of
+MAX_SIDES = 7  # lines of one chart, for each of which there is a colour
 # Name of the chart, unit, how much of the record's unit that is, scale.
 _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
     "memory_used_bytes": ("memory", "GiB", cells.GIB, {"zero": True}),
@@ -46,61 +42,66 @@ _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
 }
 
 
-def of_record(record: Record) -> list[Section]:
-    """Return curves, and devices over time."""
-    stretch = bucket_steps(len(record.steps.time_ns))
-    thinned = t("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
-    curves = step_time(record), loss(record), quality(record)
-    return [
-        folded("steps", *curves, note=thinned),
-        folded("time", *over_time(record), note=t("time.note")),
-    ]
+def curves(record: Record) -> Block | None:
+    """Return loss and step time side by side; None for fewer than two steps."""
+    drawn = tuple(chart for chart in (loss(record), step_time(record)) if chart)
+    return Columns(drawn) if drawn else None
 
 
-@cache
-def _specs() -> Spec:
-    found: Spec = json.loads(Path(__file__).with_suffix(".json").read_bytes())
-    return found
-
-
-def spec(name: str, **values: Any) -> Spec:
-    """Return what Vega-Lite draws: a specification of ``charts.json``, filled.
-
-    ``$x`` there is a value, ``@x`` a text by its key; what has an ``if`` is there where it is true.
-    """
-
-    def there(part: Any) -> bool:
-        return not isinstance(part, dict) or bool(filled(part.get("if", True)))
-
-    def filled(part: Any) -> Any:
-        if isinstance(part, dict):
-            kept = {key: below for key, below in part.items() if key != "if" and there(below)}
-            return {key: filled(below) for key, below in kept.items()}
-        if isinstance(part, list):
-            return [filled(below) for below in part if there(below)]
-        if not isinstance(part, str) or part[:1] not in ("$", "@"):
-            return part
-        return values[part[1:]] if part[0] == "$" else t(part[1:])
-
-    return {"width": _WIDTH, "height": 180, **filled(_specs()[name])}
+def telemetry(record: Record) -> Section:
+    """Return devices and hosts over time."""
+    return folded("time", *over_time(record), note=t("time.note"))
 
 
 def step_time(record: Record) -> Chart | None:
     """Return the step time in ms, the warm-up shaded; None for fewer than two."""
-    values = np.asarray(record.steps.time_ns, np.float64) / 1e6
-    values[values <= 0] = np.nan
+    values = _step_times_ms(record)
     title, scale = t("chart.step_time"), dict[str, object](zero=False)
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
         title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
     warmup = min(record.steps.warmup, len(values))
-    shaded = {"kind": t("chart.warmup"), "step": 1, "to": min(warmup + 0.5, len(values))}
-    shades = [shaded] if warmup else []
-    return _curve("step_time", title, values, scale=scale, warmup=warmup, shaded=shades)
+    shades = []
+    if warmup:
+        title = t("chart.with_warmup", title=title)
+        shades.append({"step": 1, "to": min(warmup + 0.5, len(values))})
+    drawn = chart_specs.step_time(scale=scale, has_warmup=bool(warmup))
+    return _curve("step_time", title, values, drawn, data={"warmup": shades}, warmup=warmup)
+
+
+def _step_times_ms(record: Record) -> NDArray[np.float64]:
+    """Return the time of each step in ms, NaN where it is not known."""
+    values = np.asarray(record.steps.time_ns, np.float64) / 1e6
+    values[values <= 0] = np.nan
+    return values
 
 
 def loss(record: Record) -> Chart | None:
-    """Return the loss step by step; None for fewer than two."""
-    return _curve("loss", t("chart.loss"), np.asarray(record.steps.loss, np.float64))
+    """Return the loss of each step and their moving mean; None for fewer than two steps."""
+    values = np.asarray(record.steps.loss, np.float64)
+    title, data = t("chart.loss"), dict[str, Any]()
+    window = _window(len(values))
+    if window:
+        title = t("chart.loss_smoothed", n=window)
+        data["smoothed"] = _rows(_moving_mean(values, window), range(1, len(values) + 1))
+    drawn = chart_specs.loss(is_smoothed=bool(window))
+    return _curve("loss", title, values, drawn, data=data)
+
+
+def _window(steps: int) -> int:
+    """Return how many steps a smoothed value is the mean of, an odd number; 0: none is drawn."""
+    if steps < _SMOOTHED_FROM:
+        return 0
+    return max(_MIN_SMOOTHED, int(steps * _SMOOTHED_SHARE)) | 1
+
+
+def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Return the mean around each value of those that are known; NaN where none is."""
+    known = np.isfinite(values)
+    kernel = np.ones(window)
+    sums = np.convolve(np.where(known, values, 0.0), kernel, mode="same")
+    counts = np.convolve(known.astype(np.float64), kernel, mode="same")
+    with np.errstate(invalid="ignore"):
+        return np.where(counts > 0.5, sums / np.maximum(counts, 1.0), np.nan)
 
 
 def quality(record: Record) -> Chart | None:
@@ -113,29 +114,45 @@ def quality(record: Record) -> Chart | None:
         named = t("chart.quality.target", target=f"{target:g}")
     line = [] if target is None else [{"value": target, "label": named}]
     title, steps = t("chart.quality", metric=metric), [x.step for x in known]
-    return _curve("quality", title, values, steps, metric=metric, target=named, line=line)
+    drawn = chart_specs.quality()
+    return _curve("quality", title, values, drawn, steps, data={"target": line}, target=named)
 
 
 def _curve(
-    name: str, title: Phrase, values: NDArray[np.float64], steps: Sequence[int] = (), **told: Any
+    name: str,
+    title: Phrase,
+    values: NDArray[np.float64],
+    drawn: Spec,
+    steps: Sequence[int] = (),
+    *,
+    data: dict[str, list[dict[str, Any]]],
+    **described: Any,
 ) -> Chart | None:
     """Return the chart of values by step, thinned, with a table; None for fewer than two.
 
     Args:
         values: NaN where there is none.
         steps: of the values; default: every step.
-        told: what specification and description name.
+        data: the datasets besides that of the values.
+        described: what the description names.
     """
     known, steps = values[np.isfinite(values)], steps or range(1, len(values) + 1)
     if len(known) < 2:
         return None
     ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
-    said = t(f"described.{name}", n=cells.count(len(values)), **ends, **told)
-    rows = [
+    description = t(f"described.{name}", n=cells.count(len(values)), **ends, **described)
+    stretch = bucket_steps(len(values))
+    note = t("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
+    rows = {"steps": _rows(values, steps)} | data
+    return Chart(name, title, description, drawn, rows, _stretches(values, steps), note)
+
+
+def _rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
+    """Return values by step as a chart takes them, thinned; null where there is none."""
+    return [
         {"step": steps[at], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
         for at, value in thin(values)
     ]
-    return Chart(name, title, said, spec(name, **told), {"steps": rows}, _stretches(values, steps))
 
 
 def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
@@ -159,7 +176,7 @@ def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     told = t("compare.ratios_seen", n=len(rows), lowest=lowest, highest=highest)
     said = {one.verdict: t(f"compare.{one.verdict}") for of in sides.values() for one in of.figures}
     colours = [f"var(--{_VERDICTS.get(verdict, 'rest')})" for verdict in said]
-    drawn = spec("ratios", scale=scale, said=[*said.values()], colours=colours)
+    drawn = chart_specs.ratios(scale=scale, verdicts=[*said.values()], colours=colours)
     shown = (
         [x["name"], *(x[of] and f"{x[of]:.3f}" for of in ("ratio", "low", "high")), x["said"]]
         for x in rows
@@ -168,23 +185,61 @@ def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     return Chart("ratios", title, told, drawn, {"ratios": rows}, table(columns, shown))
 
 
-def over_each_other(sides: Mapping[str, Sequence[Record]]) -> Iterator[Chart]:
-    """Yield the losses, and the qualities, of several sides in one chart each.
+def overlays(
+    sides: Mapping[str, Sequence[Record]],
+    names: Mapping[str, Phrase] | None = None,
+    *,
+    prefix: str = "sides",
+) -> list[Chart]:
+    """Return losses, step times and qualities of several runs, in one chart each.
 
     Args:
-        sides: by its letter the launches of a side, of which the first with a curve is drawn.
+        sides: by its short name the launches of a run, of which the first with a curve is drawn.
+        names: what the legend says of each; None: its devices.
+        prefix: begins the names of the charts.
     """
-    for of in (loss, quality):
-        known = {x: next(filter(None, map(of, side)), None) for x, side in sides.items()}
-        found = [((f"{x} · ", devices(sides[x][0])), one) for x, one in known.items() if one]
-        if len(found) > 1:
-            steps = [point | {"side": x} for x, one in found for point in one.data["steps"]]
-            rows = ((x, *row) for x, one in found if one.table for row in one.table.rows)
-            columns = heads("compare.side", "chart.step", "least", "median", "greatest")
-            said = join((join((x, one.description), "colon") for x, one in found), "semicolon")
-            title = t(f"compare.{of.__name__}", metric=sides["A"][0].quality.metric)
-            name, drawn = f"sides-{of.__name__}", spec("sides")
-            yield Chart(name, title, said, drawn, {"steps": steps}, table(columns, rows))
+    first = next(iter(sides.values()))[0]
+    titles: dict[str, Phrase] = {
+        "loss": t("compare.loss"),
+        "step_time": t("compare.step_time"),
+        "quality": t("compare.quality", metric=first.quality.metric),
+    }
+    draw = {"loss": loss, "step_time": step_time, "quality": quality}
+    labels = {
+        side: (f"{side} · ", names[side] if names else devices(records[0]))
+        for side, records in sides.items()
+    }
+    made = []
+    for name, title in titles.items():
+        curves = {
+            side: next((chart for record in records if (chart := draw[name](record))), None)
+            for side, records in list(sides.items())[:MAX_SIDES]
+        }
+        known = {side: chart for side, chart in curves.items() if chart is not None}
+        if len(known) > 1:
+            made.append(_overlay(f"{prefix}-{name}", title, known, labels))
+    return made
+
+
+def _overlay(
+    name: str, title: Phrase, curves: Mapping[str, Chart], labels: Mapping[str, Phrase]
+) -> Chart:
+    """Return the curves of several runs in one chart; smoothed ones where there are."""
+    points = [
+        point | {"side": labels[side]}
+        for side, chart in curves.items()
+        for point in chart.data.get("smoothed") or chart.data["steps"]
+    ]
+    rows = [
+        (side, *row) for side, chart in curves.items() if chart.table for row in chart.table.rows
+    ]
+    described = join(
+        (join((side, chart.description), "colon") for side, chart in curves.items()), "semicolon"
+    )
+    columns = heads("compare.side", "chart.step", "least", "median", "greatest")
+    return Chart(
+        name, title, described, chart_specs.sides(), {"steps": points}, table(columns, rows)
+    )
 
 
 def over_time(record: Record) -> Iterator[Chart]:
@@ -211,16 +266,16 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     )  # fmt: skip
     second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
-    drawn = spec(
-        "over_time", unit=unit, scale=scale, band=together, alone=not (together or names),
-        names=names, member=t(f"time.{kind}-of"), axis=t(f"time.{axis}"),
+    drawn = chart_specs.over_time(
+        axis=t(f"time.{axis}"), scale=scale, member=t(f"time.{kind}-of"), names=names,
+        is_band=together,
     )  # fmt: skip
     marked = [{"from": measured[0] / second, "to": measured[1] / second}] if measured else []
     rows = [
         {"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
         for one in lines for s, value in one.points
     ]  # fmt: skip
-    title = t(f"time.{kind}-title", quantity=t(f"time.{short}"))
+    title = t(f"time.{kind}-title", quantity=t(f"time.{short}"), unit=unit)
     return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
 
 

@@ -6,6 +6,7 @@ Renderers put phrases into a language and escape them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainmark.pages.texts import Phrase, Tone, t
@@ -31,6 +32,24 @@ class Facts:
 
     kind: ClassVar[str] = "facts"
     items: tuple[tuple[Phrase, Phrase], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """The few facts that a reader needs beside the figures, side by side."""
+
+    kind: ClassVar[str] = "key_facts"
+    items: tuple[tuple[Phrase, Phrase], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Callout:
+    """A sentence with its heading; in a frame, or ``is_quiet``."""
+
+    kind: ClassVar[str] = "callout"
+    heading: Phrase
+    text: Phrase
+    is_quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,7 @@ class Chart:
     ``name``: letters, digits and ``-``; unique in a page, names files and anchors.
     ``spec``: Vega-Lite 6 with phrases for titles and colours as ``var(--accent)``; its data are
     ``{"name": X}``. ``data``: the datasets by name, thinned; null where a value is missing.
+    ``note``: how the data were thinned, beside the table.
     """
 
     kind: ClassVar[str] = "chart"
@@ -81,6 +101,7 @@ class Chart:
     spec: dict[str, Any]
     data: dict[str, list[dict[str, Any]]]
     table: Table | None = None
+    note: Phrase = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +141,16 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars below each other, or ``stacked`` in one to 100%, with a sentence below."""
+    """Bars below each other, or ``stacked`` in one to 100%, with a sentence below.
+
+    ``arithmetic``: how the sentence was computed.
+    """
 
     kind: ClassVar[str] = "bars"
     title: Phrase
     items: tuple[Bar, ...]
     said: Phrase = ""
+    arithmetic: Phrase = ""
     stacked: bool = False
 
     @property
@@ -144,14 +169,45 @@ class Strip:
     said: Phrase
 
 
-Block = Paragraph | Facts | Table | Code | Chart | Tiles | Bars | Strip
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Blocks side by side where the screen is wide."""
+
+    kind: ClassVar[str] = "columns"
+    blocks: tuple[Block, ...]
+
+    @property
+    def has_text(self) -> bool:
+        """Whether anything is left of it where charts are not drawn."""
+        return any(not isinstance(block, Chart) for block in self.blocks)
+
+
+def side_by_side(*blocks: Block | None) -> Columns | None:
+    """Return the blocks that there are in columns; None without any."""
+    present = tuple(block for block in blocks if block is not None)
+    return Columns(present) if present else None
+
+
+Block = (
+    Paragraph | Facts | KeyFacts | Callout | Table | Code | Chart | Tiles | Bars | Strip | Columns
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A reason why figures are noisy, or must not be quoted (``is_grave``)."""
+
+    short: Phrase
+    full: Phrase
+    is_grave: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading and its blocks; ``folded`` away until a reader opens it.
 
-    ``note``: what to know of its charts.
+    ``note``: what to know of its charts. ``gist``: its content in a few words, beside the heading
+    of a folded section. ``is_open``: a page shows it unfolded at first.
     """
 
     heading: Phrase
@@ -159,25 +215,34 @@ class Section:
     blocks: tuple[Block, ...] = ()
     folded: bool = False
     note: Phrase = ""
+    gist: Phrase = ""
+    is_open: bool = False
 
     @property
     def has_text(self) -> bool:
-        """Tell whether anything is left of it where charts are not drawn."""
+        """Whether anything is left of it where charts are not drawn."""
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
-def folded(name: str, *blocks: Block | None, note: Phrase = "") -> Section:
+def folded(
+    name: str,
+    *blocks: Block | None,
+    note: Phrase = "",
+    gist: Phrase = "",
+    is_open: bool = False,
+) -> Section:
     """Return the folded section that the texts call ``section.name``, of the blocks there are."""
-    there = tuple(block for block in blocks if block is not None)
-    return Section(t(f"section.{name}"), name, there, True, note)
+    present = tuple(block for block in blocks if block is not None)
+    return Section(t(f"section.{name}"), name, present, True, note, gist, is_open)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A whole page; ``ident`` begins its anchors where several pages are in one file.
 
-    ``key_figures``, ``reasons``: the main figures in a line, and all reasons of the grade, as a
-    terminal shows them.
+    ``verification``: whether the record agrees with its events; ``verified_by`` says how that
+    was checked. ``key_figures``, ``reasons``: the main figures in a line, and all reasons of the
+    grade, as a terminal shows them.
     """
 
     title: Phrase
@@ -185,9 +250,16 @@ class Document:
     tone: Tone
     verification: Phrase
     sentence: Phrase
-    doubts: tuple[Phrase, ...] = ()
+    verified_by: Phrase = ""
+    doubts: tuple[Doubt, ...] = ()
     key_figures: Phrase = ""
     reasons: tuple[Phrase, ...] = ()
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
     ident: str = ""
+
+    @property
+    def groups(self) -> list[tuple[bool, list[Section]]]:
+        """Sections that stand together: those folded away as a grid of headings, and others."""
+        grouped = groupby(self.sections, lambda section: section.folded and not section.is_open)
+        return [(is_grid, list(sections)) for is_grid, sections in grouped]

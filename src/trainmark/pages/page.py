@@ -19,14 +19,16 @@ from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
-from trainmark.pages.document import Block, Document, Section, folded
+from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections import figures, limits, provenance
-from trainmark.pages.texts import LANGUAGES, t
+from trainmark.pages.sections.key_facts import key_facts
+from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, t
+from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.trust import verification_of
 from trainmark.record.verify import checked
-from trainmark.record.work import groups, printed_work
+from trainmark.record.work import differing_settings, groups, printed_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,36 +62,53 @@ def document(
         address: where the record is, as the page has it.
     """
     record = summary.shown_of(records)
-    lead: list[Block | None] = [summary.cause_facts(record)] if record.cause else [
-        summary.tiles(records, price),
-        None if against is None else limits.ruler(records, against), limits.bar(record),
-        limits.strip(record),
-    ]  # fmt: skip
-    steps, over_time = charts.of_record(record)
+    comparison = None if against is None else limits.ruler(records, against)
+    lead: list[Block | None]
+    if record.cause:
+        lead = [summary.what_to_try(record), key_facts(record), charts.curves(record)]
+    else:
+        lead = [
+            key_facts(record), summary.tiles(records, price),
+            side_by_side(limits.bar(record), limits.strip(record), comparison),
+            charts.curves(record),
+        ]  # fmt: skip
     sections: list[Section | None] = [
         provenance.cause(record),
-        folded("performance", provenance.performance_table(records)),
-        folded("repeats", *summary.repeats(summary.summary(records))) if len(records) > 1 else None,
-        steps,
+        folded("performance", provenance.performance_table(records), is_open=True),
+        _repeats(records),
         figures.ranks(record),
-        over_time,
+        charts.telemetry(record),
         figures.figures(summary.averaged(records), summary.cost(records, price), len(records)),
         figures.evaluations(record, address),
-        figures.doubts(records),
+        figures.findings(records),
         provenance.published(record),
         provenance.run(record),
         provenance.environment(record),
         provenance.provenance(records),
     ]
     badge, tone = summary.badge(records)
+    verification = verification_of(records)
     return Document(
         title=summary.title(record), badge=badge, tone=tone,
-        verification=t(f"trust.{verification_of(records)}"),
+        verification=t(f"trust.{verification}"), verified_by=t(f"verified_by.{verification}"),
         sentence=summary.first_sentence(records), doubts=summary.doubts(records),
         key_figures=summary.key_figures(records), reasons=summary.reasons(records),
         lead=tuple(one for one in lead if one is not None),
         sections=tuple(one for one in sections if one and one.blocks), ident=ident,
     )  # fmt: skip
+
+
+def _repeats(records: Sequence[Record]) -> Section | None:
+    """Return the figures over several launches and their curves; None of one launch."""
+    if len(records) == 1:
+        return None
+    found = summary.summary(records)
+    curves = charts.overlays(
+        {f"[{place}]": [one] for place, one in enumerate(records, start=1)},
+        {f"[{place}]": one.run_id for place, one in enumerate(records, start=1)},
+    )
+    passed = t("repeats.counted", passed=len(found.passed), all=len(records))
+    return folded("repeats", *summary.repeats(found), *curves, gist=passed)
 
 
 def documents(
@@ -123,20 +142,52 @@ def documents(
 
 
 def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> Document:
-    """Return the performance tables of several works, one for each case, and how they scale."""
-    found: dict[str, list[Record]] = {}
+    """Return the performance tables and curves of several works, by case, and how they scale."""
+    of_cases: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.plan.case, []).append(record)
-    sections = (
-        Section(of[0].plan.about.title, f"table{place}", (provenance.performance_table(of),))
-        for place, of in enumerate(found.values(), start=1)
-    )
+        of_cases.setdefault(record.plan.case, []).append(record)
+    sections = []
+    for place, members in enumerate(of_cases.values(), start=1):
+        of_case = [work for work in works if work[0].plan.case == members[0].plan.case]
+        blocks: list[Block] = [provenance.performance_table(members)]
+        blocks += _curves_of_works(of_case, members, f"table{place}")
+        sections.append(Section(members[0].plan.about.title, f"table{place}", tuple(blocks)))
     badge, tone = summary.badge(*works)
+    verification = verification_of(records)
     return Document(
-        title=t("section.performance"), verification=t(f"trust.{verification_of(records)}"),
-        badge=badge, tone=tone, sentence="",
+        title=t("overview.title", works=len(works), launches=len(records)), sentence="",
+        badge=badge, tone=tone,
+        verification=t(f"trust.{verification}"), verified_by=t(f"verified_by.{verification}"),
         sections=(*sections, *figures.scaling(works)), ident="all-",
     )  # fmt: skip
+
+
+def _curves_of_works(
+    works: Sequence[Sequence[Record]], rows: Sequence[Record], prefix: str
+) -> list[Chart]:
+    """Return the curves of several works of a case in one chart each.
+
+    A line is one launch of a work. It is named by its row of the table, and by the settings in
+    which the works differ.
+
+    Args:
+        rows: of the table, in their order.
+        prefix: begins the names of the charts.
+    """
+    if len(works) < 2:
+        return []
+    shown = [summary.shown_of(work) for work in works]
+    case = shown[0].plan.case
+    differing = differing_settings((case, record.plan.recipe) for record in shown)
+    sides: dict[str, list[Record]] = {}
+    names: dict[str, Phrase] = {}
+    for record in shown:
+        mark = f"[{rows.index(record) + 1}]"
+        recipe = record.plan.recipe
+        settings = {name: recipe[name] for name in differing if name in recipe}
+        sides[mark] = [record]
+        names[mark] = join((devices(record), *([fix_hp_text(settings)] if settings else ())))
+    return charts.overlays(sides, names, prefix=prefix)
 
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:

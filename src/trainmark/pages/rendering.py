@@ -12,8 +12,9 @@ import pickle
 import re
 import sys
 from base64 import b64encode
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from markupsafe import Markup
 
 from trainmark.errors import UsageError, escaped, nearest
 from trainmark.pages import cells
-from trainmark.pages.texts import LANGUAGES, Phrase, say, t
+from trainmark.pages.texts import LANGUAGES, Link, Missing, Phrase, say, t
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from trainmark.pages.document import Chart, Document
 
+_ALONE = ("title", "label")  # keys of labels of which a chart has one in a place
 _TAGS = {"en": "en", "zh": "zh-Hans"}  # of languages, as HTML has them
 
 
@@ -60,6 +62,8 @@ def templates() -> Environment:
     environment.filters |= {"say": said, "say_in": say, "md": markdown, "fence": cells.fence}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.tests["numeric"] = lambda cell: cells.NUMBER.fullmatch(cell) is not None
+    environment.tests["missing"] = lambda cell: isinstance(cell, Missing)
+    environment.tests["link"] = lambda cell: isinstance(cell, Link)
     environment.globals |= {
         "t": t,
         "tags": _TAGS,
@@ -133,11 +137,57 @@ def drawn_by_script(chart: Chart, lang: str) -> dict[str, Any]:
 
 
 def drawn(chart: Chart, lang: str) -> Markup:
-    """Return the static picture for a page; its colours are variables of the page."""
+    """Return the static picture for a page; its colours are variables of the page.
+
+    A picture is drawn once for all languages if they differ only in labels that stand alone:
+    drawing takes most of the time of a report.
+    """
+    labels = _labels([chart.spec, chart.data], lang)
+    if lang == LANGUAGES[0] or labels is None:
+        return Markup(_svg(_as_json(chart, lang)))
+    picture = _svg(_as_json(chart, LANGUAGES[0]))
+    for label, translation in labels.items():
+        if f">{label}</text>" not in picture:  # it was cut
+            return Markup(_svg(_as_json(chart, lang)))
+        picture = picture.replace(f">{label}</text>", f">{translation}</text>")
+    return Markup(picture)
+
+
+def _as_json(chart: Chart, lang: str) -> str:
+    return json.dumps(_whole(chart, lang), ensure_ascii=False, allow_nan=False)
+
+
+@lru_cache(maxsize=128)
+def _svg(spec: str) -> str:
+    """Return the picture of a specification with its data; Vega escapes every string."""
     import vl_convert
 
-    whole = json.dumps(_whole(chart, lang), ensure_ascii=False, allow_nan=False)
-    return Markup(vl_convert.vegalite_to_svg(whole))  # Vega escapes every string
+    picture: str = vl_convert.vegalite_to_svg(spec)
+    return picture
+
+
+def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
+    """Return the translation of each label, as a picture has both; None: their places depend on it.
+
+    A legend of several words has places that depend on how wide they are.
+    """
+    found: dict[str, str] = {}
+    items: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        items = [(str(name), item) for name, item in value.items()]
+    elif isinstance(value, list):
+        items = [(key, item) for item in value]
+    elif value is not None and not isinstance(value, str | int | float):
+        first, other = (escape(say(value, one), quote=False) for one in (LANGUAGES[0], lang))
+        if first != other and key not in _ALONE:
+            return None
+        return {first: other} if first != other else {}
+    for name, item in items:
+        below = _labels(item, lang, name)
+        if below is None:
+            return None
+        found |= below
+    return found
 
 
 @cache

@@ -7,17 +7,18 @@ averaged in. Tiles have three significant digits; tables have the rest.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Facts, Paragraph, Tile, Tiles, table
+from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, table
 from trainmark.pages.sections.limits import gravest, over, ruler_line
 from trainmark.pages.sections.provenance import precision_label
 from trainmark.pages.texts import (
     TONES,
+    Missing,
     Phrase,
     counted,
     devices,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record, Trust
     from trainmark.record.work import Result
 
-_DOUBTS = 2
 _PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
 
@@ -180,19 +180,30 @@ def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     grade = worst_grade(trust_of(records).grade for records in works)
     tone = TONES[grade] if passed == len(launches) else "bad"
     if len(works) == 1 and passed == len(launches):
-        return t("badge.do_not_quote" if grade == "do_not_quote" else "badge.passed"), tone
+        return t(f"badge.{grade}"), tone
     words: list[Phrase] = [t("repeats.counted", passed=passed, all=len(launches))]
     if grade == "do_not_quote":
         words.append(t("trust.do_not_quote"))
     return join(words), tone
 
 
-def doubts(records: Sequence[Record]) -> tuple[Phrase, ...]:
-    """Return the two gravest reasons to doubt the figures, and how many more there are."""
-    told = ("trust_few_launches", "trust_not_passed")  # by the tiles, by the badge
-    found: list[Phrase] = [in_short(x) for x in trust_of(records).reasons if x.code not in told]
-    more = [t("first.more", n=len(found) - _DOUBTS)] if len(found) > _DOUBTS else []
-    return (*found[:_DOUBTS], *more)
+def doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
+    """Return why the figures are doubtful, the gravest reason first.
+
+    A run that failed has no figures to doubt.
+    """
+    launches = [record for record in records if record.passed]
+    found = []
+    for reason in trust_of(records).reasons if launches else ():
+        if reason.code == "trust_not_passed":  # in the badge
+            continue
+        full = sentence(records[0], reason)
+        holding = sum(any(x.code == reason.code for x in one.trust.reasons) for one in launches)
+        if 0 < holding < len(launches):
+            full = t("doubt.of_launches", text=full, n=holding, all=len(launches))
+        is_grave = graded([reason]).grade == "do_not_quote"
+        found.append(Doubt(in_short(reason), full, is_grave))
+    return tuple(found)
 
 
 def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
@@ -247,15 +258,11 @@ def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
 def first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
     record = shown_of(records)
-    cause, quality = record.cause, record.quality
+    quality = record.quality
     if record.status == "target_missed":
         return verdict(record)
-    if cause is not None:
-        where = [f"rank {cause.rank}"] if names_rank(record) else []
-        what: Phrase = t(f"status.{record.status}")
-        if cause.place:
-            what = t("first.failed", what=what, place=term("place", cause.place))
-        return join((what, *where))
+    if record.cause is not None:
+        return failure(record)
     launches = [one for one in records if one.passed]
     name = speed_name(record)
     speed, time = over(launches, name), over(launches, "e2e_time")
@@ -273,34 +280,72 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
 
 
 def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
-    """Return what most readers look for first: speed, time, share of the peak, energy, cost.
+    """Return what most readers look for first: speed, time, use of the device, memory, energy.
 
-    A figure that no launch has is left out; the share of a tiny model's too, where it says
-    nothing about the device.
+    A figure that no launch has is left out, but for the use of the device: it has a reason.
     """
     record, launches = shown_of(records), [one for one in records if one.passed]
-    speed, used = speed_name(record), "MFU" if over(launches, "MFU") else "MAMFU"
-    names = {
-        speed: "speed", "e2e_time": "to_target" if record.quality.reached else "whole",
-        **({used: used} if (num_parameters(record) or _TINY) >= _TINY else {}),
-        "energy_per_sample": "energy",
-    }  # fmt: skip
-    if over(launches, "energy_per_sample") is None:
-        names["estimated_energy_per_sample"] = "estimated"
-    found = []
-    for name, called in names.items():
-        of = over(launches, name)
-        if of is None:
-            continue
-        note: Phrase = counted("launches", of.launches) if name == speed else ""
-        if note and of.launches > 1:
-            note = join((ends(of, cells.rounded), note))
-        value, unit = cells.rounded(of.mean), unit_of(name)
-        if name == "e2e_time":
-            value, unit = cells.duration(of.mean), ""
-        found.append(Tile(t(f"tile.{called}"), value, unit, name, note))
-    costs = cost(records, price)
-    return Tiles((*found, *([costs] if costs else [])))
+    time_name = "to_target" if record.quality.reached else "whole"
+    speed = speed_name(record)
+    found = [
+        _tile(launches, speed, "speed"),
+        _tile(launches, "e2e_time", time_name),
+        _use_tile(record, launches),
+        _memory_tile(launches),
+        _tile(launches, "energy_per_sample", "energy")
+        or _tile(launches, "estimated_energy_per_sample", "estimated"),
+        cost(records, price),
+    ]
+    return Tiles(tuple(one for one in found if one is not None))
+
+
+def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") -> Tile | None:
+    """Return the tile of a figure; its speed has the interval over launches; None without one."""
+    mean = over(launches, name)
+    if mean is None:
+        return None
+    value, unit = cells.rounded(mean.mean), unit_of(name)
+    if name == "e2e_time":
+        value, unit = cells.duration(mean.mean), ""
+    if title == "speed":
+        note = counted("launches", mean.launches)
+        if mean.launches > 1:
+            note = join((ends(mean, cells.rounded), note))
+    return Tile(t(f"tile.{title}"), value, unit, name, note)
+
+
+def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
+    """Return the share of the peak, or else of the measured matmul rate, or else why neither."""
+    if not launches:
+        return None
+    of_matmul = over(launches, "MAMFU")
+    of_peak = _tile(launches, "MFU", "MFU")
+    if of_peak is not None:
+        if of_matmul is not None:
+            of_peak = replace(of_peak, note=t("tile.of_matmul", share=_percent(of_matmul.mean)))
+        return of_peak
+    if of_matmul is not None:
+        small = (num_parameters(record) or _TINY) < _TINY
+        note = t("tile.small_model") if small else ""
+        return _tile(launches, "MAMFU", "MAMFU", note)
+    entry = record.figures.get("MFU")
+    reason = sentence(record, entry.reason if entry else None, t("fact.unknown"))
+    return Tile(t("tile.MFU"), Missing(reason), "", "MFU", reason)
+
+
+def _percent(value: float) -> str:
+    return f"{cells.rounded(value)}%"
+
+
+def _memory_tile(launches: Sequence[Record]) -> Tile | None:
+    """Return the memory in use and the total."""
+    used, total = over(launches, "mem"), over(launches, "mem_total")
+    if used is None:
+        return None
+    unit: Phrase = "GiB"
+    if total is not None:
+        unit = t("tile.memory_of", total=f"{total.mean / cells.GIB:.1f}")
+    return Tile(t("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
 
 
 def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
@@ -316,21 +361,22 @@ def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
     return Tile(t(f"cost.{work}"), shown, price.currency, "", "", how)
 
 
-def cause_facts(record: Record) -> Facts:
-    """Return why a run failed, on which rank of several, and what to try."""
+def failure(record: Record) -> Phrase:
+    """Return how and where a run failed, and why, in a sentence."""
     cause = record.cause
     assert cause is not None
-    rank = [(t("cause.rank"), cause.rank)] if names_rank(record) else []
-    return Facts(((t("cause.message"), sentence(record, cause.message)), *rank, _remedy(record)))
+    what: Phrase = t(f"status.{record.status}")
+    if cause.place:
+        what = t("first.failed", what=what, place=term("place", cause.place))
+    # The only rank there is needs no name.
+    rank = [f"rank {cause.rank}"] if cause.rank is not None and record.plan.world_size > 1 else []
+    return join((join((what, *rank)), sentence(record, cause.message)), "colon")
 
 
-def _remedy(record: Record) -> tuple[Phrase, Phrase]:
-    return t("cause.remedy"), join((sentence(record, x) for x in advise(record)), "semicolon")
-
-
-def names_rank(record: Record) -> bool:
-    """Tell whether the rank that failed is worth naming: there are several."""
-    return record.cause is not None and record.cause.rank is not None and record.plan.world_size > 1
+def what_to_try(record: Record) -> Callout:
+    """Return what to do about a run that failed."""
+    steps = (sentence(record, message) for message in advise(record))
+    return Callout(t("cause.remedy"), join(steps, "semicolon"))
 
 
 def first_lines(
@@ -338,7 +384,7 @@ def first_lines(
 ) -> list[str]:
     """Return title, badge, sentence, key figures, launches, reasons, ruler, limit: a line each.
 
-    Of a run that failed, its cause and what to try in place of the last three.
+    Of a run that failed, what to try in place of the last three.
     """
     record, passed = shown_of(records), [one for one in records if one.passed]
     marks = join((badge(records)[0], t(f"trust.{verification_of(records)}")))
@@ -349,11 +395,10 @@ def first_lines(
         said = [(name, " ", ends(mean, cells.number))] if mean else []
         lines.append(join([counted, *said], "semicolon"))
     failed = next((one for one in records if one.cause is not None), None)
-    if failed is not None and failed.cause is not None:
-        if failed is not record or record.status != "target_missed":  # its sentence says it
-            message_of = t("cause.message"), sentence(failed, failed.cause.message)
-            lines.append(join(message_of, "colon"))
-        lines.append(join(_remedy(failed), "colon"))
+    if failed is not None:
+        lines += [] if failed is record else [failure(failed)]
+        advice = what_to_try(failed)
+        lines.append(join((advice.heading, advice.text), "colon"))
     else:
         lines += [*reasons(records), ruler_line(records, against), gravest(record)]
     return [line for one in lines if (line := cells.clean(say(one, lang)))]

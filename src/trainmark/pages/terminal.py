@@ -19,9 +19,12 @@ from trainmark.pages import cells
 from trainmark.pages.document import (
     Bars,
     Block,
+    Callout,
     Code,
+    Columns,
     Document,
     Facts,
+    KeyFacts,
     Paragraph,
     Strip,
     Table,
@@ -34,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _STYLES: dict[Tone, str] = {
-    "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "bad": "bold red",
-    "heading": "bold",
+    "plain": "", "muted": "dim", "good": "bold green", "warn": "yellow", "doubt": "bold yellow",
+    "bad": "bold red", "heading": "bold",
 }  # fmt: skip
 
 Extent = Literal["head", "screen", "all"]
@@ -98,6 +101,14 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield from [Paragraph(block.said)] if block.said else []
         case Strip():
             yield Paragraph(join((block.title, block.said), "colon"))
+        case KeyFacts():
+            facts = (join((name, value), "space") for name, value in block.items)
+            yield Paragraph(join(facts, "dot"), "muted")
+        case Callout():
+            yield Paragraph(join((block.heading, block.text), "colon"))
+        case Columns():
+            for one in block.blocks:
+                yield from _plain(one)
         case Paragraph() | Table() | Code():
             yield block
 

@@ -34,8 +34,9 @@ _NO_SPACE = re.compile(
     r"|(?<=[\u3001-\u3011\uff00-\uffef]) +| +(?=[\u3001-\u3011\uff00-\uffef])"
 )
 Phrase = object
-Tone = Literal["plain", "muted", "good", "bad", "warn", "heading"]
-TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "bad"}
+# ``doubt``: passed, and must not be quoted; ``bad``: failed.
+Tone = Literal["plain", "muted", "good", "warn", "doubt", "bad", "heading"]
+TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "doubt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,14 @@ class Link:
 
     text: Phrase
     href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A value that is not known, with the reason, which HTML shows on hover."""
+
+    reason: Phrase
+    mark: str = cells.NOTHING
 
 
 def _read() -> dict[str, Text]:
@@ -107,6 +116,8 @@ def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
             return render(phrase, lang)
         case Link():
             return say(phrase.text, lang)
+        case Missing():
+            return phrase.mark
     return str(phrase)
 
 
@@ -184,8 +195,14 @@ def devices(record: Record) -> Phrase:
     return join((name, counted("ranks", world)))
 
 
+def dataset_name(record: Record) -> Phrase:
+    """Return the name of the data set; of generated data, which form it has."""
+    name = record.plan.about.dataset
+    return t("data.generated", name=name) if record.plan.data.origin == "generated" else name
+
+
 def counted(kind: str, n: int) -> Phrase:
-    """Return a number of ``ranks``, ``nodes``, ``launches`` in words: ``1 launch``."""
+    """Return a number of ``ranks``, ``launches``, ``rows`` and such in words: ``1 launch``."""
     return t(f"count_of.{kind}", n=n) if n != 1 else t(f"count_one.{kind}")
 
 

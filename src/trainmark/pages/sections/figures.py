@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from trainmark.judge.comparison.scaling import find_scaling
 from trainmark.library.store.columns import short_device
-from trainmark.pages import cells
+from trainmark.pages import cells, charts
 from trainmark.pages.document import Block, Paragraph, Section, folded, table
 from trainmark.pages.judgements import scaling_blocks
-from trainmark.pages.sections.limits import rules_table
+from trainmark.pages.sections import limits
 from trainmark.pages.texts import (
     Link,
     Phrase,
+    counted,
     definition,
     heads,
     join,
@@ -20,11 +21,10 @@ from trainmark.pages.texts import (
     sentence,
     t,
     term,
-    trust_line,
     verdict,
 )
 from trainmark.record import figures as figures_of
-from trainmark.record.trust import trust_of, verification_of
+from trainmark.record.trust import trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trainmark.pages.document import Tile
     from trainmark.record.record import Record
     from trainmark.record.run.telemetry import IntervalName, Use
+    from trainmark.spec import Message
 
 _SHORTEST_NS = 1_000_000  # of a span that is listed
 _EVALUATIONS = 5  # rows of the page; the record has all
@@ -82,7 +83,8 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", said])
     means = t("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
     shown = table(heads("name", "value", "unit", "remark"), rows)
-    return folded("figures", shown, unmeasured_line(unmeasured), note=means)
+    gist = t("gist.figures", n=len(record.figures) - len(unmeasured))
+    return folded("figures", shown, unmeasured_line(unmeasured), note=means, gist=gist)
 
 
 def unmeasured_line(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | None:
@@ -126,7 +128,9 @@ def evaluations(record: Record, address: str = "") -> Section | None:
     if len(history) > _EVALUATIONS:
         earlier = t("quality.earlier", n=len(history) - _EVALUATIONS)
         blocks.append(Paragraph(Link(earlier, address) if address else earlier, "muted"))
-    return folded("quality", *blocks)
+    return folded(
+        "quality", charts.quality(record), *blocks, gist=counted("evaluations", len(history))
+    )
 
 
 def ranks(record: Record) -> Section | None:
@@ -150,10 +154,11 @@ def ranks(record: Record) -> Section | None:
     )  # fmt: skip
     shown = table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
     if not found or over not in found.intervals_s:
-        return folded("ranks", shown)
+        return folded("ranks", shown, gist=str(record.plan.world_size))
     start_s, end_s = found.intervals_s[over]
     said = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
-    return folded("ranks", shown, Paragraph(said, "muted"))
+    gist = str(record.plan.world_size)
+    return folded("ranks", shown, Paragraph(said, "muted"), gist=gist)
 
 
 def _readings(use: Use | None) -> list[Phrase]:
@@ -168,15 +173,20 @@ def _readings(use: Use | None) -> list[Phrase]:
     return [*row, ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"]
 
 
-def doubts(records: Sequence[Record]) -> Section:
-    """Return how far figures can be trusted: reasons, findings, the limits."""
-    record, trust = records[0], trust_of(records)
-    blocks: list[Block] = [Paragraph(trust_line(trust, verification_of(records)))]
-    doubtful = {reason.code for reason in trust.reasons}
-    for one in {str(x): x for of in records for x in of.findings}.values():
-        line = join((t("terminal.finding"), sentence(record, one)), "colon")
-        blocks.append(Paragraph(line, "warn" if one.code in doubtful else "plain"))
-    return folded("trust", *blocks, rules_table(record))
+def findings(records: Sequence[Record]) -> Section:
+    """Return what was found that gives no reason to doubt the figures, and minor limits.
+
+    A finding of several launches stands there once, as the first of them has it.
+    """
+    record = records[0]
+    doubtful = {reason.code for reason in trust_of(records).reasons}
+    first: dict[str, Message] = {}
+    for one in (finding for launch in records for finding in launch.findings):
+        if one.code not in doubtful:
+            first.setdefault(one.code, one)
+    blocks: list[Block] = [Paragraph(sentence(record, one)) for one in first.values()]
+    blocks += limits.minor_limits(record)
+    return folded("trust", *blocks, gist=str(len(blocks)))
 
 
 def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Bar, Bars, Paragraph, Strip, Table, table
+from trainmark.pages.document import Bar, Bars, Callout, Paragraph, Strip
 from trainmark.pages.texts import (
     Phrase,
     Tone,
     configuration,
     devices,
     has_cards,
-    heads,
     join,
     speed_name,
     t,
@@ -82,7 +81,11 @@ def bar(record: Record) -> Bars | None:
             shown, hover = f"{100 * share:.0f}%", f"{seconds:.3f} s / {total:.3f} s"
             drawn.append(Bar(t(f"limit.{called}"), at, at + share, name, shown, hover))
         at += share
-    return Bars(t("limit.title"), tuple(drawn), gravest(record), stacked=True) if drawn else None
+    if not drawn:
+        return None
+    found = limits(record)
+    arithmetic = found[0].arithmetic if found else ""
+    return Bars(t("limit.title"), tuple(drawn), gravest(record), arithmetic, stacked=True)
 
 
 def gravest(record: Record) -> Phrase:
@@ -95,10 +98,9 @@ def gravest(record: Record) -> Phrase:
     return t(f"limit.{kind}", share=share, rate=f"{rate or 0:.2g}%")
 
 
-def rules_table(record: Record) -> Table | None:
-    """Return the rules that hold with their arithmetic, the costliest first; None without any."""
-    rows = [(one.rule, one.arithmetic, one.said) for one in limits(record)]
-    return table(heads("rule", "arithmetic", "remark"), rows) if rows else None
+def minor_limits(record: Record) -> list[Paragraph]:
+    """Return what limits a training besides the dominant limit, each with its arithmetic."""
+    return [Paragraph((one.said, " ", f"({one.arithmetic})")) for one in limits(record)[1:]]
 
 
 def limits(record: Record) -> list[Limit]:
@@ -118,16 +120,15 @@ def _rules(record: Record) -> Iterator[Limit]:
     lowered = _throttled(record, "measured")
     share, rank = max(((x, rank) for rank, x in lowered.items()), default=(0.0, 0))
     if share > THROTTLED_SHARE:
-        said = t("advice.clocks", rank=rank, share=f"{share:.0%}")
+        said = t("advice.clocks", rank=rank)
         yield Limit("clocks", share, said, f"{share:.1%} > {THROTTLED_SHARE:.0%}")
     rank, longer = _slowest(record) or (0, 0.0)
     if longer:
-        lost, said = longer / (1 + longer), t("advice.rank", rank=rank, share=f"{longer:.0%}")
+        lost, said = longer / (1 + longer), t("advice.rank", rank=rank)
         yield Limit("rank", lost, said, f"{longer:.3f} / {1 + longer:.3f} = {lost:.1%}")
     others: float = record.environment.get("others_cpu_share") or 0.0
     if others > BUSY_SHARE:
-        said = t("advice.other_work", share=f"{others:.0%}")
-        yield Limit("other_work", None, said, f"{others:.1%} > {BUSY_SHARE:.0%}")
+        yield Limit("other_work", None, t("advice.other_work"), f"{others:.1%} > {BUSY_SHARE:.0%}")
     rate, used, most = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
     if rate is None or not used or not most or not has_cards(record):
         return
@@ -168,7 +169,7 @@ def _unlike(own: Record, other: Result) -> dict[str, tuple[object, object]]:
     return {name: (ours.get(name), theirs.get(name)) for name in names}
 
 
-def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragraph | None:
+def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Callout | None:
     """Return the launches beside the best comparable results, each with its ratio.
 
     Where none is comparable, one line names the nearest and what differs, or says that no other
@@ -183,7 +184,7 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
         return None
     if not found:
         failed = any(isinstance(x, Record) and x.run_id not in ids for x in against)
-        return Paragraph(t(f"against.{'none_passed' if failed else 'nothing'}"), "muted")
+        return _incomparable(t(f"against.{'none_passed' if failed else 'nothing'}"))
     unlike = [(_unlike(own[0], one[0]), one) for one in found]
     same = [one for keys, one in unlike if not keys]
     for figure in (speed_name(own[0]), "p_train", "p_core", "p_whole"):
@@ -195,7 +196,11 @@ def ruler(records: Sequence[Record], against: Sequence[Result]) -> Bars | Paragr
     keys, nearest = min(unlike, key=lambda one: len(one[0]))
     differs = [_differs(*one) for one in keys.items()][:_MOST_DIFFERENCES]
     why = join(differs, "semicolon") if differs else t("against.silent")
-    return Paragraph(t("against.none", name=_named(nearest[0]), why=why), "muted")
+    return _incomparable(t("against.none", name=_named(nearest[0]), why=why))
+
+
+def _incomparable(text: Phrase) -> Callout:
+    return Callout(t("against.heading"), text, is_quiet=True)
 
 
 def _differs(name: str, both: tuple[object, object]) -> Phrase:

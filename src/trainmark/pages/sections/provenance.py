@@ -16,8 +16,11 @@ from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, Table, folded, table
 from trainmark.pages.texts import (
+    Missing,
     Phrase,
     configuration,
+    counted,
+    dataset_name,
     has_cards,
     heads,
     join,
@@ -25,6 +28,7 @@ from trainmark.pages.texts import (
     label_text,
     pairs,
     record_configuration,
+    sentence,
     t,
     worded,
 )
@@ -115,7 +119,15 @@ def performance_table(records: Sequence[Record]) -> Table:
 
 def _published_cell(name: str, record: Record) -> Phrase:
     cell = COLUMNS[name](record)
-    return PUBLISHED_NOTHING if cell in (None, "", cells.NOTHING) else cell
+    if cell not in (None, "", cells.NOTHING):
+        return cell
+    reason = record.quality.reason
+    if name != QUALITY:
+        entry = record.figures.get(name)
+        reason = entry.reason if entry else None
+    if reason is None:
+        return PUBLISHED_NOTHING
+    return Missing(sentence(record, reason), PUBLISHED_NOTHING)
 
 
 def reference_table(references: References) -> Table:
@@ -142,7 +154,7 @@ def published(record: Record) -> Section | None:
     alike = other == "unlike" and recipe.startswith(("standard", "published"))
     warned = None if alike else Paragraph(t(f"reference.{other}", recipes=recipe), "warn")
     shown = reference_table(found), warned, sources(found)
-    return folded("references", *shown)
+    return folded("references", *shown, gist=counted("rows", len(found.rows)))
 
 
 def sources(found: References) -> Facts:
@@ -162,20 +174,21 @@ def _facts(found: Mapping[str, Phrase]) -> Facts:
 
 
 def cause(record: Record) -> Section | None:
-    """Return where a run failed: place, exception, stacks, traceback; None when it passed."""
+    """Return how a run failed: exception, signal, stacks, traceback; None when it passed."""
     found = record.cause
     if found is None:
         return None
-    names = ("kind", "place", "type", "signal", "exit_code")
+    names = ("type", "signal", "exit_code")
     told = {f"cause.{name}": getattr(found, name) for name in names}
     stacks = f"stacks.rank<N>.txt ({len(found.stacks)})" if found.stacks else None
-    blocks: list[Block] = [_facts(told | {"cause.stacks": stacks})]
+    facts = _facts(told | {"cause.stacks": stacks})
+    blocks: list[Block] = [facts] if facts.items else []
     blocks += [_hang_table(found.hang)] if found.hang else []
     if found.traceback:
         lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(t("cause.traceback"), "muted"))
         blocks.append(Code("\n".join(escaped(line.expandtabs(4)).rstrip() for line in lines)))
-    return folded("cause", *blocks)
+    return folded("cause", *blocks, is_open=True)
 
 
 def _hang_table(groups: Sequence[HangGroup]) -> Table:
@@ -200,15 +213,14 @@ def run(record: Record) -> Section:
         counted = t("parameters.trained", all=counted, trained=cells.count(trained))
     told = t(
         "general.data", train=cells.count(data.train_samples),
-        eval=cells.count(data.eval_samples), layout=data.layout,
-        origin=t(f"origin.{data.origin}"), content=data.content_id,
+        eval=cells.count(data.eval_samples), layout=data.layout, content=data.content_id,
     )  # fmt: skip
     changed = t("def.fix_hp", standards=plan.compared_with)
     found: dict[str, Phrase] = {
         "fact.labels": join(map(label_text, record.labels)) if record.labels else None,
         "name.task": about.task,
         "name.model": about.model,
-        "name.dataset": (about.dataset, " (", told, ")"),
+        "name.dataset": (dataset_name(record), " (", told, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
         "name.fix_hp": (worded(fix_hp_text(plan.fix_hp)), " (", changed, ")"),
@@ -222,7 +234,7 @@ def run(record: Record) -> Section:
         "fact.flags": pairs(record.environment.get("precision_flags")),
     }
     blocks = [block for spec in about.page.tables for block in _declared(record, spec)]
-    return folded("facts", _facts(found), *blocks)
+    return folded("facts", _facts(found), *blocks, gist=plan.recipe_name)
 
 
 def _precision_note(record: Record) -> Phrase:
@@ -274,16 +286,19 @@ def environment(record: Record) -> Section:
     cards = join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
     container = [env.get(f"container{x}") for x in ("", "_version", "_image", "_digest")]
     told = ("machine", "network", "driver", "collective")
+    packages = env.get("packages") or {}
     facts = {f"env.{name}": env.get(name) for name in told} | {
         "env.card": cards if names and has_cards(record) else short_device(record),
         "env.cpu": join((known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"))),
         "env.host_memory": known(total and f"{total / cells.GIB:.1f} GiB"),
         "env.os": join(map(known, (env.get("os"), env.get("kernel")))),
         "env.container": join(filter(None, container)) if any(container) else None,
-        "env.packages": pairs({"Python": env.get("python")} | (env.get("packages") or {})),
+        "env.packages": pairs({"Python": env.get("python")} | packages),
         "env.variables": pairs(env.get("variables")),
     }
-    return folded("environment", _facts(facts))
+    software = [packages.get("torch") and f"torch {packages['torch']}", env.get("driver")]
+    gist = join(word for word in software if word)
+    return folded("environment", _facts(facts), gist=gist)
 
 
 def provenance(records: Sequence[Record]) -> Section:
@@ -295,4 +310,6 @@ def provenance(records: Sequence[Record]) -> Section:
         "foot.run": join(one.run_id for one in records),
         "foot.key": record.plan.case_key,
     })  # fmt: skip
-    return folded("provenance", Code(cells.clean(shlex.join(record.argv)), copied=True), made_by)
+    command = Code(cells.clean(shlex.join(record.argv)), copied=True)
+    gist = f"{record.suite.name} {record.suite.version}"
+    return folded("provenance", command, made_by, gist=gist)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
 from trainmark.library.store.columns import IMPORTED
-from trainmark.pages import cells
-from trainmark.pages.charts import spec
+from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page
@@ -88,8 +87,8 @@ def _badge(run: Run) -> tuple[str, Phrase, str]:
         tone = "plain" if first["status"] == IMPORTED else "bad"
         return first["status"], t(f"status.{first['status']}"), tone
     grade = _grade(run)
-    word = grade if grade == "do_not_quote" else "passed"
-    return word, t(f"badge.{word}"), TONES[grade]
+    word = "passed" if grade == "usable" else grade
+    return word, t(f"badge.{grade}"), TONES[grade]
 
 
 def _row(run: Run, links: Links) -> dict[str, Any]:
@@ -257,7 +256,7 @@ def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
             when = Link(_when(one), links.run(one["run_id"]))
             commit = (one["suite_commit"] or cells.NOTHING)[:10]
             rows.append([when, name, cells.number(value), step, commit])
-    drawn = spec("history", figure=figure, steps=steps)
+    drawn = chart_specs.history(has_steps=bool(steps))
     first, *rest = heads("site.started_utc", "site.series", "site.changes", "site.commit")
     columns = (first, rest[0], figure, *rest[1:])
     return Chart(

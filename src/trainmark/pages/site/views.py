@@ -23,7 +23,7 @@ from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
-from trainmark.pages.charts import over_each_other, ratios
+from trainmark.pages.charts import overlays, ratios
 from trainmark.pages.document import Block, Paragraph, Section, table
 from trainmark.pages.judgements import comparison, scaling_blocks
 from trainmark.pages.page import document
@@ -162,7 +162,7 @@ def compare_page(
             grade_line(of_repeats(side), verification_of(side)),
         ])  # fmt: skip
     sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
-    refused, shown = dict[str, None](), {"A": first}
+    refused, shown = dict[str, None](), {"A": first}  # shown: of one case, whose curves compare
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
         unlike = differing(work(first[0]), work(side[0]))
         if kept := [key for key in unlike if key not in allow]:
@@ -175,9 +175,10 @@ def compare_page(
             compared[letter] = compare(first, side, allow=unlike)
             verdict, *blocks = comparison(compared[letter], letter)
             verdicts.append(verdict)
+        if side[0].plan.case == first[0].plan.case:
             shown[letter] = side
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    charts = [x for x in (ratios(compared), *over_each_other(shown)) if x]
+    charts = [x for x in (ratios(compared), *overlays(shown)) if x]
     if charts:
         sections.insert(0, Section(t("site.charts"), "charts", tuple(charts)))
     names = ("run_id", "case", "device", "runs_of", "trust")

@@ -18,9 +18,17 @@
   };
   for (const input of document.querySelectorAll(".switch input")) {
     if (kept(input.name) === input.value) input.checked = true;
-    input.addEventListener("change", () => { kept(input.name, input.value); shown(); });
+    input.addEventListener("change", () => { kept(input.name, input.value); shown(); cut(); });
   }
+  // A table that goes on beyond the edge says so; its edge has a shadow without this.
+  const cut = () => {
+    for (const place of document.querySelectorAll(".scroll"))
+      place.classList.toggle("cut", place.scrollWidth > place.clientWidth + 1);
+  };
   shown();
+  cut();
+  addEventListener("resize", cut);
+  document.addEventListener("toggle", cut, true);  // of a section that is opened
   for (const button of document.querySelectorAll("button.copy")) {
     if (!navigator.clipboard) continue;
     button.hidden = false;

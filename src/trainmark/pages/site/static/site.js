@@ -107,5 +107,14 @@
     if ([...given].length) show();
   };
 
-  document.addEventListener("DOMContentLoaded", () => { themes(); choosing(); copying(); filtering(); });
+  // A table that goes on beyond the edge says so; its edge has a shadow without this.
+  const cut = () => {
+    for (const place of document.querySelectorAll(".scroll"))
+      place.classList.toggle("cut", place.scrollWidth > place.clientWidth + 1);
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    themes(); choosing(); copying(); filtering(); cut();
+    addEventListener("resize", cut);
+    document.addEventListener("toggle", cut, true);  // of a section that is opened
+  });
 })();

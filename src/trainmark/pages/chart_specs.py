@@ -1,0 +1,232 @@
+"""What Vega-Lite 6 draws: a function a chart, which returns its layers and axes without its data.
+
+Data are named and stand beside the specification. Titles are phrases; colours are variables of
+the page's style. The name of a value axis stands above the chart, so that a narrow screen has room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainmark.pages.texts import Phrase, t
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Spec = dict[str, Any]
+WIDTH, HEIGHT = 640, 190  # px of a static picture; two stand side by side on a wide screen
+_LEGEND = {"title": None, "columns": 1, "labelLimit": 500}
+
+
+def step_time(*, scale: Spec, has_warmup: bool) -> Spec:
+    """Return a line over the steps, the warm-up shaded."""
+    span = {"x": {"field": "step", "type": "quantitative"}, "x2": {"field": "to"}}
+    shade = {
+        "data": {"name": "warmup"},
+        "mark": {"type": "rect", "opacity": 0.16, "color": "var(--setup)"},
+        "encoding": span,
+    }
+    edge = {
+        "data": {"name": "warmup"},
+        "mark": {"type": "rule", "strokeWidth": 5, "y": 0, "color": "var(--setup)"},
+        "encoding": span,
+    }
+    line = _steps_line({"color": "var(--accent)"}, scale=scale)
+    return _sized([shade, edge, line] if has_warmup else [line])
+
+
+def loss(*, is_smoothed: bool) -> Spec:
+    """Return the loss over the steps; smoothed, with each step's thin behind it."""
+    if not is_smoothed:
+        return _sized([_steps_line({"color": "var(--accent)"})])
+    raw = _steps_line({"color": "var(--accent)", "strokeWidth": 1, "opacity": 0.35})
+    mean = _steps_line({"color": "var(--accent)", "strokeWidth": 2}, data="smoothed")
+    return _sized([raw, mean])
+
+
+def quality() -> Spec:
+    """Return the evaluations as points on a line, and the target as a dashed line."""
+    value = {"field": "value", "type": "quantitative"}
+    target = {
+        "data": {"name": "target"},
+        "mark": {"type": "rule", "color": "var(--good)", "strokeDash": [8, 4]},
+        "encoding": {"y": value},
+    }
+    label = {
+        "data": {"name": "target"},
+        "mark": {
+            "type": "text", "align": "left", "baseline": "bottom", "x": 0, "dx": 4, "dy": -3,
+            "color": "var(--good)",
+        },
+        "encoding": {"y": value, "text": {"field": "label", "type": "nominal"}},
+    }  # fmt: skip
+    point = {"color": "var(--eval)", "filled": True}
+    return _sized([target, label, _steps_line({"color": "var(--eval)", "point": point})])
+
+
+def sides() -> Spec:
+    """Return a line over the steps for each of several runs, told apart by colour and dashes."""
+    line = _steps_line({})
+    side = {"field": "side", "type": "nominal", "sort": None, "legend": _LEGEND}
+    line["encoding"] |= {"color": side, "strokeDash": side}
+    return _sized([line], height=240)
+
+
+def over_time(
+    *, axis: Phrase, scale: Spec, member: Phrase, names: Sequence[str], is_band: bool
+) -> Spec:
+    """Return readings over time: a line for each name, or a band from the lowest to the highest.
+
+    Args:
+        axis: what the time is counted from.
+        member: what a line is of, for the legend.
+        names: of the lines; empty: there is one, or a band.
+    """
+    value = {
+        "field": "v", "type": "quantitative", "title": None,
+        "axis": {"tickCount": 4}, "scale": scale,
+    }  # fmt: skip
+    measured = {
+        "data": {"name": "measured"},
+        "mark": {"type": "rect", "color": "var(--shade)"},
+        "encoding": {
+            "x": {"field": "from", "type": "quantitative"},
+            "x2": {"field": "to"},
+            "y": None,
+        },
+    }
+    layers: list[Spec] = [measured]
+    if is_band:
+        columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
+        layers.append({
+            "data": {"name": "lines"}, "transform": columns,
+            "mark": {"type": "area", "color": "var(--accent)", "opacity": 0.25},
+            "encoding": {"y": value | {"field": "lowest"}, "y2": {"field": "highest"}},
+        })  # fmt: skip
+        layers.append({
+            "data": {"name": "lines"}, "transform": columns,
+            "mark": {"type": "line", "color": "var(--accent)"},
+            "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
+        })  # fmt: skip
+    elif names:
+        of = {"field": "of", "type": "nominal", "title": member, "sort": None}
+        layers.append(
+            {
+                "data": {"name": "lines"},
+                "mark": "line",
+                "encoding": {"color": of, "strokeDash": of},
+            }
+        )
+    else:
+        layers.append(
+            {
+                "data": {"name": "lines"},
+                "mark": {"type": "line", "color": "var(--accent)"},
+            }
+        )
+    time = {
+        "field": "s", "type": "quantitative", "title": axis,
+        "axis": {"format": ",~f", "grid": False}, "scale": {"nice": False},
+    }  # fmt: skip
+    return _sized(layers, height=130) | {"encoding": {"x": time, "y": value}}
+
+
+def ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -> Spec:
+    """Return a point with its interval for each ratio, around a line at 1.
+
+    Args:
+        verdicts: each that occurs, with its colour at the same place in ``colours``.
+    """
+    axis = {"type": "quantitative", "title": t("compare.ratio"), "scale": scale}
+    interval = {
+        "data": {"name": "ratios"},
+        "mark": {"type": "rule", "strokeWidth": 2},
+        "encoding": {"x": {"field": "low", **axis}, "x2": {"field": "high"}},
+    }
+    point = {
+        "data": {"name": "ratios"},
+        "mark": {"type": "point", "filled": True, "size": 80},
+        "encoding": {"x": {"field": "ratio", **axis}},
+    }
+    equal = {
+        "data": {"values": [{"one": 1}]},
+        "mark": {"type": "rule", "color": "var(--soft)", "strokeDash": [4, 3]},
+        "encoding": {
+            "x": {"field": "one", "type": "quantitative", "scale": scale},
+            "y": None, "color": None,
+        },
+    }  # fmt: skip
+    return {
+        "width": 760, "height": {"step": 26}, "layer": [interval, point, equal],
+        "encoding": {
+            "y": {
+                "field": "name", "type": "nominal", "title": None, "sort": None,
+                "axis": {"grid": False},
+            },
+            "color": {
+                "field": "said", "type": "nominal", "title": None,
+                "scale": {"domain": list(verdicts), "range": list(colours)},
+                "legend": {"columns": 2},
+            },
+        },
+    }  # fmt: skip
+
+
+def history(*, has_steps: bool) -> Spec:
+    """Return the speed of each series over time; its steps as dashed lines."""
+    days = dict.fromkeys(("week", "date", "day"), "%m-%d")
+    hours = dict.fromkeys(("hours", "minutes"), "%H:%M")
+    seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")
+    months = dict.fromkeys(("month", "quarter"), "%Y-%m")
+    time = {
+        "field": "started", "type": "temporal", "title": t("site.started_utc"),
+        "scale": {"type": "utc"},
+        "axis": {
+            "grid": False, "labelOverlap": "greedy", "labelSeparation": 8,
+            "format": months | days | hours | seconds,
+        },
+    }  # fmt: skip
+    value = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}}
+    change = {
+        "data": {"name": "changes"},
+        "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 2},
+    }
+    line = {
+        "data": {"name": "history"},
+        "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.5},
+        "encoding": {"y": value},
+    }
+    point = {
+        "data": {"name": "history"},
+        "mark": {"type": "point", "filled": True, "size": 36},
+        "encoding": {"y": value},
+    }
+    series = {"field": "series", "type": "nominal", "sort": None, "legend": _LEGEND}
+    return {
+        "width": 760, "height": 300,
+        "layer": [change, line, point] if has_steps else [line, point],
+        "encoding": {"x": time, "color": series},
+    }  # fmt: skip
+
+
+def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -> Spec:
+    """Return a line of values over the steps."""
+    return {
+        "data": {"name": data},
+        "mark": {"type": "line", **mark},
+        "encoding": {
+            "x": {
+                "field": "step", "type": "quantitative", "title": t("chart.step"),
+                "axis": {"format": ",d", "tickMinStep": 1, "grid": False},
+                "scale": {"nice": False, "zero": False},
+            },
+            "y": {
+                "field": "value", "type": "quantitative", "title": None,
+                "scale": scale or {"zero": False},
+            },
+        },
+    }  # fmt: skip
+
+
+def _sized(layers: list[Spec], *, height: int = HEIGHT) -> Spec:
+    return {"width": WIDTH, "height": height, "layer": layers}

@@ -1,0 +1,59 @@
+"""What was trained, on what, when and by which rules: the few facts beside the figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark.pages import cells
+from trainmark.pages.document import KeyFacts
+from trainmark.pages.texts import Phrase, counted, dataset_name, has_cards, join, t
+from trainmark.record.work import num_parameters
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Record
+
+
+def key_facts(record: Record) -> KeyFacts:
+    """Return model, batch, sequence, data, memory, nodes, software, day and rules of a run."""
+    plan, environment = record.plan, record.environment
+    size, day = num_parameters(record), str(record.started)[:10]
+    packages = environment.get("packages") or {}
+    facts: dict[str, Phrase] = {
+        "model": None if size is None else t("key.parameters", size=cells.short_count(size)),
+        "batch": _batch(record),
+        "seq_length": plan.recipe.get("seq_length"),
+        "data": dataset_name(record),
+        "memory": _memory(record),
+        "nodes": counted("nodes", plan.nnodes),
+        "torch": packages.get("torch"),
+        "driver": environment.get("driver"),
+        "day": day or None,
+        "rules": join((t(f"division.{plan.rules}"), t("key.recipe", name=plan.recipe_name))),
+    }
+    known = ((t(f"key.{name}"), value) for name, value in facts.items() if value is not None)
+    return KeyFacts(tuple(known))
+
+
+def _batch(record: Record) -> Phrase:
+    """Return the samples of a step, and how they are made up of micro-batches."""
+    recipe, ranks = record.plan.recipe, record.plan.world_size
+    micro_batch, accumulated = recipe["micro_batch_size"], recipe["grad_accum_steps"]
+    factors = [str(micro_batch)]
+    if accumulated > 1:
+        factors.append(str(accumulated))
+    if ranks > 1:
+        factors.append(str(ranks))
+    total = cells.count(micro_batch * accumulated * ranks)
+    if len(factors) == 1:
+        return total
+    return t("key.batch_of", total=total, factors=" x ".join(factors))
+
+
+def _memory(record: Record) -> Phrase:
+    """Return the memory of a device; of ranks that share a host, the host's."""
+    entries = record.environment.get("devices") or []
+    total = (entries[0] or {}).get("memory_total_bytes") if entries else None
+    if has_cards(record):
+        return None if total is None else f"{total / cells.GIB:.0f} GiB"
+    total = record.environment.get("memory_total_bytes") or total
+    return None if total is None else t("key.host_memory", gib=f"{total / cells.GIB:.0f}")
