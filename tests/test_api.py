@@ -71,7 +71,7 @@ def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
 
 def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: Path) -> None:
     (runs / "a" / "plan.json").write_text("{}")
-    with pytest.warns(UserWarning, match="does not agree with its evidence"):
+    with pytest.warns(UserWarning, match="does not match its raw events"):
         (found,) = trainmark.load(runs / "a")
     assert found.trust.grade == "do_not_quote"
     with pytest.raises(RecordError):

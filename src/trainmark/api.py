@@ -288,7 +288,7 @@ def load(*words: str | Path, verify: bool = True) -> Records:
     """
     found = _selected(words, verify=verify, rows=False)
     for path in found.refuted:
-        _warn(f"{path}: the record does not agree with its evidence")
+        _warn(f"{path}: the record does not match its raw events")
     return Records(found.records, found.places)
 
 

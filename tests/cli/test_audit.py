@@ -50,7 +50,7 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
 
 def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("audit", written(tmp_path / "run", p_core=255.0), "--json")
-    assert (code, "does not agree" in err) == (1, True)
+    assert (code, "does not match" in err) == (1, True)
 
 
 def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: 
     shutil.copy(GOLDEN / "plan_toy.json", run / "plan.json")
     code, _, err = cli("audit", run, "--json")
     assert code == 1
-    assert "does not agree with its evidence" in err
+    assert "does not match its raw events" in err
 
 
 def test_rows_of_an_unknown_model_are_told_the_way_out(cli: Cli, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_other_work_ends_with_2_and_allowed_work_is_told(cli: Call) -> None:
     assert "--allow compile" in err
     code, out, _ = cli("a", "b c", "--allow", "compile", "--allow", "bs")
     assert code == 0
-    assert "The work differs, as allowed:" in out
+    assert "The workloads differ, as allowed:" in out
     assert "compile" in out
 
 
@@ -105,7 +105,7 @@ def test_what_is_left_out_and_what_differs_is_told(cli: Call) -> None:
     write("b", b[:5])
     code, out, _ = cli("a", "b")
     assert code == 0
-    assert "A: excluded: a6: the other launch of its round is missing" in out
+    assert "A: a6 is excluded: the other launch of its round is missing" in out
     assert "in pairs" in out
     assert "590.1" in out
     assert "torch" not in out

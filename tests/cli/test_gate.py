@@ -110,7 +110,7 @@ def test_a_record_that_its_evidence_contradicts_fails(
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = gate("gate", "runs/bad", "--history", "runs")
     assert code == 1
-    assert "does not agree" in out
+    assert "does not match" in out
     code, _, err = gate("gate", "runs/good", "--baseline", "runs/bad")
     assert code == 2
     assert "bad" in err

@@ -230,7 +230,7 @@ def test_a_trend_of_an_unpaired_side_is_told_and_nothing_is_called() -> None:
     assert (found.verdict, found.exit_code) == ("too_noisy", 3)
     assert found.sentence.code == "compare_trend"
     assert found.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
-    assert "in turns" in render(found.sentence, "en")
+    assert "alternate" in render(found.sentence, "en")
     paired = compare(*turns(rates[:5], times(rates[:5], 0.9)))
     assert paired.verdict == "slower"
 

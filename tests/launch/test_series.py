@@ -453,7 +453,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
     (run,) = json.loads(out)["runs"]
     assert (code, run["status"]) == (1, "finished")
     assert run["reason"].startswith(planned.plan.run_id[:8])
-    with pytest.warns(UserWarning, match="does not agree with its evidence"):
+    with pytest.warns(UserWarning, match="does not match its raw events"):
         trainmark.run(str(path))
 
 

@@ -277,7 +277,7 @@ def test_a_doubt_stands_once_on_a_page():
     doubtful.environment["others_cpu_share"] = 0.8
     made = page.document([doubtful])
     assert [(say(x.short, "en"), x.is_grave) for x in made.doubts] == [
-        ("generated data", True), ("busy machine (81% other work)", False),
+        ("generated data", True), ("busy machine (other programs used 81% of the cores)", False),
         ("step time CV 30.0%", False),
     ]  # fmt: skip
     text = markdown(doubtful)

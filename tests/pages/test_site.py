@@ -253,7 +253,7 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
     assert "runs/b3.html" in addresses
     allowed = Reader(views.compare_page(database, ["a1", "c2"], allow=["micro_batch_size"]))
-    assert "The work differs, as allowed:" in allowed.texts
+    assert "The workloads differ, as allowed:" in allowed.texts
     assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.of("figure", "id"))
     assert "✓ faster" in allowed.texts
     for chosen in (["a1"], ["a1", "a1"], [f"{side}{n}" for side in "ab" for n in range(1, 5)]):

@@ -49,7 +49,8 @@ def test_failed_launches_are_named_and_never_averaged_in():
     assert paragraphs(lines) == [
         "2 of 4 launches passed",
         "excluded from every figure: run1 (failed), run3 (target missed)",
-        "Fewer than five launches have a range and no interval: nothing can be inferred from it.",
+        "At least five launches are needed for a 95% interval; fewer have a range, from which "
+        "nothing can be inferred.",
     ]
 
 

@@ -82,7 +82,7 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(run_dir: Path, cl
     code, out, err = cli("report", run_dir)
     found_first = "figures.p_train.value is 2560 in the record, but 256 when computed again"
     assert (code, found_first in " ".join(out.split())) == (1, True)
-    assert "does not agree with its evidence" in err
+    assert "does not match its raw events" in err
     forms = [("report", "--format", form) for form in ("md", "html")]
     for verb, option, form in (*forms, ("export", "--to", "json"), ("export", "--to", "csv")):
         code, out, _ = cli(verb, run_dir, option, form)

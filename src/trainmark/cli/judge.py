@@ -150,7 +150,7 @@ def gate(
     records, expected, earlier = (one.records for one in given)
     for record in (*records, *expected, *earlier):
         if record.verification == "unverified" and not unverified:
-            rule = "only records that agree with their events are judged"
+            rule = "only records that match their raw events are checked"
             raise UsageError("unverified", where=record.run_id, rule=rule, remedy="--unverified")
     each_once(record.run_id for record in records)
     judged = (

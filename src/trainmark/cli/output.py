@@ -90,7 +90,7 @@ def fail_if_damaged(found: Selection) -> None:
     """
     say_faults(found.skipped)
     for path in found.refuted:
-        say_remark(f"{path}: the record does not agree with its evidence")
+        say_remark(f"{path}: the record does not match its raw events")
     if found.refuted or found.skipped:
         raise typer.Exit(EXIT_FAILED)
 

@@ -98,7 +98,7 @@ class Outcome:
     def contradiction(self) -> str | None:
         """Return which launches something contradicts; None if there is none."""
         runs = [record.run_id for record in self.records if refuted(record.trust)]
-        return f"{', '.join(runs)} does not agree with its evidence" if runs else None
+        return f"{', '.join(runs)} does not match its raw events" if runs else None
 
     def look(self) -> None:
         """Find what the folders of its attempts hold, and what is missing."""

@@ -125,7 +125,7 @@ def against_baseline(
         raise UsageError("no run there", where="--baseline", remedy="name runs that passed")
     for one in baseline:
         if refuted(one.trust) or not one.passed:
-            rule = "a baseline is of runs that passed and agree with their evidence"
+            rule = "a baseline is of runs that passed and match their raw events"
             raise RecordError(f"status {one.status}", where=one.run_id, rule=rule)
     works = groups(records)
     for launches in works:
