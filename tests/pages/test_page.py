@@ -281,7 +281,7 @@ def test_a_doubt_stands_once_on_a_page():
         ("step time CV 30.0%", False),
     ]  # fmt: skip
     text = markdown(doubtful)
-    full = "the machine was busy: other work used 81% of the cores during the run"
+    full = "the machine was busy: other programs used 81% of the cores during the run"
     assert text.count(full) == 1
     assert text.count("81%") == 1
     body = body_html(made, "en")
