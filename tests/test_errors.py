@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def test_a_message_says_what_where_by_which_rule_and_the_way_out() -> None:
     error = errors.UsageError("bs is 0", where="bs=0", rule="at least 1", remedy="write bs=1")
-    assert str(error) == "bs=0: bs is 0; at least 1\n  way out: write bs=1"
+    assert str(error) == "bs=0: bs is 0; at least 1\n  try: write bs=1"
     assert str(errors.UsageError("bs is 0")) == "bs is 0"
     assert error.args == ("bs is 0",)
 

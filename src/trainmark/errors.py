@@ -40,7 +40,7 @@ _MAX_LISTED = 40  # known names after the nearest one
 
 
 class TrainmarkError(Exception):
-    """Say what is wrong, where, by which rule, and the way out.
+    """Say what is wrong, where, by which rule, and what to try.
 
     Args:
         what: the fault with the offending value, one sentence without a full stop.
@@ -72,7 +72,7 @@ class TrainmarkError(Exception):
         if self.rule:
             text += f"; {self.rule}"
         if self.remedy:
-            text += f"\n  way out: {self.remedy}"
+            text += f"\n  try: {self.remedy}"
         return escaped(text)
 
 

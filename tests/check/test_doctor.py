@@ -159,8 +159,8 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
 @pytest.mark.parametrize(
     ("reads", "severity", "text"),
     [
-        (2, "fine", "card-smi 1.0 reads 2 device(s)"),
-        (None, "unknown", "no power"),
+        (2, "fine", "card-smi 1.0 reads 2 devices"),
+        (None, "unknown", "power and temperature"),
         ("hung", "unknown", "hung: no answer"),
     ],
 )
@@ -210,7 +210,7 @@ def here(tmp_path, monkeypatch):
 
 def test_generated_data_is_sound(here):
     recipe, data = map(said, doctor.data(here("toy")))
-    assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank(s)")
+    assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank")
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
     assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
 

@@ -35,12 +35,12 @@ def processor(cores: int) -> Card:
         (host.memory, {}, memory(2 - 1e-6), "stops", "of 64.0 GiB"),
         (host.memory, cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
         (host.memory, cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
-        (host.load, {}, {"cpu_use": cpu_use(0.9)}, "fine", "others use 9% of the cores"),
-        (host.load, {}, {"cpu_use": cpu_use(1.1)}, "spoils", "others use 11% of the cores"),
+        (host.load, {}, {"cpu_use": cpu_use(0.9)}, "fine", "other programs used 9% of the cores"),
+        (host.load, {}, {"cpu_use": cpu_use(1.1)}, "spoils", "other programs used 11% of the cores"),
         (host.other_runs, {}, {}, "fine", "no process"),
         (host.other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
-        (host.cores, {}, {"nproc": 4}, "fine", "4 rank(s), 4 cores by affinity"),
-        (host.cores, {}, {"nproc": 5}, "spoils", "5 rank(s), 4 cores"),
+        (host.cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores by affinity"),
+        (host.cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
         (host.cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
         (host.shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
         (host.shared_memory, {}, {"free": (128 << 20) - 1}, "stops",
@@ -58,7 +58,7 @@ def test_a_fault_is_found_and_its_neighbour_is_not(
     assert bool(found.remedy) == (severity != "fine")
 
 
-@pytest.mark.parametrize(("parent", "remedy"), [(1, "`kill {}`"), (2, "wait for its end")])
+@pytest.mark.parametrize(("parent", "remedy"), [(1, "`kill {}`"), (2, "wait until it has ended")])
 def test_only_processes_that_lost_their_launcher_are_to_be_ended(
     tmp_path, monkeypatch, parent, remedy
 ):
