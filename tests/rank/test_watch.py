@@ -25,3 +25,28 @@ def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
         assert watch.flops["float32"] >= 2 * 3 * 2 * 8 * 4 * 8
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_attention_that_ran_is_noted():
+    query = torch.randn(1, 2, 8, 16, requires_grad=True)
+    with StepWatch(dict) as fused:
+        attention = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+        attention.sum().backward()
+    with StepWatch(dict) as plain:
+        torch.nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=0.1)
+    with StepWatch(dict) as none:
+        (query @ query.transpose(-1, -2)).softmax(-1)
+    assert (fused.attention, plain.attention, none.attention) == ({"flash"}, {"math"}, set())
+
+
+def test_attention_of_shared_keys_is_counted_by_the_querys_heads():
+    query = torch.randn(1, 4, 8, 16, requires_grad=True)
+    key = torch.randn(1, 2, 8, 16, requires_grad=True)
+    with StepWatch(dict) as watch:
+        attention = torch.nn.functional.scaled_dot_product_attention(
+            query, key, key, enable_gqa=True
+        )
+        attention.sum().backward()
+    assert watch.attention == {"flash"}
+    pairs = 4 * 8 * 8  # of heads, queries and keys
+    assert watch.flops == {"float32": 2 * pairs * (2 + 5) * 16}

@@ -26,6 +26,7 @@ from fakes import (
     write_run,
 )
 from trainmark.errors import RecordError
+from trainmark.judge.comparison import sides
 from trainmark.launch import environment
 from trainmark.plan.plan import Plan
 from trainmark.record import record, reduce
@@ -98,6 +99,15 @@ def test_the_shipped_schema_is_that_of_the_records() -> None:
     # To renew it: trainmark list schema > src/trainmark/record/record.schema.json
     shipped = files("trainmark.record").joinpath("record.schema.json").read_text("utf-8")
     assert shipped == record.schema()
+
+
+def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> None:
+    change(run_dir, "facts", attention_flags={"flash": True, "cudnn": False})
+    change(run_dir, "result", attention=["efficient", "flash"])
+    built = reduce.reduce(run_dir)
+    assert built.environment["attention"] == "efficient, flash"
+    assert built.environment["attention_flags"] == {"flash": True, "cudnn": False}
+    assert sides.environment(built)["attention"] == "efficient, flash"
 
 
 def test_a_record_is_never_replaced(run_dir: Path) -> None:

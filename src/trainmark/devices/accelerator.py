@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Vendors whose torch presents their devices as CUDA's, by what they add to its version:
 # 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
 _MAKERS = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
+_DROPOUT_STEPS = 16  # of cuDNN's attention: check_cudnn_dropout of torch 2.13
 _THREE_MATRICES = 3 * 4  # bytes of fp32, for each of their n x n numbers
 _FIELD = re.compile(r"""^(\w+)\b.*= *['"](.+)['"]""", re.MULTILINE)
 
@@ -243,6 +244,25 @@ class CudaDevice(Accelerator):
         return flags | {
             "tf32": bool(torch.backends.cuda.matmul.allow_tf32),
             "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
+        }
+
+    def fit_attention(self, *, dropout: float, shapes_vary: bool) -> None:
+        """Leave cuDNN's attention out where it would drop other weights, or plan in windows.
+
+        It drops in sixteenths, which torch 2.13 allows for and 2.11 does not, and takes half a
+        second to plan for a shape that it meets first.
+        """
+        exact = (dropout * _DROPOUT_STEPS).is_integer()
+        self._torch.backends.cuda.enable_cudnn_sdp(exact and not shapes_vary)
+
+    def attention_flags(self) -> dict[str, bool]:
+        """Return which of torch's attention kernels may run."""
+        flags = self._torch.backends.cuda
+        return {
+            "flash": flags.flash_sdp_enabled(),
+            "efficient": flags.mem_efficient_sdp_enabled(),
+            "cudnn": flags.cudnn_sdp_enabled(),
+            "math": flags.math_sdp_enabled(),
         }
 
     def describe(self) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class Facts(Event, tag="facts"):
     device: dict[str, Any] = field(default_factory=dict)
     memory_scope: str | None = None
     precision_flags: dict[str, Any] | None = None
+    attention_flags: dict[str, bool] = field(default_factory=dict)  # kernels that may run
     matmul_flops_per_second: float | None = None
     matmul_swing: float | None = None
     steps_per_epoch: Count = 0
@@ -195,6 +196,7 @@ class Result(Event, tag="result"):
     job: dict[str, Any] = field(default_factory=dict)
     precision_changed: list[str] = field(default_factory=list)  # flags, since they were set
     flops_counted: float | None = None  # of matmuls in the first step
+    attention: list[str] = field(default_factory=list)  # kernels that ran in the first step
     rows: list[int] = field(default_factory=list)  # digests of rows of the first epoch
     used_bytes: Count | None = None
     allocator_peak_bytes: Count | None = None

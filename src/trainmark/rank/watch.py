@@ -20,20 +20,48 @@ def _addmm_(_total: Any, left: Any, right: Any, **_: Any) -> int:
     return int(2 * left.shape[0] * left.shape[1] * right.shape[1])
 
 
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Return the FLOPs of scores and their product with the values, over all pairs of positions.
+
+    Several heads of the query may share one of keys and values, which torch 2.11 does not count.
+    """
+    batch, heads, queries, width = query.shape
+    return int(2 * batch * heads * queries * key.shape[2] * (width + value.shape[3]))
+
+
+def _attention_backward(
+    _gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any
+) -> int:
+    """Return the FLOPs of the scores again and of the gradients of scores, values, keys, query."""
+    batch, heads, queries, width = query.shape
+    return int(2 * batch * heads * queries * key.shape[2] * (3 * width + 2 * value.shape[3]))
+
+
+# Kernels of torch's attention by the operations that run them. The last keeps the scores as a
+# tensor, and this is their softmax.
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_scaled_dot_product_fused_attention_overrideable": "vendor",
+    "_safe_softmax": "math",
+}
+
+
+_FUSED = [name for name in _ATTENTION if name.startswith("_scaled") and hasattr(_aten, name)]
 _FORMULAS: dict[Any, Callable[..., int]] = {
-    **flop_registry,  # which does not know these
+    **flop_registry,  # which does not know these, or counts them in fewer cases
     _aten.addmm_: _addmm_,
-    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
-        _aten._scaled_dot_product_flash_attention
-    ],
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        _aten._scaled_dot_product_flash_attention_backward
-    ],
+    **{getattr(_aten, name): _attention for name in _FUSED},
+    **{getattr(_aten, f"{name}_backward"): _attention_backward for name in _FUSED},
 }
 
 
 class StepWatch(TorchDispatchMode):
     """Count FLOPs by the type of their operands, and note the flags that each matmul sees.
+
+    ``attention`` holds the kernels of torch's attention that ran, by name.
 
     Args:
         flags: returns the flags of precision in force.
@@ -44,6 +72,7 @@ class StepWatch(TorchDispatchMode):
         self._flags = flags
         self.flops: Counter[str] = Counter()
         self.seen: dict[str, set[Any]] = {}
+        self.attention: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(x, FakeTensor) for x in types):
@@ -52,7 +81,11 @@ class StepWatch(TorchDispatchMode):
             # A shard: what it computes on its local tensors comes here again.
             return NotImplemented
         out = func(*args, **(kwargs or {}))
-        formula = _FORMULAS.get(getattr(func, "overloadpacket", None))
+        operation = getattr(func, "overloadpacket", None)
+        attention = _ATTENTION.get(getattr(operation, "__name__", ""))
+        if attention is not None:
+            self.attention.add(attention)
+        formula = _FORMULAS.get(operation)
         if formula is not None:
             dtype = next(x.dtype for x in args if isinstance(x, torch.Tensor))
             self.flops[str(dtype).removeprefix("torch.")] += formula(

@@ -182,6 +182,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         device=device.describe(),
         memory_scope=device.memory().scope,
         precision_flags=flags,
+        attention_flags=device.attention_flags() if hasattr(device, "attention_flags") else {},
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
@@ -270,6 +271,7 @@ def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWa
             ]
             + watch.changed(rank.precision, recipe.precision),
             flops_counted=sum(watch.flops.values()) or None,
+            attention=sorted(watch.attention),
         )
 
 

@@ -256,6 +256,8 @@ class Environment(TypedDict, total=False):
     nodes: list[dict[str, str]]  # of several: facts in which each differs from the first
     devices: list[DeviceFacts | None]
     precision_flags: dict[str, str | int | float | bool | None] | None
+    attention: str  # torch's kernels of it in the first step, which none has if compiled
+    attention_flags: dict[str, bool]  # kernels of it that could run
     collective: str | None
     job: JobFacts | None
 

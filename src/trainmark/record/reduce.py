@@ -164,6 +164,10 @@ def _environment(timeline: RunTimeline) -> Environment:
         "collective": rank0.facts.collective,
         "job": None if rank0.result is NO_RESULT else rank0.result.job,
     }
+    if rank0.result.attention:
+        facts["attention"] = ", ".join(rank0.result.attention)
+    if rank0.facts.attention_flags:
+        facts["attention_flags"] = rank0.facts.attention_flags
     return cast("Environment", {k: facts[k] for k in facts if k in Environment.__annotations__})
 
 

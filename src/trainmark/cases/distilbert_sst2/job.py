@@ -10,6 +10,7 @@ from transformers.models.distilbert.configuration_distilbert import DistilBertCo
 from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.attention import fit_attention
 from trainmark.train.checkpoints import described, read_state
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.kernels import choose
@@ -100,6 +101,7 @@ class DistilbertJob:
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
         self.kernels = choose(recipe, context.device.torch_type)
+        fit_attention(context.device, dropout=data.config.attention_dropout)
         self.kernels.put_into(self.model)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch

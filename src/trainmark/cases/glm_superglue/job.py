@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from trainmark.protocols import Batch, Counts, Evaluation
+from trainmark.train.attention import fit_attention
 from trainmark.train.evaluation import EvaluationSum, ScoredRows
 from trainmark.train.kernels import choose
 from trainmark.train.parameters import trained
@@ -132,6 +133,7 @@ class GlmJob:
         self.context, self.data, self.recipe = context, data, recipe
         self.shape = recipe.shape
         self.kernels = choose(recipe, context.device.torch_type)
+        fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
             self.shape, dropout=recipe.dropout, seed=recipe.seed, kernels=self.kernels,
             checkpoint_activations=recipe.checkpoint_activations,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainmark.train.attention import fit_attention
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
@@ -54,6 +55,7 @@ class GptJob(NextTokenJob):
         recipe: GptRecipe = context.recipe
         ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
         self.kernels = choose(recipe, context.device.torch_type)
+        fit_attention(context.device, dropout=recipe.dropout)
         model = build_model(recipe, seed=recipe.seed, kernels=self.kernels)
         context.device.place(model)
         if ranks.tensor_size > 1:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
+from trainmark.train.attention import fit_attention, varying_shapes
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.kernels import kind
 from trainmark.train.parallel import Ranks, parallelize
@@ -65,6 +66,7 @@ class LlamaJob:
         recipe: LlamaRecipe = context.recipe
         recipe = replace(recipe, kernels=kind(recipe, context.device.torch_type))
         self.context, self.data, self.recipe = context, data, recipe
+        fit_attention(context.device)
         ranks = Ranks.of(context, with_mesh=recipe.fsdp)
         self.sharded = recipe.fsdp and ranks.mesh is not None
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
@@ -167,7 +169,7 @@ class LlamaJob:
             self.data.tokenizer, self.data.mmlu, legacy=legacy, shots=self.recipe.mmlu_shots,
             max_length=longest, rank=rank, world_size=world_size,
         )  # fmt: skip
-        with self.stepper.autocast():
+        with varying_shapes(self.context.device), self.stepper.autocast():
             found = score(
                 self.model.causal_lm, self.data.mmlu, plan,
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainmark.train.attention import fit_attention
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
@@ -51,6 +52,7 @@ class Llama31Job(NextTokenJob):
         recipe: Llama31Recipe = context.recipe
         ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
         self.kernels = choose(recipe, context.device.torch_type)
+        fit_attention(context.device)
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None

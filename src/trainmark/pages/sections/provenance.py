@@ -216,6 +216,7 @@ def run(record: Record) -> Section:
         eval=cells.count(data.eval_samples), layout=data.layout, content=data.content_id,
     )  # fmt: skip
     changed = t("def.fix_hp", standards=plan.compared_with)
+    kernels = record.environment.get("attention_flags", {})
     found: dict[str, Phrase] = {
         "fact.labels": join(map(label_text, record.labels)) if record.labels else None,
         "name.task": about.task,
@@ -232,6 +233,8 @@ def run(record: Record) -> Section:
         "fact.kernels": pairs(job["kernels"]) if job.get("kernels") else None,
         "fact.started": record.started,
         "fact.flags": pairs(record.environment.get("precision_flags")),
+        "fact.attention": record.environment.get("attention"),
+        "fact.attention_flags": ", ".join(name for name, on in kernels.items() if on) or None,
     }
     blocks = [block for spec in about.page.tables for block in _declared(record, spec)]
     return folded("facts", _facts(found), *blocks, gist=plan.recipe_name)

@@ -216,5 +216,5 @@ class NvidiaDevice(CudaDevice):
         flags = super().set_precision(precision)
         forced = forced_tf32()
         if forced is not None:
-            flags |= {"tf32": forced, "cudnn_tf32": forced}
+            flags["tf32_override"] = forced
         return flags
