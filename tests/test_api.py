@@ -194,7 +194,7 @@ def test_after_a_launch_that_timed_out_the_others_are_left_out(
     said: list[object] = []
     found = api.launched(plan, Cluster(), StopRequest(), quiet=True, say=said.append)
     assert (found, found.places) == ([late], [tmp_path / "run" / "r1"])
-    assert str(said[0]) == "the other launches (3) would come to the time limit too: left out"
+    assert str(said[0]) == "skipped 3 more launches: they would also time out"
     monkeypatch.undo()
     head, line, row = repr(api.Records([TOY])).splitlines()
     assert ("run" in head, TOY.run_id in row, len(row) >= len(line) > 0) == (True, True, True)

@@ -117,8 +117,8 @@ def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Pl
     if elsewhere and plan.device.vendor == "cpu" and not named:
         # A login node has no accelerator, the nodes that it submits to most often have.
         say(
-            "the nodes' processors train: neither --device nor the cluster file\n"
-            "  (`device`) names what the nodes have, and here is no accelerator"
+            "the run uses the CPUs of the nodes: no accelerator was found on this machine, and "
+            "neither --device nor `device` in the cluster file names one of the nodes"
         )
     return plan, settings
 
@@ -138,7 +138,7 @@ def launched(plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, sa
             records.places.append(Path(single.run_dir))
         if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
             left = plan.repeat_count - len(records)
-            say(f"the other launches ({left}) would come to the time limit too: left out")
+            say(f"skipped {left} more launches: they would also time out")
             break
     if plan.repeat_count > 1 and records:
         _draw(write_pages, records, Path(plan.run_dir), say=say)
@@ -160,7 +160,7 @@ def launch_one(
     here = single.node_processes == 0
     for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
         if one.computes:
-            say(f"{one.description()}: figures of this run must not be quoted")
+            say(f"{one.description()}: do not quote the figures of this run")
     record = launch_shown(single, cluster, label, stop, quiet=quiet)
     _draw(write_pages, [record], Path(single.run_dir), say=say)
     return record

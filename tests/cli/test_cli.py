@@ -93,8 +93,8 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["prepare", "gpt", "gpt2/", "--from", ".", "--data", "x"], ["write tokenizer=VALUE"]),
         (["prepare", "dlrm", "--from", "nowhere", "--data", "x"], ["no such file or folder"]),
         (["prepare", "gpt", "tokenizer=.", "--from", "no", "--data", "x"], ["no such file"]),
-        (["report"], ["no run there yet"]),
-        (["report", "nowhere"], ["no record there"]),
+        (["report"], ["no runs found"]),
+        (["report", "nowhere"], ["no record found"]),
     ],
 )
 def test_bad_words_end_in_one_clear_error(cli, words, said):
@@ -200,7 +200,7 @@ def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkey
     monkeypatch.setattr(devices, "choose", lambda _: devices.all_vendors()["cpu"])
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
     assert code == 0
-    assert ("processors train" in err) is warned
+    assert ("uses the CPUs of the nodes" in err) is warned
 
 
 OTHER_MACHINES = "device: nvidia\npython: /opt/env/bin/python\n"

@@ -164,7 +164,7 @@ def export(
 
     found = select(runs or [])
     if not found.records:
-        raise RecordError("no record there", rule="rows of pages are not exported")
+        raise RecordError("no record found", rule="rows of pages are not exported")
     if form == "parquet":
         if output is None:
             raise UsageError(f"--to {form} is no text", remedy="give -o PATH")

@@ -119,7 +119,7 @@ def ceilings(
     else:
         typer.echo(show(shown(found), lang))
     if wrong_results(found):
-        say("trainmark: a rank computed something wrongly", err=True)
+        say("trainmark: a rank computed wrong results", err=True)
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -160,7 +160,7 @@ def check(
         code, checks = "check_done" if faults else "check_passed", len(found.checks)
         say(render(message(code, case=case, faults=faults, checks=checks), lang))
     if stop.signal_name is not None:
-        say(f"trainmark: stopped by {stop.signal_name}: nothing was judged", err=True)
+        say(f"trainmark: stopped by {stop.signal_name}: no check was made", err=True)
     if stop.signal_name is not None or not found.passed:
         raise typer.Exit(EXIT_FAILED)
 

@@ -170,7 +170,7 @@ def results(
             shown = found if columns else display.with_differing_settings(found)
             typer.echo(display.listing_table(shown, lang))
         else:
-            say_remark(f"no run in {index.folder} meets the filters")
+            say_remark(f"no run in {index.folder} matches the filters")
         for line in display.listing_remarks(found, failed, lang):
             say(line, err=True)
     if failed:

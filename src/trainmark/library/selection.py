@@ -94,7 +94,7 @@ def newest_run() -> Path:
     there = [file for file in files if file.exists()]
     if not there:
         remedy = "`trainmark run CASE`, or name a run"
-        raise RecordError("no run there yet", where=str(RUNS_DIR), remedy=remedy)
+        raise RecordError("no runs found", where=str(RUNS_DIR), remedy=remedy)
     run = files[max(there, key=lambda file: file.stat().st_mtime_ns)]
     return run[0].parent if len(run) > 1 else run[0]
 

@@ -219,7 +219,7 @@ def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
         line = would if one.state == "to run" else f": {one.run_dir}"
         blocks += [Code(f"{one.name}{line}")] if one.run_dir is not None else []
     if all(one.state == "skipped" for one in outcomes):
-        blocks.append(Paragraph("nothing could run here: every run of the plan was skipped"))
+        blocks.append(Paragraph("nothing ran: this machine cannot run any run of the plan"))
     return terminal.show(blocks, width=width)
 
 

@@ -348,7 +348,7 @@ def read(path: Path) -> Record:
         found = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError as error:
         remedy = "name a run directory or its record.json"
-        what = f"no record there: {error.strerror}"
+        what = f"no record found: {error.strerror}"
         raise RecordError(what, where=str(file), remedy=remedy) from None
     except (OSError, ValueError) as error:
         rule = "a record is read by the version that wrote it"
