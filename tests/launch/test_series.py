@@ -32,7 +32,7 @@ from trainmark.pages.results import series_table
 from trainmark.plan import choosing
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import of_repeat
+from trainmark.plan.resolving import launches, of_repeat
 from trainmark.record import record as records
 from trainmark.record import reduce
 from trainmark.record.record import Cause, Record
@@ -469,6 +469,33 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: 
     lines = out.splitlines()
     assert "b: to run in runs/plan/b: toy:pytorch_2.13:fake:1:1:1" in lines
     assert len([line for line in lines if line.startswith("b")]) == 2  # its row and this line
+
+
+def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
+    cli: Any, tmp_path: Path
+) -> None:
+    text = TWO.replace("case: toy", "case: toy, repeat: 2")
+    (tmp_path / "plan.yaml").write_text(text)
+    first = launches(checked(tmp_path, text)[0].plan)[0]  # type: ignore[arg-type]
+    took_s = leave(first, "passed").figures["e2e_time"].value
+    code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
+    order = [
+        (one["name"], one["launch"], one["run_dir"], one["expected_s"], one["limit_s"])
+        for one in json.loads(out)["launches_to_do"]
+    ]
+    limit_s = first.recipe["timeout_s"]
+    assert code == 0
+    assert order == [
+        ("b", 1, "runs/plan/b/r1", None, limit_s), ("b", 2, "runs/plan/b/r2", None, limit_s),
+        ("a", 2, "runs/plan/a-2/r2", took_s, limit_s),
+    ]  # fmt: skip
+    code, out, _ = cli("run", "plan.yaml", "--dry-run")
+    lines = [line.split() for line in out.splitlines()]
+    at = lines.index(["order", "run", "launch", "time"])
+    assert [line[:3] for line in lines[at + 2 : at + 5]] == [
+        ["1", "b", "1/2"], ["2", "b", "2/2"], ["3", "a", "2/2"],
+    ]  # fmt: skip
+    assert out.splitlines()[-1].startswith("launches to do: 3; about ")
 
 
 def test_table_of_a_plan_shows_the_settings_that_differ(plan_of: Any) -> None:

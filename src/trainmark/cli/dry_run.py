@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 from pydantic_core import to_jsonable_python
 
 from trainmark import cases, devices
 from trainmark.cli.output import from_here, say, say_json
+from trainmark.launch import series
 from trainmark.launch.local import rank_command
 from trainmark.launch.submission import command
 from trainmark.pages import cells
-from trainmark.pages.document import Facts
+from trainmark.pages.document import Facts, table
 from trainmark.pages.page import newest_runs
+from trainmark.pages.results import series_json, series_table
 from trainmark.pages.terminal import show
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.plan.plan import UNCHECKED
@@ -23,9 +25,11 @@ from trainmark.plan.resolving import launches
 from trainmark.record.work import differing, planned_work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainmark.launch.cluster import Cluster
+    from trainmark.launch.series import Outcome
+    from trainmark.pages.document import Table
     from trainmark.plan.plan import Plan
 
 
@@ -117,11 +121,114 @@ def _memory(plan: Plan) -> str:
 def _time(plan: Plan) -> str:
     """Return the limit, and how long the newest run of the same work beside it took."""
     limit = f"limit {cells.duration(plan.recipe['timeout_s'])}"
+    earlier = _earlier_run(plan, Path(plan.run_dir).parent)
+    if earlier is None:
+        return f"not known before a run; {limit}"
+    return f"{cells.duration(earlier.took_s)} in an earlier run ({earlier.run_id}); {limit}"
+
+
+class EarlierRun(NamedTuple):
+    """A run of the same work that passed."""
+
+    run_id: str
+    took_s: float
+
+
+def _earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
+    """Return the newest run of the same work in a folder of runs."""
     wanted = to_jsonable_python(planned_work(plan))
-    for _, launches_of_run in newest_runs(Path(plan.run_dir).parent):
+    for _, launches_of_run in newest_runs(store):
         for record in launches_of_run:
-            took = record.figure("e2e_time")
+            took_s = record.figure("e2e_time")
             is_same = not differing(wanted, to_jsonable_python(planned_work(record.plan)))
-            if took is not None and record.passed and is_same:
-                return f"{cells.duration(took)} in an earlier run ({record.run_id}); {limit}"
-    return f"not known before a run; {limit}"
+            if took_s is not None and record.passed and is_same:
+                return EarlierRun(record.run_id, took_s)
+    return None
+
+
+class PlannedLaunch(NamedTuple):
+    """A launch of a plan file that is to be done.
+
+    Args:
+        expected_s: as long as an earlier launch of the same work took; None: there is none.
+        limit_s: after which it is ended.
+    """
+
+    name: str
+    launch: int
+    launches: int
+    run_dir: Path
+    expected_s: float | None
+    limit_s: float
+
+
+def planned_launches(entries: Sequence[Outcome]) -> list[PlannedLaunch]:
+    """Return the launches to do, in their order."""
+    earlier_s: dict[str, float | None] = {}
+    planned = []
+    for entry, plan in series.expected(entries):
+        if entry.name not in earlier_s:
+            assert entry.plan is not None, "a skipped entry has no launch"
+            folder = Path(entry.plan.run_dir).parent  # of the plan file's runs
+            earlier = _earlier_run(plan, folder) or _earlier_run(plan, folder.parent)
+            earlier_s[entry.name] = None if earlier is None else earlier.took_s
+        planned.append(
+            PlannedLaunch(
+                name=entry.name,
+                launch=plan.repeat_index,
+                launches=plan.repeat_count,
+                run_dir=from_here(Path(plan.run_dir)),
+                expected_s=earlier_s[entry.name],
+                limit_s=float(plan.recipe["timeout_s"]),
+            )
+        )
+    return planned
+
+
+def print_series_dry_run(
+    entries: Sequence[Outcome], *, name: str, exit_code: int, as_json: bool
+) -> None:
+    """Print what there is of a plan file, then the launches to do, in their order, and their time.
+
+    Start nothing.
+    """
+    planned = planned_launches(entries)
+    if as_json:
+        document = series_json(entries, name=name, exit_code=exit_code)
+        order = [one._asdict() | {"run_dir": str(one.run_dir)} for one in planned]
+        say_json(document | {"launches_to_do": order})
+        return
+    typer.echo(series_table(entries))  # whose text is escaped
+    if planned:
+        typer.echo(f"\n{show([_order(planned)])}")
+    say(f"launches to do: {len(planned)}{_time_of_all(planned)}")
+    say("nothing was started", err=True)
+
+
+def _order(planned: Sequence[PlannedLaunch]) -> Table:
+    rows = [
+        (
+            str(place),
+            one.name,
+            f"{one.launch}/{one.launches}",
+            "not known" if one.expected_s is None else cells.duration(one.expected_s),
+        )
+        for place, one in enumerate(planned, 1)
+    ]
+    return table(("order", "run", "launch", "time"), rows)
+
+
+def _time_of_all(planned: Sequence[PlannedLaunch]) -> str:
+    """Return the time of all launches as the end of a sentence."""
+    known = [one.expected_s for one in planned if one.expected_s is not None]
+    unknown = [one.limit_s for one in planned if one.expected_s is None]
+    parts = []
+    if known:
+        count = "" if not unknown else f" for {len(known)} of them"
+        parts.append(f"about {cells.duration(sum(known))}{count}, as earlier runs took")
+    if unknown:
+        others = "the others are" if known else "their time is"
+        parts.append(
+            f"{others} not known before a run, at most {cells.duration(sum(unknown))} in all"
+        )
+    return f"; {'; '.join(parts)}" if parts else ""

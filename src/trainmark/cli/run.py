@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
-from trainmark.cli.output import from_here, say, say_json, say_lines, say_remark
+from trainmark.cli.output import from_here, output_may_be_lost, say, say_json, say_lines, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainmark.api import Records
     from trainmark.launch.cluster import Cluster
+    from trainmark.launch.series import Outcome
     from trainmark.plan.plan import Plan
 
 EXAMPLES = {
@@ -120,14 +123,25 @@ def _print_records(
     records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool = False
 ) -> None:
     """Print the records of a run, as JSON or what matters of them; end with 1 if one failed."""
+    with output_may_be_lost():
+        _print_result(records, lang, as_json=as_json, quiet=quiet, repeated=repeated)
+    if not all(record.passed for record in records):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_result(
+    records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool
+) -> None:
     from trainmark.pages.next_steps import next_steps
     from trainmark.pages.page import beside
     from trainmark.pages.summary import first_lines
     from trainmark.pages.terminal import show
 
-    if as_json:
-        documents = [record.model_dump(mode="json") for record in records]
-        say_json(documents if repeated else documents[0])
+    documents = [record.model_dump(mode="json") for record in records] if as_json else []
+    if as_json and repeated:
+        say_json(documents)
+    elif as_json and records:
+        say_json(documents[0])
     elif records:
         folder = from_here(records.places[0])
         whole = folder.parent if repeated else folder
@@ -138,15 +152,12 @@ def _print_records(
             say(f"page: {page}")
         if not quiet and (steps := next_steps(records)):
             typer.echo(f"\n{show(steps, lang)}", err=True)  # whose text is escaped
-    if not all(record.passed for record in records):
-        raise typer.Exit(EXIT_FAILED)
 
 
 def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: bool) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
     from trainmark.api import planned_entries, run_entries
     from trainmark.launch import series
-    from trainmark.pages.results import series_json, series_table
 
     file, entries = planned_entries(request, say=say_remark, dry_run=dry_run)
     if not dry_run:
@@ -156,11 +167,21 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
     code = series.exit_code(entries)
     if not dry_run and any(entry.contradiction for entry in entries):
         code = EXIT_FAILED
-    if as_json:
-        say_json(series_json(entries, name=file.name, exit_code=code))
+    if dry_run:
+        from trainmark.cli.dry_run import print_series_dry_run
+
+        print_series_dry_run(entries, name=file.name, exit_code=code, as_json=as_json)
     else:
-        typer.echo(series_table(entries))
-        if dry_run:
-            say(f"launches to do: {sum(len(entry.missing) for entry in entries)}")
+        with output_may_be_lost():
+            _print_series(entries, name=file.name, exit_code=code, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _print_series(entries: Sequence[Outcome], *, name: str, exit_code: int, as_json: bool) -> None:
+    from trainmark.pages.results import series_json, series_table
+
+    if as_json:
+        say_json(series_json(entries, name=name, exit_code=exit_code))
+    else:
+        typer.echo(series_table(entries))  # whose text is escaped
