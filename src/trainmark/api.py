@@ -133,9 +133,10 @@ def launched(plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, sa
         refuse_used(Path(plan.run_dir))
     records = Records()
     for single in launches(plan):
-        if stop.signal_name is None:
-            records.append(launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say))
-            records.places.append(Path(single.run_dir))
+        if stop.signal_name is not None:
+            break
+        records.append(launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say))
+        records.places.append(Path(single.run_dir))
         if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
             left = plan.repeat_count - len(records)
             say(f"skipped {left} more launches: they would also time out")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import os
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from trainmark.cli.options import SETTINGS, command_of, with_examples
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, MeasurementError, TrainmarkError
+from trainmark.cli.streams import LostOutputError, drop_output, flush_output
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
@@ -121,17 +118,26 @@ def trainmark(
 
 
 def main() -> None:
-    """Run the program; every fault of ours ends in one message and its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks is printed as ``?``
-            stream.reconfigure(errors="replace")
+    """Run the program; every fault of ours ends in one message and its exit code.
+
+    Raises:
+        KeyboardInterrupt: a signal to stop came.
+    """
     try:
-        app()
+        try:
+            app()
+        finally:
+            flush_output()
         return
     except SystemExit as end:
-        if end.code != _CTRL_C:
-            raise
-        fault: TrainmarkError = MeasurementError("interrupted")
+        if end.code == _CTRL_C:
+            raise KeyboardInterrupt from None
+        raise
+    except LostOutputError as error:
+        drop_output()
+        if not error.has_reader:  # it went away, as `head` does
+            sys.exit(EXIT_FAILED)
+        fault: TrainmarkError = error
     except TrainmarkError as error:
         fault = error
     except ModuleNotFoundError as error:
@@ -141,10 +147,6 @@ def main() -> None:
         remedy = f"pip install 'trainmark[{extra}]'"
         fault = EnvironmentFault(f"{error.name} is not installed", remedy=remedy)
     except OSError as error:
-        if error.errno in (errno.EPIPE, errno.ENOSPC):  # what is left cannot be printed either
-            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-        if isinstance(error, BrokenPipeError):  # the reader went away, as `head` does
-            sys.exit(EXIT_FAILED)
         fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])
     print(f"trainmark: {fault}", file=sys.stderr)
     sys.exit(fault.exit_code)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from trainmark.cli.streams import LostOutputError, drop_output, flush_output
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, escaped
 
 if TYPE_CHECKING:
@@ -70,6 +71,21 @@ def others_to_stderr() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(before, out)
         os.close(before)
+
+
+@contextmanager
+def output_may_be_lost() -> Iterator[None]:
+    """Print in the block what files hold too: if that fails, only say so.
+
+    What a run measured, and its exit code, do not depend on who reads its output.
+    """
+    try:
+        yield
+        flush_output()
+    except LostOutputError as error:
+        drop_output()
+        if error.has_reader:
+            say_remark(error)
 
 
 def say_remark(text: object) -> None:

@@ -1,0 +1,86 @@
+"""A signal to stop at any moment: one message, exit code 1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import chain
+
+import pytest
+
+import interrupted_program
+from trainmark.launch import local
+from trainmark.launch.processes import StopRequest
+
+SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped by SIGHUP"}
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Return exit code, lines of standard error without the count, and the count of events."""
+
+    def run(number: str, moment: int, *words: str) -> tuple[int, list[str], int]:
+        done = subprocess.run(
+            [sys.executable, interrupted_program.__file__, number, str(moment), *words],
+            env=os.environ | {
+                "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
+            },
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        lines = done.stderr.splitlines()
+        events = int(lines.pop().split()[0]) if lines and lines[-1].endswith(" events") else 0
+        return done.returncode, lines, events
+
+    return run
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signal_during_imports_is_one_message(interrupted, number):
+    assert interrupted(number, 5, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
+    assert interrupted(number, 300, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
+
+
+def test_signal_at_any_moment_of_planning_is_one_message_and_leaves_nothing(interrupted, tmp_path):
+    code, _, events = interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
+    assert code == 0
+    os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
+    for moment in range(events // 12, events, events // 12):
+        told = interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
+        assert told[:2] == (1, ["trainmark: stopped by SIGTERM"]), moment
+        assert sorted(path.name for path in tmp_path.glob("cache/*")) in (
+            [], sorted(path.name for path in tmp_path.glob("whole/*")),
+        )  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signal_at_any_moment_of_a_run_is_no_traceback(interrupted, number):
+    for moment in chain(range(1, 3000, 211), range(3000, 14_000, 997)):
+        code, lines, _ = interrupted(number, moment, "run", "toy", "--device", "cpu")
+        assert code == 1, moment
+        assert not [line for line in lines if "Traceback" in line], moment
+
+
+def test_signal_before_the_first_launch_starts_none(cli, monkeypatch):
+    class Stopped(StopRequest):
+        """A request that came between the plan and the first launch."""
+
+    monkeypatch.setattr(
+        "trainmark.launch.processes.StopRequest", lambda: Stopped(signal_name="SIGTERM")
+    )
+    monkeypatch.setattr(local, "launch", lambda *_: pytest.fail("launched"))
+    code, out, err = cli("run", "toy", "--device", "cpu")
+    assert (code, out) == (1, "")
+    assert "stopped by SIGTERM after 0 of 1 launches" in err
+    assert cli("run", "toy", "--device", "cpu", "--json")[:2] == (1, "")
+
+
+def test_ignored_signal_stays_ignored(interrupted):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        code, lines, _ = interrupted("SIGHUP", 300, "list", "cases")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (code, lines) == (0, [])

@@ -1,0 +1,80 @@
+"""Standard streams that are closed, full or without a reader: no traceback, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes import GOLDEN
+from trainmark.cli.app import VERBS
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE
+
+FULL = "/dev/full"
+LOST = "trainmark: cannot write to standard output: No space left on device\n"
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Run a line of a shell in which ``$T`` is the program."""
+    (tmp_path / "runs/a").mkdir(parents=True)
+    record = (GOLDEN / "record_toy.json").read_bytes()
+    (tmp_path / "runs/a/record.json").write_bytes(record)
+
+    def run(line: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env=os.environ | {
+                "T": f"{sys.executable} -m trainmark", "OMP_NUM_THREADS": "1",
+                "TRAINMARK_CACHE": str(tmp_path / "cache"),
+            },
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+PRINTS = ("list", "report runs/a", "results", "export runs/a --to json", "--help", "--version")
+
+
+@pytest.mark.parametrize("words", PRINTS)
+def test_full_output_is_one_message(shell, words):
+    assert shell(f"$T {words} > {FULL}") == (EXIT_FAILED, "", LOST)
+
+
+@pytest.mark.parametrize("words", PRINTS)
+def test_closed_streams_are_as_the_null_device(shell, words):
+    assert shell(f"$T {words} >&- 2>&- <&-") == (EXIT_PASSED, "", "")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("verb", [name for group in VERBS.values() for name in group])
+def test_no_verb_fails_otherwise_without_its_streams(shell, verb):
+    assert shell(f"$T {verb} --help >&-") == (EXIT_PASSED, "", "")
+    assert shell(f"$T {verb} --help >&- 2>&-") == (EXIT_PASSED, "", "")
+    assert shell(f"$T {verb} --help > {FULL}") == (EXIT_FAILED, "", LOST)
+    assert shell(f"$T {verb} --help > {FULL} 2> {FULL}") == (EXIT_FAILED, "", "")
+
+
+@pytest.mark.parametrize("errors", [FULL, "&-"])
+def test_error_that_cannot_be_printed_keeps_its_exit_code(shell, errors):
+    assert shell(f"$T run nothing 2> {errors}".replace("> &", ">&")) == (EXIT_USAGE, "", "")
+
+
+def test_reader_that_went_away_is_no_message(shell):
+    # The second program opens the pipe and ends before the first has begun.
+    line = "mkfifo p; exec 3<>p; exec 4>p; exec 3<&-; $T list >&4"
+    assert shell(line) == (EXIT_FAILED, "", "")
+
+
+def test_run_keeps_its_exit_code_and_record_without_its_streams(shell, tmp_path):
+    words = "run toy --device cpu max_epochs=1 target_value=none"
+    code, _, err = shell(f"$T {words} --out runs/full > {FULL}")
+    assert (code, LOST in err) == (EXIT_PASSED, True)
+    assert shell(f"$T {words} --out runs/closed >&- 2>&-") == (EXIT_PASSED, "", "")
+    for name in ("full", "closed"):
+        assert Path(tmp_path / "runs" / name / "record.json").exists()
+        assert Path(tmp_path / "runs" / name / "page.html").exists()

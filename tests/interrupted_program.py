@@ -1,0 +1,37 @@
+"""Run the program and send it a signal at a counted moment.
+
+Run as ``python interrupted_program.py SIGNAL MOMENT WORD…``: the program with these words gets the
+signal at its MOMENT-th audited event (imports, files opened, processes started and so on), or not
+at all if it has fewer. On the last line of standard error stands how many there were.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    name, moment, *words = sys.argv[1:]
+    number, events = signal.Signals[name], 0
+
+    def count(*_: object) -> None:
+        nonlocal events
+        events += 1
+        if events == int(moment):
+            os.kill(os.getpid(), number)
+
+    del sys.path[0]  # the folder of this file
+    from trainmark.__main__ import main as program
+
+    sys.argv = ["trainmark", *words]
+    sys.addaudithook(count)
+    try:
+        program()
+    finally:
+        os.write(2, f"{events} events\n".encode())
+
+
+if __name__ == "__main__":
+    main()
