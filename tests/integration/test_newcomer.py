@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from trainmark import cases
 from trainmark.check import probe
 from trainmark.check.case_check import description_faults
+from trainmark.check.new_case import example_files, write_new_case
+from trainmark.errors import UsageError
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record import record
@@ -37,9 +40,37 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_both_languages_print_the_same_files() -> None:
-    assert list(printed("adding-a-case.md")) == NAMES
-    assert printed("adding-a-case.zh.md") == printed("adding-a-case.md")
+@pytest.mark.parametrize("page", ["adding-a-case.md", "adding-a-case.zh.md"])
+def test_guide_prints_the_files_that_the_template_has(page: str) -> None:
+    """UPDATE_GOLDEN=1 writes the files of the template into the guide."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        files = example_files()
+        text = FILE.sub(lambda found: found[0].replace(found[2], files[found[1]]), text)
+        (DOCS / page).write_text(text, encoding="utf-8")
+    assert printed(page) == example_files()
+    assert list(printed(page)) == NAMES
+
+
+def test_template_of_a_case_is_a_case_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_new_case("points", tmp_path / "cases")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(NAMES)
+    monkeypatch.setenv(cases.PATH_VARIABLE, str(folder.parent))
+    assert cases.load("points").name == "points"
+    assert description_faults("points") == []
+
+
+@pytest.mark.parametrize("name", ["Points", "1st", "my-case", "toy", "../up", ""])
+def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        write_new_case(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "points").mkdir()
+    with pytest.raises(UsageError, match="exists already"):
+        write_new_case("points", tmp_path)
+    assert list((tmp_path / "points").iterdir()) == []
 
 
 def test_the_guides_job_has_no_fault(line: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +32,7 @@ EXAMPLES = {
 """,
     "check": """\
   trainmark check toy                     the shipped example
+  trainmark check my_case --new ~/my-cases   write the files of a new case
   trainmark check my_case bs=8 --steps 40
 """,
 }
@@ -130,12 +133,18 @@ def check(
         typer.Argument(help="A case or an alias.", autocompletion=completed_by("complete_case")),
     ],
     overrides: Assignments = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a template of this name into DIR; run nothing."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most one epoch.")] = 100,
     as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
     """Check a case of yours: run it with one rank and with two, and name what is wrong.
+
+    --new writes the example of docs/adding-a-case.md as a start.
 
     Ends with 1 if a check finds a fault.
     """
@@ -144,6 +153,9 @@ def check(
     from trainmark.plan.overrides import parse_assignments
     from trainmark.record.messages import render
 
+    if new is not None:
+        _write_template(case, new)
+        return
     request = RunRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
@@ -163,6 +175,17 @@ def check(
         say(f"trainmark: stopped by {stop.signal_name}: no check was made", err=True)
     if stop.signal_name is not None or not found.passed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _write_template(name: str, folder: Path) -> None:
+    """Write the files of a new case and say what comes next."""
+    from trainmark.cases import PATH_VARIABLE
+    from trainmark.check.new_case import write_new_case
+
+    say(write_new_case(name, folder))
+    say(f"next: export {PATH_VARIABLE}={shlex.quote(str(folder.resolve()))}", err=True)
+    say(f"      trainmark check {name}", err=True)
+    say("docs/adding-a-case.md explains each file", err=True)
 
 
 def _check_document(case: str, found: Checked, lang: str) -> dict[str, Any]:

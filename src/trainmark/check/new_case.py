@@ -1,0 +1,52 @@
+"""Write the files of a new case: the example of docs/adding-a-case.md under another name.
+
+The files lie in ``new_case_files``; a test holds the code of the guide to them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trainmark import cases
+from trainmark.cases import write_folder
+from trainmark.errors import UsageError
+
+EXAMPLE = "line"  # name of the case that the files have
+_FILES = Path(__file__).with_name("new_case_files")
+_ENDING = ".txt"  # so that no tool takes them for code of ours
+
+
+def example_files() -> dict[str, str]:
+    """Return the text of each file of the example by its name, in the order of the guide."""
+    order = ("case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml")
+    return {name: (_FILES / f"{name}{_ENDING}").read_text(encoding="utf-8") for name in order}
+
+
+def write_new_case(name: str, folder: Path) -> Path:
+    """Write the example as a case called ``name`` into ``folder``; return the case's folder.
+
+    Raises:
+        UsageError: not a name of a case, a name that is in use, or files are there already.
+        EnvironmentFault: the folder cannot be written.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        rule = "lower-case letters, digits and _, a letter first"
+        raise UsageError(f"not a name for a case: {name!r}", where="CASE", rule=rule)
+    if name in cases.names():
+        raise UsageError(
+            f"there is a case {name} already", where="CASE", remedy="choose another name"
+        )
+    target = folder / name
+    if target.exists():
+        raise UsageError(
+            "exists already", where=str(target), remedy="choose another name or folder"
+        )
+    named = f'name="{EXAMPLE}"'
+
+    def fill(place: Path) -> None:
+        for file, text in example_files().items():
+            (place / file).write_text(text.replace(named, f'name="{name}"'), encoding="utf-8")
+
+    write_folder(target, fill)
+    return target
