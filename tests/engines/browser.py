@@ -6,6 +6,7 @@ another place than the page's own are refused, and each fails the test.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,13 @@ class Visit:
     def _failed(self, request: Request) -> None:
         if not (request.failure or "").startswith("net::ERR_ABORTED"):  # of a download
             self.wrong.append(f"{request.url}: {request.failure}")
+
+    @contextmanager
+    def expecting_errors(self) -> Iterator[None]:
+        """Forget what goes wrong in the block: the browser reports an answer of 404."""
+        known = len(self.wrong)
+        yield
+        del self.wrong[known:]
 
     def open(self, address: str) -> Visit:
         """Go to an address below ``home``, or to a whole one."""

@@ -108,6 +108,39 @@ def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, nam
     assert len(re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)) <= 50, text
 
 
+def test_a_table_that_goes_on_beyond_a_narrow_screen_says_so(pages, visit):
+    shown = visit(file_home(pages[RUNS[0]]), width=360).open("")
+    table = shown.page.locator(".performance .scroll:visible")
+    hint = "e => getComputedStyle(e, '::before').content"
+    assert "more columns" in table.evaluate(hint)
+    assert "radial-gradient" in table.evaluate("e => getComputedStyle(e).backgroundImage")
+    shown.page.set_viewport_size({"width": 1280, "height": 900})
+    shown.page.locator(".performance .scroll:not(.cut):visible").wait_for()
+    assert table.evaluate(hint) == "none"
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_all_reasons_to_doubt_are_reached_from_the_first(pages, visit, scripts):
+    shown = visit(file_home(pages["eight-ranks"]), java_script_enabled=scripts).open("")
+    reasons = shown.page.locator(".doubts:visible li:visible")
+    assert reasons.count() == 0
+    more = shown.page.locator(".doubts:visible .more")
+    hidden = int(re.search(r"\d+", more.inner_text()).group())
+    more.click()
+    assert reasons.count() == 2 + hidden
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_states_differ_by_mark_and_form(pages, visit, dark):
+    style = """e => { const own = getComputedStyle(e), mark = getComputedStyle(e, '::before');
+        return [mark.content, own.borderTopStyle, own.backgroundColor]; }"""
+    seen = []
+    for name in ("eight-ranks", "failed"):
+        shown = visit(file_home(pages[name]), dark=dark).open("")
+        seen.append(shown.page.locator(".badge:visible").evaluate(style))
+    assert all(one != other for one, other in zip(*seen, strict=True))
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_charts_are_drawn_when_they_are_seen(pages, visit, name):
     shown = visit(file_home(pages[name])).open("")

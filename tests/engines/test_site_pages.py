@@ -101,6 +101,52 @@ def test_filters_stand_in_the_address_and_lead_back(site, opened):
     assert rows(shown).count() == everything
 
 
+def test_a_condition_that_no_run_meets_says_why(opened):
+    shown = opened("/")
+    search, why = shown.page.locator("input[name=q]"), shown.page.locator(".why")
+
+    def filtered(text):
+        search.fill(text)
+        shown.page.keyboard.press("Enter")
+        return rows(shown).count()
+
+    everything = rows(shown).count()
+    assert 0 < filtered("p_core>1000") < everything
+    assert why.is_hidden()
+    assert filtered("device~H100 precision=bf16") == REPEATS
+    assert filtered("p_core>5000000") == 0
+    assert re.search(r"p_core is between [\d.]+ and [\d.]+ samples/s", why.inner_text())
+    assert filtered("p_corr>5000") == 0
+    assert "p_corr is no column of this list" in why.inner_text()
+    assert filtered("p_core>fast") == 0
+    assert "compared with a number, in samples/s" in why.inner_text()
+    assert filtered("precision=fp64") == 0
+    assert "precision is bf16, fp32, tf32 in this list" in why.inner_text()
+    assert filtered("") == everything
+    assert why.is_hidden()
+
+
+def test_the_head_of_a_report_is_not_the_bar_of_the_site(opened):
+    shown = opened(PAGES["run"])
+    style = """name => (({backgroundColor, borderBottomWidth, display}) =>
+        [backgroundColor, borderBottomWidth, display])(
+            getComputedStyle(document.querySelector(name)))"""
+    title = shown.page.evaluate(style, ".title-row")
+    assert title == ["rgba(0, 0, 0, 0)", "0px", "block"]
+    assert shown.page.evaluate(style, "header.top")[1] == "1px"
+
+
+def test_an_address_without_a_page_has_one_in_its_language(site, visit):
+    for path, heading in (("/runs/gone.html", "Page not found"), ("/zh/a/b", "页面不存在")):
+        shown = visit(site)
+        with shown.expecting_errors():
+            shown.open(path)
+        assert shown.page.locator("h1").inner_text() == heading
+        assert shown.page.evaluate("getComputedStyle(document.body).margin") == "0px"
+        shown.page.locator("main p a").click()
+        shown.page.wait_for_url("**/index.html")
+
+
 def test_ticked_runs_are_compared_side_by_side(opened):
     shown = opened("/")
     button = shown.page.locator(".compare button")

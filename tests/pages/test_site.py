@@ -310,11 +310,58 @@ def rules_of_single_classes(sheet):
     """Return the classes that a style sheet styles by their name alone: ``.top { … }``."""
     text = re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)
     selectors = [one.strip() for part in re.findall(r"([^{}]+)\{", text) for one in part.split(",")]
-    return {one for one in selectors if re.fullmatch(r"\.[\w-]+", one)}
+    return {one[1:] for one in selectors if re.fullmatch(r"\.[\w-]+", one)}
 
 
-def test_the_site_styles_no_class_of_the_report_anew():
-    report = rendering.shipped("base.css") + rendering.shipped("page.css")
+def test_the_site_styles_no_class_of_the_report():
+    templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
+    markup = "".join(rendering.shipped(name) for name in templates)
+    used = {word for found in re.findall(r'class="([^"{}]*)', markup) for word in found.split()}
+    assert {"title-row", "bar", "columns", "badge"} <= used
     site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")
-    both = rules_of_single_classes(report) & rules_of_single_classes(site)
-    assert both <= {".brand", ".switches"}  # each page has one of its own
+    assert not rules_of_single_classes(site) & used
+
+
+def test_a_run_is_called_by_the_end_of_its_id():
+    ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
+    found = [lists._RUN_ID.fullmatch(one) for one in ids]
+    assert [one[1] if one else None for one in found] == ["25b06f", "25b06f", None]
+
+
+def three_batch_sizes(tmp_path):
+    made = [
+        (str(size), document(
+            f"20261101T00000{place}Z-toy-abcde{place}", plan__case="toy",
+            plan__recipe__micro_batch_size=size, figures={"p_train": rate, "p_core": rate},
+            plan__rules="open" if size == 64 else "closed",
+            started=f"2026-11-01T00:00:0{place}+00:00",
+        ))
+        for place, (size, rate) in enumerate([(8, 334.0), (16, 606.0), (64, 1422.0)])
+    ]  # fmt: skip
+    return store(tmp_path, *made, ("b", document("b", plan__case="other", figures={"MFU": None})))
+
+
+def test_lists_show_the_settings_in_which_rows_differ(tmp_path):
+    database = three_batch_sizes(tmp_path / "runs")
+    writing.write_site(database, tmp_path / "site")
+    page = read(tmp_path / "site" / "index.html")
+    assert "settings that differ" in page.texts
+    assert [text for text in page.texts if text.startswith("bs=")] == ["bs=64", "bs=16", "bs=8"]
+    assert page.texts.count("standard-1x8, open rules") == 1
+    assert {"abcde0", "b"} <= set(page.texts)  # of a run id of ours the end, else the whole
+    case = read(tmp_path / "site" / "cases" / "toy.html")
+    assert [text for text in case.texts if text.startswith("bs=")] == ["bs=64", "bs=16", "bs=8"]
+    assert any(text.endswith(" · bs=64") for text in case.texts)  # a series of the history
+    other = read(tmp_path / "site" / "cases" / "other.html")
+    assert not {"settings that differ", "share of peak"} & set(other.texts)
+
+
+def test_rows_of_the_list_have_what_the_filter_compares(tmp_path):
+    writing.write_site(three_batch_sizes(tmp_path / "runs"), tmp_path / "site")
+    page = read(tmp_path / "site" / "index.html")
+    values = [json.loads(text) for text in page.of("tr", "data-values")]
+    first = next(row for row in values if row["case"] == "toy")
+    assert (first["p_core"], first["bs"], first["micro_batch_size"]) == (1422.0, 64, 64)
+    assert (first["case"], first["status"], first["rules"]) == ("toy", "do_not_quote", "open")
+    units = json.loads(page.of("form", "data-units")[0])
+    assert (units["p_core"], units["e2e_time"], units["mem"]) == ("samples/s", "s", "bytes")

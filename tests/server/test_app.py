@@ -75,6 +75,23 @@ def test_files_outside_of_the_site_are_not_served(served, runs):
         assert client.get(path).status_code == 404
 
 
+def test_an_address_without_a_page_has_one_that_says_so(served):
+    client = served()
+    for path, text, home in (
+        ("/runs/gone.html", "Page not found", "../index.html"),
+        ("/zh/runs/gone.html", "页面不存在", "../index.html"),
+        ("/a/b//c", "Page not found", "../../../index.html"),
+        ("/javascript:alert(1)", "Page not found", "index.html"),
+        ("/a%00%3Cb%3E", "Page not found", "index.html"),
+    ):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert answer.headers["content-type"].startswith("text/html")
+        assert f"<h1>{text}</h1>" in answer.text
+        assert f'href="{home}"' in answer.text
+        assert not any(word in answer.text for word in ("javascript:", "<b>", "gone"))
+
+
 def test_pages_are_sent_compressed_once_and_plain_to_who_cannot_read_that(served):
     client = served()
     page = client.get("/", headers={"Accept-Encoding": "gzip"})

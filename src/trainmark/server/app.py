@@ -21,7 +21,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
-from trainmark.pages.site.views import Links, compare_page, error_page
+from trainmark.pages.site.views import Links, compare_page, error_page, not_found_page
 from trainmark.server import uploads
 from trainmark.server.serving import LOG, Refused, Serving
 
@@ -103,7 +103,7 @@ async def _file(request: Request) -> Response:
         found = None
     if found is None:
         if (site / "index.html.gz").exists():
-            return PlainTextResponse("Not Found", 404)
+            return HTMLResponse(not_found_page(path), 404)
         return PlainTextResponse("the site is being written", 503, {"Retry-After": "5"})
     tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
     headers = {"ETag": tag, "Vary": "Accept-Encoding"}

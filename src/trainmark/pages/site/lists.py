@@ -6,6 +6,7 @@ is the figure that a run's page has first: tokens of a device where a case count
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,14 @@ from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page
 from trainmark.pages.texts import TONES, Link, Phrase, counted, ends, heads, join, t, unit_of
+from trainmark.plan.overrides import setting_text
+from trainmark.recipe import SHORT_NAMES
+from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
+from trainmark.record.work import differing_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainmark.pages.document import Table
     from trainmark.pages.site.views import Links
@@ -29,21 +34,34 @@ if TYPE_CHECKING:
 
 ROWS = 2_000  # of the list, which the site's script filters; of a line over time
 _COLUMNS = (
-    "started_utc", "case", "recipe", "device", "world", "precision", "speed", "MFU", "quality",
+    "started_utc", "case", "recipe", "device", "world", "precision", "settings", "speed", "MFU",
+    "quality",
 )  # fmt: skip
-_OF_CASE = ("device", "precision", "world", "speed", "interval", "MFU", "quality", "recipe",
-            "started_utc", "trust", "run_id")  # fmt: skip
+_OF_CASE = (
+    "device", "precision", "world", "settings", "speed", "interval", "MFU", "quality", "recipe",
+    "started_utc", "trust", "run_id",
+)  # fmt: skip
+_OPTIONAL = ("settings", "MFU", "quality")  # columns that a list without a value leaves out
+# What the filter of the list compares besides its columns, in the units of the record.
+_FILTERED = (
+    "p_whole", "p_train", "p_core", "token/p/s", "e2e_time", "train_time", "MFU", "MAMFU",
+    "quality_value", "mem", "power",
+)  # fmt: skip
+_FILTERED_TEXTS = ("case", "recipe", "device", "precision", "trust", "rules", "started_utc")
 _MACHINE = ("case", "device", "world")
 _OF_WORK = ("recipe", "precision", "world")  # named where they differ
 _TOLD = ("passed", IMPORTED)  # status of what has figures
 _NUMBERS = ("world", "speed", "MFU", "quality")
-_REPEAT = re.compile(r"-r\d+$")  # ends the run id of a repeat's launch
+# A run id of ours: its time, its case, six letters, and the number of a repeat.
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-.+-([0-9a-z]{6})(-r\d+)?")
+_MAX_NUMBER = 10  # characters of a setting
 _MOST_LINES = 7  # of a history
 KEYS = (
     "bytes", "mtime_ns", "started_utc", "case", "recipe", "device", "world", "precision",
     "status", "trust", "trust_reasons", "verification", "suite_commit", "work", "comparable",
     "final_result_unit", "quality_value", "quality_metric", "quality_reached", "e2e_time",
-    "power", "MFU", "p_train", "token/p/s",
+    "power", "MFU", "MAMFU", "p_whole", "p_train", "p_core", "token/p/s", "train_time", "mem",
+    "rules", "settings",
 )  # fmt: skip
 
 
@@ -91,8 +109,53 @@ def _badge(run: Run) -> tuple[str, Phrase, str]:
     return word, t(f"badge.{grade}"), TONES[grade]
 
 
-def _row(run: Run, links: Links) -> dict[str, Any]:
-    """Return what a row of the list shows: each cell's text, and the value that it sorts by."""
+def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return of each run the settings in which runs of its case and recipe differ.
+
+    The precision has a column of its own.
+    """
+    recipes = [json.loads(run[0]["settings"] or "{}") for run in runs]
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run, recipe in zip(runs, recipes, strict=True):
+        kinds.setdefault((run[0]["case"], run[0]["recipe"]), []).append(recipe)
+    names = {
+        kind: [
+            name
+            for name in differing_settings(("", recipe) for recipe in of_kind)
+            if name != "precision"
+        ]
+        for kind, of_kind in kinds.items()
+    }
+    return [
+        {name: recipe[name] for name in names[run[0]["case"], run[0]["recipe"]] if name in recipe}
+        for run, recipe in zip(runs, recipes, strict=True)
+    ]
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings by their short names; a long number is rounded."""
+    texts = {name: setting_text(value) for name, value in settings.items()}
+    for name, value in settings.items():
+        if isinstance(value, float) and len(texts[name]) > _MAX_NUMBER:
+            texts[name] = f"{value:.4g}"
+    return ", ".join(f"{SHORT_NAMES.get(name, name)}={text}" for name, text in texts.items())
+
+
+def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the columns of a list without those in which no row has a value."""
+    return [
+        name
+        for name in names
+        if name not in _OPTIONAL or any(row["cells"][name][0] != cells.NOTHING for row in rows)
+    ]
+
+
+def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row of the list shows: each cell's text, and the value that it sorts by.
+
+    Args:
+        settings: those in which it differs from other rows.
+    """
     one, (word, badge, tone) = run[0], _badge(run)
     speed, mfu, quality = _speed(run), _mean(run, "MFU"), _mean(run, "quality_value")
     key = _speed_key(one)
@@ -105,16 +168,31 @@ def _row(run: Run, links: Links) -> dict[str, Any]:
         "speed": (_digits(speed), " ", _unit(one)) if speed else None,
         "MFU": None if mfu is None else f"{mfu:.1f}%",
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
+        "settings": _settings_text(settings) or None,
     }  # fmt: skip
-    sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality}
+    if one["rules"] == "open":
+        texts["recipe"] = join((one["recipe"], t("division.open")))
+    sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
+    run_id = _RUN_ID.fullmatch(one["run_id"])
     return {
         "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
         "word": word, "badge": badge, "tone": tone, "many": many, "id": one["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
-        "short": _REPEAT.sub("", one["run_id"]).rpartition("-")[2],
+        "short": run_id[1] if run_id else one["run_id"],
+        "values": _filtered(run, word, settings),
         "address": "" if word == IMPORTED else links.run(one["run_id"]),
         "case_address": links.case(one["case"]),
     }  # fmt: skip
+
+
+def _filtered(run: Run, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the list's filter compares of a run, by key; what is not known is left out."""
+    one = run[0]
+    values = {name: _mean(run, name) for name in _FILTERED} | {"world": one["world"]}
+    values |= {name: one[name] for name in _FILTERED_TEXTS} | {"status": word}
+    for name, value in settings.items():
+        values[name] = values[SHORT_NAMES.get(name, name)] = value
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def list_page(runs: Sequence[Run], links: Links) -> str:
@@ -122,9 +200,11 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
     part = runs[:ROWS]
     total = cells.count(len(runs))
     counted = t("site.counted", shown=cells.count(len(part)), total=total)
+    rows = [_row(run, links, settings) for run, settings in zip(part, _settings(part), strict=True)]
     return rendered(
-        "site/list.html.j2", links.lang, links=links, rows=[_row(run, links) for run in part],
-        columns=_COLUMNS, numbers=_NUMBERS, counted=counted, total=total,
+        "site/list.html.j2", links.lang, links=links, rows=rows,
+        columns=_columns(_COLUMNS, rows), numbers=_NUMBERS, counted=counted, total=total,
+        units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
         most=MOST_COMPARED, charts=False, live=True, ident="",
     )  # fmt: skip
@@ -154,10 +234,16 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
 
 def _grid(runs: Iterable[Run], links: Links) -> Table:
     """Return the rows of the list as a table of a case's page, which begins with the machine."""
+    shown = list(runs)
+    found = [
+        _row(run, links, settings) for run, settings in zip(shown, _settings(shown), strict=True)
+    ]
+    columns = [
+        name for name in _OF_CASE if name not in _OPTIONAL or name in _columns(_COLUMNS, found)
+    ]
     rows: list[list[Phrase]] = []
     speed: Phrase = ""
-    for run in runs:
-        row = _row(run, links)
+    for run, row in zip(shown, found, strict=True):
         texts = {name: text for name, (text, _) in row["cells"].items()} | {
             "interval": row["many"], "trust": row["badge"], "run_id": row["short"],
             "speed": _digits(_speed(run) or 0.0),
@@ -166,9 +252,9 @@ def _grid(runs: Iterable[Run], links: Links) -> Table:
             texts["device"] = Link(texts["device"], row["address"])
             texts["trust"] = t(f"trust.{_grade(run)}")
             texts["interval"] = row["many"] or counted("launches", 1)
-        rows.append([texts[name] or None for name in _OF_CASE])
+        rows.append([texts[name] or None for name in columns])
         speed = speed or t("site.speed_unit", unit=_unit(run[0]))
-    return table([speed if x == "speed" else t(f"site.{x}") for x in _OF_CASE], rows)
+    return table([speed if x == "speed" else t(f"site.{x}") for x in columns], rows)
 
 
 def _shown(launches: Run) -> Run:
@@ -189,8 +275,10 @@ def _works(launches: Run) -> dict[str, Run]:
         found.setdefault(one["work"], []).append(one)
     named: dict[str, Run] = {}
     unlike = [x for x in _OF_WORK if len({of[0][x] for of in found.values()}) > 1]
+    settings = dict(zip(found, _settings(list(found.values())), strict=True))
     for work, of in sorted(found.items(), key=lambda item: -(_speed(item[1]) or 0)):
-        name = " · ".join([of[0]["device"], *_what(of[0], unlike)])
+        differing = _settings_text(settings[work])
+        name = " · ".join(filter(None, [of[0]["device"], *_what(of[0], unlike), differing]))
         named[f"{name} · {work[:6]}" if name in named else name] = of
     return named
 
@@ -261,6 +349,6 @@ def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
     columns = (first, rest[0], figure, *rest[1:])
     return Chart(
         "history", t("site.history", figure=figure),
-        t("site.history_seen", runs=len(points), series=len(most), steps=len(steps)),
+        t("site.history_seen", launches=len(points), series=len(most), steps=len(steps)),
         drawn, {"history": points, "changes": steps}, table(columns, rows),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import listing
 from trainmark.pages.charts import overlays, ratios
-from trainmark.pages.document import Block, Paragraph, Section, table
+from trainmark.pages.document import Block, Paragraph, Section, side_by_side, table
 from trainmark.pages.judgements import comparison, scaling_blocks
 from trainmark.pages.page import document
 from trainmark.pages.rendering import body_html, rendered
@@ -113,7 +113,8 @@ def page(
     trail: Sequence[Link] = (), actions: Sequence[Link] = (), body: str | None = None,
 ) -> str:  # fmt: skip
     """Return a page of sections, or with the body of a report in it."""
-    charts = body is not None or any(x.kind == "chart" for one in sections for x in one.blocks)
+    kinds = {block.kind for section in sections for block in section.blocks}
+    charts = body is not None or bool(kinds & {"chart", "columns"})
     first = Link(t("site.runs"), links.to("index.html"))
     return rendered(
         "site/page.html.j2", links.lang, links=links, title=title, sections=sections, lead=lead,
@@ -178,10 +179,11 @@ def compare_page(
         if side[0].plan.case == first[0].plan.case:
             shown[letter] = side
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    charts = [x for x in (ratios(compared), *overlays(shown)) if x]
+    drawn = [ratios(compared), side_by_side(*overlays(shown))]
+    charts = tuple(block for block in drawn if block is not None)
     if charts:
-        sections.insert(0, Section(t("site.charts"), "charts", tuple(charts)))
-    names = ("run_id", "case", "device", "runs_of", "trust")
+        sections.insert(0, Section(t("site.charts"), "charts", charts))
+    names = ("run_id", "case", "device", "launches", "trust")
     lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
     more = links.to(_compare_path(chosen, [*allow, *refused]))
     actions = [Link(t("site.allow", keys=_worded(refused)), more)] if refused else []
@@ -239,6 +241,19 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
         if run_id not in beside:
             raise RecordError("no such run", where=run_id[:200], remedy="the list has all runs")
     return [[opened(Path(one["path"])) for one in beside[run_id]] for run_id in run_ids]
+
+
+def not_found_page(path: str) -> str:
+    """Return the page for an address at which there is none, in the language of the address.
+
+    Args:
+        path: of the address, below the site's folder. It is in no link of the page.
+    """
+    lang = next((one for one in LANGUAGES[1:] if path.startswith(f"{one}/")), LANGUAGES[0])
+    below = path if lang == LANGUAGES[0] else path.partition("/")[2]
+    links = Links("-/" * below.count("/") + "404.html", lang, served=True)
+    runs = Link(t("site.to_runs"), links.to("index.html"))
+    return page(links, t("site.not_found"), lead=[Paragraph(t("site.no_page")), Paragraph(runs)])
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:

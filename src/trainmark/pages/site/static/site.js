@@ -58,13 +58,57 @@
     let sort = given.get("sort") || "";
     const value = (row, key) => row.querySelector(`[data-key="${key}"]`).dataset.value;
 
+    const values = new Map(rows.map((row) => [row, JSON.parse(row.dataset.values)]));
+    const units = JSON.parse(form.dataset.units);
+    const fill = (text, given) => text.replace(/{(\w+)}/g, (_, name) => given[name] ?? "");
+    const shortest = (number) => number.toLocaleString("en", { maximumSignificantDigits: 4 });
+
+    // Why a condition is met by no row; empty where a row meets it.
+    const why = ([condition, key, , wanted], meets) => {
+      const known = [...values.values()].filter((of) => key in of).map((of) => of[key]);
+      if (!known.length) {
+        const keys = [...new Set([...values.values()].flatMap(Object.keys))].sort().join(", ");
+        return fill(form.dataset.unknown, { key, keys });
+      }
+      const given = { condition, key, unit: units[key] ?? "" };
+      const numbers = known.every((one) => typeof one === "number");
+      if (numbers && Number.isNaN(Number(wanted))) return fill(form.dataset.notANumber, given);
+      if (rows.some(meets)) return "";
+      if (numbers) {
+        const [low, high] = [Math.min(...known), Math.max(...known)].map(shortest);
+        return fill(form.dataset.between, { ...given, low, high });
+      }
+      return fill(form.dataset.oneOf, { ...given, values: [...new Set(known)].sort().slice(0, 12).join(", ") });
+    };
+
+    // A test of a row for KEY OPERATOR VALUE, which compares numbers as such; missing values never match.
+    const test = ([, key, sign, wanted]) => (row) => {
+      const here = values.get(row)[key];
+      if (here === undefined) return false;
+      const [a, b] = typeof here === "number" ? [here, Number(wanted)] : [String(here), wanted];
+      if (sign === "~") return String(here).toLowerCase().includes(wanted.toLowerCase());
+      return { "=": a === b, "!=": a !== b, ">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b }[sign];
+    };
+
     const show = () => {
       const fields = [...new FormData(form)].filter(([, chosen]) => chosen);
-      const words = form.elements.q.value.toLowerCase().match(/\S+/g) || [];
+      const words = form.elements.q.value.match(/\S+/g) || [], reasons = [], tests = [];
+      for (const word of words) {
+        const condition = /^([^=!~<>]+)(!=|>=|<=|=|~|>|<)(.+)$/.exec(word);
+        if (condition) {
+          tests.push(test(condition));
+          reasons.push(why(condition, tests.at(-1)));
+        } else {
+          tests.push((row) => `${row.textContent} ${value(row, "id")}`.toLowerCase().includes(word.toLowerCase()));
+        }
+      }
       for (const row of rows) {
         row.hidden = !fields.every(([name, chosen]) => name === "q" || value(row, name) === chosen)
-          || !words.every((word) => `${row.textContent} ${value(row, "id")}`.toLowerCase().includes(word));
+          || !tests.every((meets) => meets(row));
       }
+      const told = document.querySelector(".why");
+      told.textContent = reasons.filter(Boolean).join(" ");
+      told.hidden = !told.textContent;
       const key = sort.replace(/^-/, ""), sign = sort.startsWith("-") ? -1 : 1;
       const head = heads.find((one) => one.dataset.key === key);
       if (head) {
@@ -81,7 +125,7 @@
         else one.setAttribute("aria-sort", sign < 0 ? "descending" : "ascending");
       }
       const numbers = { shown: rows.filter((row) => !row.hidden).length, total: form.dataset.total };
-      counted.textContent = form.dataset.counted.replace(/{(\w+)}/g, (_, name) => numbers[name]);
+      counted.textContent = fill(form.dataset.counted, numbers);
       const address = new URLSearchParams(sort ? [...fields, ["sort", sort]] : fields);
       history.replaceState(null, "", "?" + address);
     };
