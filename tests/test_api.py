@@ -198,4 +198,12 @@ def test_after_a_launch_that_timed_out_the_others_are_left_out(
     monkeypatch.undo()
     head, line, row = repr(api.Records([TOY])).splitlines()
     assert ("run" in head, TOY.run_id in row, len(row) >= len(line) > 0) == (True, True, True)
-    assert "<table>" in api.Records([TOY])._repr_html_()
+    assert "<table>" in api.Records([TOY, TOY])._repr_html_()
+
+
+def test_a_notebook_shows_a_record_as_the_first_screen_of_its_page() -> None:
+    shown = TOY._repr_html_()  # type: ignore[attr-defined]
+    assert "<h3>Toy classification, 610 parameters · Fake CPU, 1 rank · fp32</h3>" in shown
+    assert "Training speed" in shown
+    assert ("<svg " in shown, "var(--" in shown, "<style" in shown) == (True, False, False)
+    assert api.Records([TOY])._repr_html_() == shown

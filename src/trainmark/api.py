@@ -28,6 +28,7 @@ from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
 from trainmark.pages.page import documents, write_pages, write_summary
+from trainmark.pages.pictures import notebook_html
 from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
@@ -79,6 +80,8 @@ class Records(list[Record]):
         return show([launch_table(self)], width=10_000)
 
     def _repr_html_(self) -> str:
+        if len(self) == 1:
+            return _record_html(self[0])
         return rendered("table.html.j2", "en", table=launch_table(self), heading="launches")
 
     def summary(self) -> RepeatSummary:
@@ -92,6 +95,15 @@ class Records(list[Record]):
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
         """Return the result page as Markdown, or as HTML: a file in both languages."""
         return (to_html if html else to_markdown)(documents(self), lang)
+
+
+def _record_html(record: Record) -> str:
+    """Return what a notebook shows of a record: the first screen of its page."""
+    return notebook_html(documents([record])[0])
+
+
+# A record knows no pages, which stand above it; a notebook looks for this method.
+Record._repr_html_ = _record_html  # type: ignore[attr-defined]
 
 
 def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Plan, Cluster]:

@@ -15,7 +15,7 @@ from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.importers.table import published
-from trainmark.pages import page
+from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import gravest, limits, strip
 from trainmark.pages.site.views import Links, name, run_page
@@ -534,6 +534,27 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
     assert found.seen.count("table") == found.seen.count("caption") > 10
     scopes = made.count('<th scope="col">') + made.count('<th scope="row">')
     assert made.count("<th>") + made.count("<th ") == scopes
+
+
+def test_drawing_a_page_tells_how_far_it_is():
+    seen = []
+    pages = page.documents([record(), planned("b", case="other")])
+    rendering.to_html(pages, progress=lambda *given: seen.append(given))
+    assert len(pages) == 3
+    assert seen == [(number, 6) for number in range(1, 7)]  # of two works three each
+    assert list(pictures.charts_of(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
+
+
+def test_several_works_of_a_case_have_their_curves_in_one_chart():
+    recipe = read().plan.recipe | {"micro_batch_size": 32}
+    overview, *_ = page.documents([record(), planned("b", recipe=recipe)])
+    assert say(overview.title, "en") == "2 workloads, 2 launches"
+    names = [chart.name for chart in overview.charts]
+    assert names == ["table1-loss", "table1-step_time", "table1-quality"]
+    sides = {say(row["side"], "en") for row in overview.charts[0].data["steps"]}
+    assert sides == {
+        "[1] · 2 x NVIDIA A100-SXM4-40GB, bs=96", "[2] · 2 x NVIDIA A100-SXM4-40GB, bs=32",
+    }  # fmt: skip
 
 
 def test_the_page_has_the_command_as_it_was_typed():

@@ -94,6 +94,34 @@ def test_reason_why_nothing_is_comparable_is_on_the_terminal(report: Call, tmp_p
     assert "step_time_p50" in report("toy", "--all")[1]
 
 
+def test_a_chart_is_a_file_of_its_own(report: Call, tmp_path: Path) -> None:
+    assert report("bert", "-o", "loss.png")[0] == 0
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
+    drawn = (tmp_path / "steps.svg").read_text(encoding="utf-8")
+    assert ">步耗时（ms）；底色为预热</text>" in drawn
+    assert "var(--" not in drawn
+    code, out, _ = report("bert", "--format", "svg")
+    assert (code, out.startswith("<svg "), "Training loss" in out) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "told"),
+    [
+        (["-o", "x.pdf"], "x.pdf", "the ending is .html, .md, .svg or .png"),
+        (["-o", "x.svg", "--chart", "heat"], "--chart", "one of loss, step_time, quality"),
+        (["-o", "x.html", "--chart", "loss"], "--chart", "only pictures have it"),
+        (["--format", "png"], "--format", "name a file"),
+    ],
+)
+def test_a_form_that_is_none_is_refused(
+    report: Call, tmp_path: Path, words: list[str], where: str, told: str
+) -> None:
+    code, out, err = report("bert", *words)
+    assert (code, out, where in err, told in err) == (2, "", True, True)
+    assert not [*tmp_path.glob("x.*")]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

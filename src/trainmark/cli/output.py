@@ -144,6 +144,19 @@ def write_text(output: Path | None, text: str) -> None:
     say(str(output), err=True)
 
 
+def write_bytes(output: Path, data: bytes) -> None:
+    """Write a file that the user named, whole or not at all, and name it.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    from trainmark.data.documents import written_whole
+
+    with writing(output), written_whole(output) as file:
+        file.write(data)
+    say(str(output), err=True)
+
+
 def from_here(path: Path) -> Path:
     """Return ``path`` as it is called from the folder we are in, if it lies below it."""
     here = Path.cwd()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,11 +14,14 @@ from trainmark.cli.output import (
     say,
     say_json,
     say_remark,
+    write_bytes,
     write_text,
 )
 from trainmark.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainmark.library.selection import Selection
     from trainmark.pages.terminal import Extent
     from trainmark.record.work import Result
@@ -31,6 +35,7 @@ EXAMPLES = {
   trainmark report runs/A runs/B -o report.html         one file in both languages, with charts
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
   trainmark report runs/PLAN -o report.html             scaling from 1x1 to 1xN and MxN
+  trainmark report runs/RUN -o loss.png                 one chart; --chart step_time: another
 """,
     "results": """\
   trainmark results                                       the newest runs under ./runs
@@ -39,6 +44,9 @@ EXAMPLES = {
   trainmark results torch~2.13 --columns path,p_core,MFU
 """,
 }
+_PICTURES = ("svg", "png")
+_FORMS = {"": "md", ".md": "md", ".html": "html", ".svg": "svg", ".png": "png"}  # by the ending
+_SHOWN_FROM = 12  # charts of a report whose drawing is shown
 _COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
 _WITH_SETTINGS = _COLUMNS.replace("precision,", "precision,recipe,settings,")
 
@@ -49,12 +57,16 @@ def report(
         typer.Argument(help="Runs, records, folders of runs, bundles; default: the newest run."),
     ] = None,
     form: Annotated[
-        Literal["terminal", "md", "html"] | None,
+        Literal["terminal", "md", "html", "svg", "png"] | None,
         typer.Option("--format", help="Default: by the ending of -o, else terminal."),
     ] = None,
     lang: Lang = "en",
     as_json: Json = False,
     output: Output = None,
+    chart: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Chart that svg and png draw; default: the first."),
+    ] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,12 +90,16 @@ def report(
     """
     from trainmark.library.selection import select
     from trainmark.pages.page import documents
+    from trainmark.pages.pictures import choose_chart, to_png, to_svg
     from trainmark.pages.rendering import to_html, to_markdown
     from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
 
-    ending = output.suffix[1:] if output else ""
-    wanted = form or ("html" if ending == "html" else "md" if output else "terminal")
+    wanted = form or ("json" if as_json else _form_of(output))
+    if chart is not None and wanted not in _PICTURES:
+        raise UsageError("only pictures have it", where="--chart", remedy="-o chart.svg or .png")
+    if wanted == "png" and output is None:
+        raise UsageError("a PNG is not printed", where="--format", remedy="name a file: -o X.png")
     found = select(runs or [], rows=False)
     if as_json:
         records = [record.model_dump(mode="json") for record in found.records]
@@ -102,9 +118,42 @@ def report(
             typer.echo(show_page(page, lang, extent=extent) + "\n")  # whose text is escaped
         for place in found.places:
             say(f"record: {place}")
-    else:
-        write_text(output, to_html(pages, lang) if wanted == "html" else to_markdown(pages, lang))
+    elif wanted == "html":
+        write_text(output, to_html(pages, lang, progress=_show_drawing))
+    elif wanted == "md":
+        write_text(output, to_markdown(pages, lang))
+    elif wanted == "svg":
+        write_text(output, to_svg(choose_chart(pages, chart), lang))
+    elif output is not None:
+        write_bytes(output, to_png(choose_chart(pages, chart), lang))
     fail_if_damaged(found)
+
+
+def _form_of(output: Path | None) -> str:
+    """Return the form that the ending of a file asks for.
+
+    Raises:
+        UsageError: no form has it.
+    """
+    if output is None:
+        return "terminal"
+    form = _FORMS.get(output.suffix.lower())
+    if form is None:
+        rule = "the ending is .html, .md, .svg or .png"
+        what = f"no form of a report ends in {output.suffix!r}"
+        raise UsageError(what, where=str(output), rule=rule, remedy="or choose one with --format")
+    return form
+
+
+def _show_drawing(number: int, charts: int) -> None:
+    """Show on a terminal how many charts of a report are drawn; a short report needs no line."""
+    if charts < _SHOWN_FROM or not sys.stderr.isatty():
+        return
+    erase = "\r\033[K"
+    sys.stderr.write(f"{erase}charts drawn: {number} of {charts}")
+    if number == charts:
+        sys.stderr.write(erase)
+    sys.stderr.flush()
 
 
 def _others(shown: Selection, against: list[str] | None) -> list[Result]:

@@ -193,6 +193,15 @@ Block = (
 )
 
 
+def charts_in(block: Block) -> list[Chart]:
+    """Return the charts of a block, in their order."""
+    if isinstance(block, Chart):
+        return [block]
+    if isinstance(block, Columns):
+        return [chart for one in block.blocks for chart in charts_in(one)]
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """A reason why figures are noisy, or must not be quoted (``is_grave``)."""
@@ -257,6 +266,12 @@ class Document:
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...]
     ident: str = ""
+
+    @property
+    def charts(self) -> list[Chart]:
+        """The charts of the page, in their order."""
+        blocks = [*self.lead, *(block for section in self.sections for block in section.blocks)]
+        return [chart for block in blocks for chart in charts_in(block)]
 
     @property
     def groups(self) -> list[tuple[bool, list[Section]]]:

@@ -108,7 +108,7 @@ def _repeats(records: Sequence[Record]) -> Section | None:
         {f"[{place}]": one.run_id for place, one in enumerate(records, start=1)},
     )
     passed = t("repeats.counted", passed=len(found.passed), all=len(records))
-    return folded("repeats", *summary.repeats(found), *curves, gist=passed)
+    return folded("repeats", *summary.repeats(found), side_by_side(*curves), gist=passed)
 
 
 def documents(
@@ -150,7 +150,8 @@ def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> D
     for place, members in enumerate(of_cases.values(), start=1):
         of_case = [work for work in works if work[0].plan.case == members[0].plan.case]
         blocks: list[Block] = [provenance.performance_table(members)]
-        blocks += _curves_of_works(of_case, members, f"table{place}")
+        if curves := side_by_side(*_curves_of_works(of_case, members, f"table{place}")):
+            blocks.append(curves)
         sections.append(Section(members[0].plan.about.title, f"table{place}", tuple(blocks)))
     badge, tone = summary.badge(*works)
     verification = verification_of(records)

@@ -25,7 +25,7 @@ from trainmark.pages import cells
 from trainmark.pages.texts import LANGUAGES, Link, Missing, Phrase, say, t
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jinja2 import Environment
     from jinja2.runtime import Context
@@ -90,12 +90,24 @@ def to_markdown(pages: Sequence[Document], lang: str = "en") -> str:
     return "\n".join(re.sub(r"\n{3,}", "\n\n", one).strip() + "\n" for one in written)
 
 
-def to_html(pages: Sequence[Document], lang: str = "en") -> str:
+def to_html(
+    pages: Sequence[Document],
+    lang: str = "en",
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> str:
     """Return pages as one HTML file in all languages; it never asks for another.
 
     Args:
         lang: which of the languages is shown first.
+        progress: called with the charts drawn and all charts, of which each takes a moment.
     """
+    charts = [chart for page in pages for chart in page.charts]
+    for number, chart in enumerate(charts, start=1):
+        for one in LANGUAGES:
+            drawn(chart, one)  # which is remembered
+        if progress is not None:
+            progress(number, len(charts))
     script = escaped(shipped("report.js"))
     assert "</script" not in script
     digest = b64encode(sha256(script.encode()).digest()).decode()
@@ -127,13 +139,17 @@ def shipped(name: str) -> str:
 _CONFIG: dict[str, Any] = json.loads(shipped("charts.json"))
 
 
-def _whole(chart: Chart, lang: str) -> dict[str, Any]:
-    return {**_printable({**chart.spec, "datasets": chart.data}, lang), "config": _CONFIG}
+def whole_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[str, Any]:
+    """Return what Vega-Lite draws: a chart's specification with its data and our style."""
+    parts = chart.spec | {"datasets": chart.data}
+    if with_title:
+        parts["title"] = chart.title
+    return {**_printable(parts, lang), "config": _CONFIG}
 
 
 def drawn_by_script(chart: Chart, lang: str) -> dict[str, Any]:
     """Return what a page's script draws: Vega-Lite with data, as wide as its place."""
-    return _whole(chart, lang) | {"width": "container"}
+    return whole_spec(chart, lang) | {"width": "container"}
 
 
 def drawn(chart: Chart, lang: str) -> Markup:
@@ -154,10 +170,10 @@ def drawn(chart: Chart, lang: str) -> Markup:
 
 
 def _as_json(chart: Chart, lang: str) -> str:
-    return json.dumps(_whole(chart, lang), ensure_ascii=False, allow_nan=False)
+    return json.dumps(whole_spec(chart, lang), ensure_ascii=False, allow_nan=False)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)
 def _svg(spec: str) -> str:
     """Return the picture of a specification with its data; Vega escapes every string."""
     import vl_convert

@@ -1,0 +1,82 @@
+"""A chart as a file of its own, SVG or PNG: with its title, in the colours of the light page."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from trainmark.errors import UsageError, nearest
+from trainmark.pages.document import charts_in
+from trainmark.pages.rendering import rendered, shipped, whole_spec
+from trainmark.pages.texts import LANGUAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.pages.document import Chart, Document
+
+PNG_SCALE = 2.0  # pixels of a picture per pixel of the page
+_COLOUR = re.compile(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), #[0-9a-f]{6}\)")
+_VARIABLE = re.compile(r"var\(--([\w-]+)\)")
+
+
+def charts_of(pages: Sequence[Document]) -> dict[str, Chart]:
+    """Return the charts of pages by their names; of several pages a name begins with the page's."""
+    return {f"{page.ident}{chart.name}": chart for page in pages for chart in page.charts}
+
+
+def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
+    """Return the chart of this name; by default the first, which is the loss of one run.
+
+    Raises:
+        UsageError: there is none, with the names that there are.
+    """
+    charts = charts_of(pages)
+    if not charts:
+        rule = "a curve needs two steps"
+        raise UsageError("these runs have no chart", where="--chart", rule=rule)
+    if name is None:
+        return next(iter(charts.values()))
+    if name not in charts:
+        rule = f"one of {', '.join(charts)}"
+        remedy = nearest(name, charts)
+        raise UsageError(f"no chart {name!r}", where="--chart", rule=rule, remedy=remedy)
+    return charts[name]
+
+
+def to_svg(chart: Chart, lang: str) -> str:
+    """Return a chart as a picture that needs no page around it."""
+    import vl_convert
+
+    picture: str = vl_convert.vegalite_to_svg(_standing_alone(chart, lang))
+    return picture
+
+
+def notebook_html(page: Document) -> str:
+    """Return the first screen of a page for a notebook; without pictures if none can be drawn."""
+    pictures = []
+    if find_spec("vl_convert") is not None:
+        charts = [chart for block in page.lead for chart in charts_in(block)]
+        pictures = [Markup(to_svg(chart, LANGUAGES[0])) for chart in charts]
+    return rendered("notebook.html.j2", LANGUAGES[0], page=page, pictures=pictures, live=False)
+
+
+def to_png(chart: Chart, lang: str) -> bytes:
+    """Return a chart as a picture of pixels."""
+    import vl_convert
+
+    picture: bytes = vl_convert.vegalite_to_png(_standing_alone(chart, lang), scale=PNG_SCALE)
+    return picture
+
+
+def _standing_alone(chart: Chart, lang: str) -> str:
+    """Return what is drawn of a chart with its title, in colours that are no variables."""
+    colours: dict[str, str] = dict(_COLOUR.findall(shipped("base.css")))
+    spec: dict[str, Any] = whole_spec(chart, lang, with_title=True)
+    spec["background"] = "var(--paper)"
+    text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
+    return _VARIABLE.sub(lambda found: colours[found[1]], text)
