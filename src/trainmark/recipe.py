@@ -66,7 +66,7 @@ class Recipe:
     compile: bool = recipe_field(False, "torch.compile the model", rule="closed")
     kernels: Literal["library", "own"] | None = recipe_field(
         None,
-        "library | own: whose attention, dropout, loss and tables run; none: own on a CPU",
+        "library (PyTorch) | own (Trainmark's, on a CPU); none: own on a CPU, else library",
         rule="free",
     )
     weight_decay: NonNegativeFloat = recipe_field(0.0, "decoupled weight decay")

@@ -656,3 +656,17 @@ def test_what_is_possible_is_told_as_an_expectation(higher, words):
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
     assert words in say(verdict(run), "en")
+
+
+def test_choice_of_kernels_that_was_left_open_is_told_by_what_ran():
+    made = read()
+    job = (made.environment.get("job") or {}) | {
+        "kernels": {"attention": "own", "cross_entropy": "library"}
+    }
+    recipe = made.plan.recipe | {"kernels": None}
+    changes = {"plan": made.plan.model_copy(update={"recipe": recipe})}
+    ran = record(environment=made.environment | {"job": job}, **changes)
+    text = markdown(ran)
+    assert "Kernels: attention: Trainmark's CPU kernel, cross_entropy: PyTorch" in text
+    assert "kernels=none" not in text
+    assert "kernels=none" in markdown(record(**changes))

@@ -30,6 +30,7 @@ from trainmark.pages.texts import (
     record_configuration,
     sentence,
     t,
+    term,
     worded,
 )
 from trainmark.plan.overrides import fix_hp_text
@@ -228,9 +229,9 @@ def run(record: Record) -> Section:
         "fact.rules": t(f"rules.{plan.rules}"),
         "name.extra": worded(fix_hp_text(plan.extra)),
         "fact.recipe": plan.recipe_name,
-        "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(plan.recipe))),
+        "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(_fields(record)))),
         "fact.parameters": counted,
-        "fact.kernels": pairs(job["kernels"]) if job.get("kernels") else None,
+        "fact.kernels": _kernels(job.get("kernels") or {}),
         "fact.started": record.started,
         "fact.flags": pairs(record.environment.get("precision_flags")),
         "fact.attention": record.environment.get("attention"),
@@ -238,6 +239,21 @@ def run(record: Record) -> Section:
     }
     blocks = [block for spec in about.page.tables for block in _declared(record, spec)]
     return folded("facts", _facts(found), *blocks, gist=plan.recipe_name)
+
+
+def _kernels(used: Mapping[str, str]) -> Phrase:
+    """Return whose kernel computes each task; None if the job reported none."""
+    if not used:
+        return None
+    return join((task, ": ", term("kernel", source)) for task, source in used.items())
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    """Return the recipe's fields; a choice of kernels left open is in the kernels that ran."""
+    fields = dict(record.plan.recipe)
+    if fields.get("kernels") is None and (record.environment.get("job") or {}).get("kernels"):
+        fields.pop("kernels", None)
+    return fields
 
 
 def _precision_note(record: Record) -> Phrase:
