@@ -7,13 +7,14 @@ started and failed leaves and returns its record like any other.
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
 from trainmark.data.splits import library
-from trainmark.errors import UsageError
+from trainmark.errors import TrainmarkError, UsageError
 from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import of_record, of_row
 from trainmark.judge.comparison import THRESHOLD
@@ -23,7 +24,7 @@ from trainmark.launch import series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, stop_signals_noted
 from trainmark.launch.progress import ProgressLine, end_line, launch_shown
-from trainmark.launch.run_dir import refuse_used
+from trainmark.launch.run_dir import leave_unplannable, refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
@@ -36,11 +37,11 @@ from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import PASSED_OVER, launches, resolve
-from trainmark.record.record import Record
+from trainmark.plan.resolving import PASSED_OVER, UnplannableError, launches, resolve
+from trainmark.record.record import RECORD_FILE, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Literal, Unpack
 
     import pandas as pd
@@ -115,11 +116,13 @@ def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Pl
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
+        UnplannableError: code of the case failed; the run has a record.
     """
     for fault in () if request.device else devices.load_all()[1]:  # the first that works is taken
         say(fault)
     settings = read_cluster(request.cluster)
-    plan = resolve(request, elsewhere=settings.elsewhere(request.launcher), dry_run=dry_run)
+    with _unplannable_recorded(say=say, dry_run=dry_run):
+        plan = resolve(request, elsewhere=settings.elsewhere(request.launcher), dry_run=dry_run)
     _remark_unchecked([plan], say)
     if PASSED_OVER in plan.labels:
         for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
@@ -133,6 +136,28 @@ def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Pl
             "neither --device nor `device` in the cluster file names one of the nodes"
         )
     return plan, settings
+
+
+@contextmanager
+def _unplannable_recorded(*, say: Say, dry_run: bool) -> Iterator[None]:
+    """Leave a record of a run for which planning in the block fails in the code of its case."""
+    try:
+        yield
+    except UnplannableError as error:
+        if not dry_run:
+            _leave_unplannable(error, say)
+        raise
+
+
+def _leave_unplannable(error: UnplannableError, say: Say) -> None:
+    folder = Path(error.plan.run_dir)
+    try:
+        record = leave_unplannable(error)
+    except TrainmarkError as fault:  # what failed before is what the user has to know
+        say(fault)
+        return
+    _draw(write_pages, [record], folder, say=say)
+    say(f"record: {folder}/{RECORD_FILE}")
 
 
 def launched(plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, say: Say) -> Records:
@@ -199,11 +224,13 @@ def planned_entries(
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
+        UnplannableError: code of a case failed; its run has a record, and nothing was started.
     """
     file = read_plan_file(request)
     for fault in () if request.device else devices.load_all()[1]:
         say(fault)
-    entries = series.check(file, dry_run=dry_run)
+    with _unplannable_recorded(say=say, dry_run=dry_run):
+        entries = series.check(file, dry_run=dry_run)
     _remark_unchecked([entry.plan for entry in entries if entry.plan], say)
     return file, entries
 

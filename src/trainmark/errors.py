@@ -108,6 +108,29 @@ class MeasurementError(TrainmarkError):
     exit_code = EXIT_FAILED
 
 
+class CaseError(TrainmarkError):
+    """Code of a case raised an error of its own outside a rank.
+
+    ``__cause__`` is what was raised.
+
+    Args:
+        place: which part of the case, for example ``data_check``.
+        source: file and line of the case's code.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, error: BaseException, *, case: str, place: str, source: str) -> None:
+        super().__init__(
+            f"{type(error).__name__}: {error}",
+            where=f"case {case}, {place} ({source})",
+            rule="the code of a case raises a DataError where data is wrong, and else nothing",
+            remedy=f"correct the code of the case; `trainmark check {case}` tries it",
+        )
+        self.place = place
+        self.__cause__ = error
+
+
 class RunError(Exception):
     """A run that started and failed.
 

@@ -9,6 +9,7 @@ import pytest
 
 from trainmark import cases
 from trainmark.cases.toy.case import CASE as TOY
+from trainmark.errors import CaseError
 from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def test_data_is_generated_once_for_each_generator(folder_of: Any, tmp_path: Pat
 
 
 def test_a_generator_that_fails_leaves_nothing(folder_of: Any, tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(CaseError, match="ZeroDivisionError") as raised:
         folder_of("(folder / 'half.txt').write_text(str(1 / 0))")
+    assert raised.value.place == "data_generate"
+    assert f"{tmp_path}/sources/generator.py:2" in str(raised.value)
     assert list((tmp_path / "root").iterdir()) == []
 
 

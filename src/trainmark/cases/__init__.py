@@ -21,23 +21,25 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from inspect import getfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.errors import EnvironmentFault, UsageError, nearest
+from trainmark.errors import CaseError, EnvironmentFault, TrainmarkError, UsageError, nearest
 from trainmark.plugins import offered
-from trainmark.spec import MESSAGES_FILE, PAGE_FILE, read_messages, read_page
+from trainmark.spec import MESSAGES_FILE, PAGE_FILE, DataFacts, read_messages, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from trainmark.recipe import Recipe
-    from trainmark.spec import Case
+    from trainmark.spec import Case, RankMemory
 
 ENTRY_POINT_GROUP = "trainmark.cases"
 PATH_VARIABLE = "TRAINMARK_CASE_PATH"
@@ -96,7 +98,8 @@ def part(name: str, part: Part) -> ModuleType:
     """Import a module of the case called ``name``.
 
     Raises:
-        UsageError: the case has no such module.
+        UsageError: the case has no such module, or it cannot be imported.
+        ModuleNotFoundError: a package that it needs is not installed.
     """
     if not has_part(name, part):
         raise UsageError(
@@ -105,7 +108,17 @@ def part(name: str, part: Part) -> ModuleType:
             rule="a case has modules or packages called data and job, some prepare, figures, sizes",
             remedy=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
-    return importlib.import_module(f"{_package(name)}.{part}")
+    try:
+        return importlib.import_module(f"{_package(name)}.{part}")
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # a case's file may raise anything on import
+        raise UsageError(
+            f"cannot be imported: {type(error).__name__}: {error}",
+            where=f"case {name}, module {part}",
+            rule="the modules of a case can be imported without an error",
+            remedy="correct the module; docs/adding-a-case.md shows a complete case",
+        ) from error
 
 
 def default_root() -> Path:
@@ -116,25 +129,96 @@ def default_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmark"
 
 
+@contextmanager
+def raising_case_errors(name: str, place: str) -> Iterator[None]:
+    """Run code of a case in the block.
+
+    Args:
+        name: of the case.
+        place: which part of it, for the error.
+
+    Raises:
+        CaseError: it raised something that is no error of ours.
+    """
+    try:
+        yield
+    except TrainmarkError:
+        raise
+    except (Exception, SystemExit) as error:
+        calls = traceback.extract_tb(error.__traceback__)
+        of_case = [call for call in calls if Path(call.filename).is_relative_to(folder(name))]
+        innermost = (of_case or calls)[-1]
+        source = f"{innermost.filename}:{innermost.lineno}"
+        raise CaseError(error, case=name, place=place, source=source) from error
+
+
+def check_data(name: str, folder: Path, recipe: Recipe) -> DataFacts:
+    """Return what the case called ``name`` finds in a folder with its data.
+
+    Raises:
+        DataError: the data is not as it must be.
+        CaseError: the case failed to check it.
+    """
+    check = part(name, "data").check
+    with raising_case_errors(name, "data_check"):
+        facts: DataFacts = check(folder, recipe)
+        if not isinstance(facts, DataFacts):
+            raise TypeError(f"check returned {type(facts).__name__}, not DataFacts")
+    return facts
+
+
+def check_fit(
+    name: str, folder: Path, recipe: Recipe, world_size: int, memory: RankMemory
+) -> int | None:
+    """Return how many bytes of a rank's memory training needs at the least; None: not known.
+
+    Raises:
+        EnvironmentFault: a rank has less.
+        CaseError: the case failed to compute it.
+    """
+    data = part(name, "data")
+    if not hasattr(data, "check_fit"):
+        return None
+    with raising_case_errors(name, "data_check_fit"):
+        needed: int | None = data.check_fit(folder, recipe, world_size, memory)
+    return needed
+
+
 def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
     """Return the folder with ``recipe``'s generated data, generating it when it is missing.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+        CaseError: the generator failed.
+    """
+    made = place_of_generated(case, recipe, root)
+    if not made.is_dir():
+        generate = part(case.name, "data").generate
+        fields = SimpleNamespace(**_fields_of_data(case, recipe))
+        with raising_case_errors(case.name, "data_generate"):
+            write_folder(made, lambda place: generate(place, fields))
+    return made
+
+
+def _fields_of_data(case: Case, recipe: Recipe) -> dict[str, Any]:
+    return {name: getattr(recipe, name) for name in case.data_fields}
+
+
+def place_of_generated(case: Case, recipe: Recipe, root: Path) -> Path:
+    """Return where ``recipe``'s generated data lies, or would.
 
     The name holds a digest of the case's sources and of the recipe fields that the data
     depends on (``Case.data_fields``), so that a changed generator never meets old data and
     any other field finds the same data again. A generator can read no other field.
     """
     generate, sources = part(case.name, "data").generate, folder(case.name)
-    fields = {name: getattr(recipe, name) for name in case.data_fields}
     # A case may borrow the generator of another one. Words to draw from may stand in a table.
     folders, kinds = {sources, Path(getfile(generate)).parent}, ("*.py", "*.toml")
     files = sorted({file for place in folders for kind in kinds for file in place.rglob(kind)})
-    text = json.dumps(fields, sort_keys=True) + "".join(
+    text = json.dumps(_fields_of_data(case, recipe), sort_keys=True) + "".join(
         file.read_text(encoding="utf-8") for file in files
     )
-    made = root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
-    if not made.is_dir():
-        write_folder(made, lambda place: generate(place, SimpleNamespace(**fields)))
-    return made
+    return root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:

@@ -280,10 +280,9 @@ def description_faults(name: str) -> list[Message]:
 
 def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate twice: the data must be equal and readable, and the target reachable."""
-    data = cases.part(case.name, "data")
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as place:
         folders = [cases.generated_folder(case, recipe, Path(place) / one) for one in "ab"]
-        facts, again = (data.check(folder, recipe) for folder in folders)
+        facts, again = (cases.check_data(case.name, folder, recipe) for folder in folders)
         if facts.content_id != again.content_id:
             yield message("check_data_not_repeatable", recipe=name)
         if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):

@@ -141,10 +141,11 @@ def main() -> None:
     except TrainmarkError as error:
         fault = error
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        package = (error.name or "").partition(".")[0]
+        if package == "trainmark":
             raise
-        remedy = f"pip install 'trainmark[{extra}]'"
+        wanted = f"'trainmark[{_EXTRAS[package]}]'" if package in _EXTRAS else package
+        remedy = f"pip install {wanted}"
         fault = EnvironmentFault(f"{error.name} is not installed", remedy=remedy)
     except OSError as error:
         fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])

@@ -110,10 +110,11 @@ def _memory(plan: Plan) -> str:
     """Return what a rank needs and can have; empty if neither is known here."""
     vendor = None if plan.node_processes else devices.all_vendors().get(plan.device.vendor)
     memory = vendor.rank_memory(plan.nproc) if vendor else None
-    data = cases.part(plan.case, "data")
-    if memory is None or not hasattr(data, "check_fit"):
+    if memory is None or not hasattr(cases.part(plan.case, "data"), "check_fit"):
         return ""
-    needed = data.check_fit(Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory)
+    needed = cases.check_fit(
+        plan.case, Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory
+    )
     has = f"a rank can have {memory.rank_bytes / cells.GIB:.1f} GiB"
     return has if needed is None else f"at least {needed / cells.GIB:.1f} GiB a rank; {has}"
 

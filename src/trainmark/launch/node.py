@@ -179,7 +179,7 @@ def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     folder = given or Path(plan.data.folder)
     if plan.data.origin == "generated" and not folder.exists():
         folder = cases.generated_folder(case, recipe, cases.default_root())
-    if cases.part(case.name, "data").check(folder, recipe).content_id != plan.data.content_id:
+    if cases.check_data(case.name, folder, recipe).content_id != plan.data.content_id:
         raise DataError(
             "other data than where the run was planned",
             where=f"node {node}, {folder}",

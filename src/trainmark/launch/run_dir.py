@@ -17,11 +17,13 @@ from trainmark.errors import EnvironmentFault, LostRunError, RecordError, Trainm
 from trainmark.launch import processes
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
+from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.plan.resolving import UnplannableError
     from trainmark.record.record import Record
 
 LOCK_FILE = ".lock"  # held by the launcher, and by whoever makes the record later
@@ -105,6 +107,26 @@ def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
     except OSError as error:
         raise cannot_write(run_dir, error) from error
     return events
+
+
+def leave_unplannable(error: UnplannableError) -> Record:
+    """Leave the record of a run that never started, because code of its case failed.
+
+    Raises:
+        EnvironmentFault: the run directory cannot be made.
+        LostRunError: the record cannot be written.
+    """
+    folder, fault = Path(error.plan.run_dir), error.fault
+    assert fault.__cause__ is not None, "a case error has its cause"
+    report = error_report(fault.__cause__, fault.place)
+    with created(folder):
+        events = begin(error.plan, folder, {})
+        events.emit(
+            "stop", reason="case_error", message=report["message"]["args"]["text"],
+            remedy=fault.remedy, type=report["type"], place=report["place"],
+            traceback=report["traceback"],
+        )  # fmt: skip
+        return finish(folder, events)
 
 
 def emit_launch(

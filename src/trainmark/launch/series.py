@@ -36,7 +36,7 @@ from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import attempt_name, attempt_number
-from trainmark.plan.resolving import launches, resolve
+from trainmark.plan.resolving import UnplannableError, launches, resolve
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read
 from trainmark.record.trust import refuted
@@ -160,6 +160,15 @@ def _attempts(base: Path, name: str) -> dict[int, Path]:
     return {n: x for n, x in found.items() if n and x.is_dir() and any(x.iterdir())}
 
 
+def _in_next_attempt(plan: Plan, name: str) -> Plan:
+    """Return the plan of an entry's first launch in the folder of its next attempt."""
+    within = Path(f"r{plan.repeat_index}") if plan.repeat_count > 1 else Path()
+    first = Path(plan.run_dir).parent if plan.repeat_count > 1 else Path(plan.run_dir)
+    number = max(_attempts(first.parent, name), default=0) + 1
+    folder = first.parent / attempt_name(name, number) / within
+    return plan.model_copy(update={"run_dir": str(folder)})
+
+
 def _work(plan: Plan) -> dict[str, Any]:
     """Return what launches of the same work have in common, as a file holds it."""
     return dict(to_jsonable_python(planned_work(plan)))
@@ -200,10 +209,9 @@ def check(file: PlanFile, *, dry_run: bool = False) -> list[Outcome]:
         try:
             entries.append(_checked(entry, read_once(entry.cluster), dry_run=dry_run))
         except TrainmarkError as fault:
-            where = ": ".join(filter(None, [f"{entry.where}, run {entry.name}", fault.where]))
-            raise type(fault)(
-                fault.what, where=where, rule=fault.rule, remedy=fault.remedy
-            ) from fault
+            place = f"{entry.where}, run {entry.name}"
+            fault.where = f"{place}: {fault.where}" if fault.where else place
+            raise
     return entries
 
 
@@ -216,7 +224,11 @@ def _checked(entry: Entry, cluster: Cluster, *, dry_run: bool) -> Outcome:
     except EnvironmentFault as fault:
         return Outcome(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
-    plan = resolve(request, elsewhere=elsewhere, dry_run=dry_run)
+    try:
+        plan = resolve(request, elsewhere=elsewhere, dry_run=dry_run)
+    except UnplannableError as error:
+        error.plan = _in_next_attempt(error.plan, entry.name)
+        raise
     checked = Outcome(name=entry.name, plan=plan, cluster=cluster)
     checked.look()
     return checked

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases, devices
-from trainmark.errors import DataError, UsageError
+from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, UsageError
 from trainmark.plan.choosing import capable_vendor, case_key, choose
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import (
@@ -33,7 +33,7 @@ from trainmark.recipe import fields_under
 from trainmark.spec import DataFacts
 
 if TYPE_CHECKING:
-    from trainmark.plan.choosing import Elsewhere
+    from trainmark.plan.choosing import Choice, Elsewhere
     from trainmark.plan.request import RunRequest
     from trainmark.recipe import Recipe
     from trainmark.spec import Case
@@ -74,6 +74,44 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
             raise DataError(f"no {split} samples", where=str(folder), rule="at least 1 is needed")
 
 
+class UnplannableError(TrainmarkError):
+    """Code of a case failed while a run was planned.
+
+    Args:
+        fault: how the case failed.
+        plan: of the first launch, without what the case should have told of its data.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, fault: CaseError, plan: Plan) -> None:
+        super().__init__(fault.what, where=fault.where, rule=fault.rule, remedy=fault.remedy)
+        self.fault = fault
+        self.plan = plan
+
+
+def _place_of_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path, Recipe]:
+    """Return the folder of the data, which may have to be generated, and the recipe that reads it.
+
+    Args:
+        root: the cache of generated data.
+
+    Raises:
+        UsageError: the recipe trains on real data, and no folder is named.
+    """
+    if request.data is not None:
+        # Data from outside has no known best score, whatever recipe trains on it.
+        return request.data, replace(choice.recipe, data="real")
+    if choice.recipe.data == "generated":
+        return cases.place_of_generated(choice.case, choice.recipe, root), choice.recipe
+    raise UsageError(
+        f"recipe {choice.recipe_name} trains on real data",
+        where="--data",
+        rule="a real recipe needs the folder that holds it",
+        remedy="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
+    )
+
+
 def resolve(
     request: RunRequest,
     *,
@@ -95,36 +133,29 @@ def resolve(
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
+        UnplannableError: code of the case failed.
     """
     from trainmark import __version__
 
     choice = choose(request)
-    case, recipe, nproc = choice.case, choice.recipe, choice.nproc
-    data = cases.part(case.name, "data")
+    case, nproc = choice.case, choice.nproc
     vendor = capable_vendor(choice, request.device, elsewhere=elsewhere, ranks_share_cores=True)
-    if request.data is not None:
-        # Data from outside has no known best score, whatever recipe trains on it.
-        recipe = replace(recipe, data="real")
-        folder = request.data
-    elif recipe.data == "generated":
-        folder = cases.generated_folder(case, recipe, generated_root or cases.default_root())
-    else:
-        raise UsageError(
-            f"recipe {choice.recipe_name} trains on real data",
-            where="--data",
-            rule="a real recipe needs the folder that holds it",
-            remedy="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
-        )
     here = elsewhere is None
+    folder, recipe = _place_of_data(choice, request, generated_root or cases.default_root())
     other_files = elsewhere is not None and not elsewhere.has_our_files
-    if dry_run and other_files and not folder.exists():
-        facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
-    else:
-        facts = data.check(folder, recipe)
-        _check_work(case, recipe, facts, folder)
-    memory = vendor.rank_memory(nproc) if here else None
-    if memory is not None and hasattr(data, "check_fit"):
-        data.check_fit(folder, recipe, choice.nnodes * nproc, memory)
+    failure: CaseError | None = None
+    facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
+    try:
+        if request.data is None:
+            cases.generated_folder(case, recipe, generated_root or cases.default_root())
+        if folder.exists() or not (dry_run and other_files):
+            facts = cases.check_data(case.name, folder, recipe)
+            _check_work(case, recipe, facts, folder)
+        memory = vendor.rank_memory(nproc) if here else None
+        if memory is not None:
+            cases.check_fit(case.name, folder, recipe, choice.nnodes * nproc, memory)
+    except CaseError as error:
+        failure = error
     standard = standard_of(case, choice.recipe_name, world=choice.world)
     fix_hp, extra = changes(
         recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard]
@@ -177,6 +208,8 @@ def resolve(
         launcher="local" if elsewhere is None else elsewhere.launcher,
         sample_every_s=request.sample_every,
     )
+    if failure is not None:
+        raise UnplannableError(failure, launches(plan)[0]) from failure
     return plan if request.resume is None else continued(plan, request.resume)
 
 

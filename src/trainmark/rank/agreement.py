@@ -98,7 +98,6 @@ def memory_that_fits(plan: Plan, recipe: Any, vendor: Vendor, device: Device) ->
         least = device.place(torch.tensor(memory.rank_bytes))
         torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
         memory = replace(memory, rank_bytes=int(least))
-    data = cases.part(plan.case, "data")
-    if vendor.rank_memory(plan.nproc) is None and hasattr(data, "check_fit"):
-        data.check_fit(Path(plan.data.folder), recipe, plan.world_size, memory)
+    if vendor.rank_memory(plan.nproc) is None:
+        cases.check_fit(plan.case, Path(plan.data.folder), recipe, plan.world_size, memory)
     return memory

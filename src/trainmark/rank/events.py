@@ -265,11 +265,20 @@ class HangGroup(TypedDict):
 
 
 class Stop(Event, tag="stop"):
-    """Why the ranks were stopped from outside."""
+    """Why the ranks were stopped from outside, or never started.
 
-    reason: Literal["timeout", "launcher_killed", "launcher_error", "signal"]
+    Args:
+        type: of the exception that code of the case raised outside a rank, with its ``message``,
+            ``remedy``, ``place`` and ``traceback``.
+    """
+
+    reason: Literal["timeout", "launcher_killed", "launcher_error", "case_error", "signal"]
     timeout_s: float = 0.0
     message: str = ""
+    remedy: str = ""
+    type: str = ""
+    place: str = ""
+    traceback: str = ""
     signal: str = ""
     stacks: list[str] = field(default_factory=list)
     hang: list[HangGroup] = field(default_factory=list)

@@ -11,6 +11,8 @@ from typing import Any
 
 # Exit code of a rank whose disk is full: its event file cannot hold the report.
 DISK_FULL_EXIT = errno.ENOSPC
+# Errors whose text is a key, a code or a condition, which says nothing without their name.
+_TERSE = (AssertionError, GeneratorExit, KeyboardInterrupt, LookupError, StopIteration, SystemExit)
 
 
 def error_kind(error: BaseException) -> str:
@@ -42,7 +44,10 @@ def _message_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, TrainmarkError):
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:4000], remedy=error.remedy).as_dict()
-    return message("exception", text=escaped(error).strip()[:4000]).as_dict()
+    text = escaped(error).strip()
+    if not text or isinstance(error, _TERSE):
+        text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return message("exception", text=text[:4000]).as_dict()
 
 
 def error_report(error: BaseException, place: str) -> dict[str, Any]:

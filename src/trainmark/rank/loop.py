@@ -233,7 +233,9 @@ class MeasuredLoop:
             )
             self._refuse_non_finite(values)
             refuse_contradictions(taken, first_step=self.outcome.steps)
+            self.enter("job_check")
             self.job.check()
+            self.enter("train")
             self._check_parameters(len(losses))
             self.outcome.steps += len(losses)
         return more

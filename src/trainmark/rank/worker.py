@@ -175,6 +175,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
     checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, rank.span)
     if plan.resumed is not None:
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
+    rank.enter("model_build")  # of which the job tells its facts
     rows = recipe.micro_batch_size * recipe.grad_accum_steps
     tokens = rows * getattr(recipe, "seq_length", 0)
     rank.events.emit(
@@ -290,7 +291,7 @@ def main(run_dir: Path) -> int:
         try:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
-        except Exception as error:  # noqa: BLE001 - report any failure of the rank
+        except BaseException as error:  # noqa: BLE001 - a job may also raise SystemExit
             report = error_report(error, rank.place)
             with suppress(OSError):  # the disk is full: the launcher knows the exit code
                 rank.events.emit("error", **report)

@@ -13,7 +13,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from trainmark import __version__, cases
-from trainmark.errors import RecordError
+from trainmark.errors import CaseError, RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.protocols import Counts
 from trainmark.record import figures as figures_of
@@ -182,7 +182,9 @@ def figures_of_case(record: Record, known: dict[str, Figure] | None = None) -> O
         return OwnFigures({})
     works = [rank.work_with(dict(first if rank.job is None else rank.job)) for rank in record.ranks]
     known = figures_of.compute(record) if known is None else known
-    found: OwnFigures = cases.part(plan.case, "figures").compute(works, known)
+    compute = cases.part(plan.case, "figures").compute
+    with cases.raising_case_errors(plan.case, cause.FIGURES_PLACE):
+        found: OwnFigures = compute(works, known)
     return found
 
 
@@ -252,11 +254,15 @@ def reduce(run_dir: Path) -> Record:
     telemetry = telemetry_of.summarize(samples, timeline) if samples else None
     known = measured(plan, timeline, telemetry)
     computed = figures_of.compute(known)
-    own = figures_of_case(known, computed)
+    why = cause.find(timeline, plan.target)
+    own = OwnFigures({})
+    try:
+        own = figures_of_case(known, computed)
+    except CaseError as error:
+        why = why or cause.of_case_error(error)
     # The installed case declares the units of its figures; a plan of an earlier version does not.
     page = cases.load(plan.case).page if own.figures else plan.about.page
     figures = _entries(computed | dict(own.figures), page, work_unit=plan.about.work_unit)
-    why = cause.find(timeline, plan.target)
     if why is None or why.kind == "target_missed":
         why = cause.broken(plan, timeline, figures) or why
     known = known.model_copy(update={"figures": figures, "status": cause.status_of(why)})

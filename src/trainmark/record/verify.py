@@ -13,12 +13,13 @@ from math import isclose
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases
-from trainmark.errors import RecordError, UsageError
+from trainmark.errors import CaseError, RecordError, UsageError
 from trainmark.record import figures as figures_of
 from trainmark.record import reduce
 from trainmark.record.measured_checks import check_measured
 from trainmark.record.plan_checks import check_plan
 from trainmark.record.run import findings
+from trainmark.record.run.cause import FIGURES_PLACE
 from trainmark.record.trust import graded, of_launch, refutes, with_findings
 from trainmark.record.work import major_minor
 from trainmark.spec import Message, message
@@ -59,7 +60,7 @@ def check_itself(record: Record) -> list[Message]:
         every = (*_computed_again(record), *check_measured(record), *check_plan(record))
         for place, recorded, expected in every:
             found += _differences(recorded, expected, place)
-    except (LookupError, ArithmeticError, ValueError, TypeError, UsageError) as error:
+    except (LookupError, ArithmeticError, ValueError, TypeError, CaseError, UsageError) as error:
         # A rank, span, bound or field that others name is absent, or is no such value.
         found.append(("record", type(error).__name__, "values that fit each other"))
     return [_disagrees(found)] if found else []
@@ -89,7 +90,9 @@ def _recomputed(record: Record, folder: Path) -> list[Message]:
     found = _between(record, anew, names)
     if not found:
         return []
-    if anew.plan.about.page.figures and anew.plan.case not in cases.names():
+    failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
+    follows_from_case = bool(anew.plan.about.page.figures) or failed_in_figures
+    if follows_from_case and anew.plan.case not in cases.names():
         return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
     writers = {major_minor(x) for x in (record.suite.version, anew.plan.suite_version)}

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainmark.devices.cores import compact, parse_cores
 from trainmark.rank.events import HangGroup
-from trainmark.rank.failure import DISK_FULL_EXIT
+from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 from trainmark.rank.parameters import NAMED
 from trainmark.record.record import Cause
 from trainmark.record.run.evaluations import (
@@ -31,6 +31,7 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trainmark.errors import CaseError
     from trainmark.plan.plan import Plan
     from trainmark.rank.events import Evaluate, FailedRank, Stop
     from trainmark.record.record import FigureEntry, Status
@@ -51,6 +52,7 @@ _LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more 
 _LATE_WINDOW = 1.5  # times the longest window so far: from then on a window is late
 _SOON_S = 10.0  # after its last step a run counts as training, where its limit is minutes
 _UPDATES_TO_REACH_ALL = 2
+FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures
 
 
 def status_of(cause: Cause | None) -> Status:
@@ -104,6 +106,12 @@ def _stopped(run: RunTimeline) -> Cause | None:
             return Cause(kind="launcher_killed", message=text)
         case "launcher_error":
             return Cause(kind="launcher", message=message("launcher_failed", text=stop.message))
+        case "case_error":
+            text = message("exception", text=stop.message, remedy=stop.remedy)
+            return Cause(
+                kind="error", message=text, type=stop.type, place=stop.place,
+                traceback=stop.traceback,
+            )  # fmt: skip
     text = message("stopped_by_signal", signal=stop.signal, steps=steps)
     return Cause(kind="signal", message=text, signal=stop.signal)
 
@@ -218,6 +226,17 @@ def _target_missed(run: RunTimeline, target: Target | None) -> Cause | None:
         value=values[-1] if values else None,
     )  # fmt: skip
     return Cause(kind="target_missed", message=text)
+
+
+def of_case_error(error: CaseError) -> Cause:
+    """Return the cause of a run of which the case cannot compute its own figures."""
+    assert error.__cause__ is not None, "a case error has its cause"
+    report = error_report(error.__cause__, error.place)
+    text = message("exception", text=report["message"]["args"]["text"], remedy=error.remedy)
+    return Cause(
+        kind="error", message=text, type=report["type"], place=report["place"],
+        traceback=report["traceback"],
+    )  # fmt: skip
 
 
 def broken(plan: Plan, run: RunTimeline, figures: dict[str, FigureEntry]) -> Cause | None:

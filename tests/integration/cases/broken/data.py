@@ -1,0 +1,26 @@
+"""The toy case's data, whose functions raise if the recipe says so."""
+
+from __future__ import annotations
+
+import builtins
+
+from trainmark.cases.toy import data
+
+
+def raise_if_broken(recipe, name):
+    if recipe.broken == name:
+        raise getattr(builtins, recipe.raised)(f"planted in {name}")
+
+
+def generate(folder, recipe):
+    raise_if_broken(recipe, "data_generate")
+    data.generate(folder, recipe)
+
+
+def check(folder, recipe):
+    raise_if_broken(recipe, "data_check")
+    return data.check(folder, recipe)
+
+
+def check_fit(folder, recipe, world_size, memory):
+    raise_if_broken(recipe, "data_check_fit")

@@ -1,0 +1,34 @@
+"""The toy job, one method of which raises."""
+
+from __future__ import annotations
+
+from trainmark.cases.toy import job as toy
+
+from .data import raise_if_broken
+
+
+def load_data(context):
+    raise_if_broken(context.recipe, "load_data")
+    return toy.load_data(context)
+
+
+def build(context, data):
+    recipe = context.recipe
+    raise_if_broken(recipe, "build")
+    made = BrokenJob(context, data)
+
+    def fail(*_):
+        raise_if_broken(recipe, recipe.broken)
+
+    if recipe.broken in ("step", "check", "updates", "evaluate", "model_flops", "facts", "batches",
+                         "trained_parameters", "save"):  # fmt: skip
+        setattr(made, recipe.broken, fail)
+    if recipe.broken == "steps_per_epoch":
+        del made.steps_per_epoch
+    return made
+
+
+class BrokenJob(toy.ToyJob):
+    def facts(self):
+        told = super().facts()
+        return {**told, "figures": "raise"} if self.context.recipe.broken == "figures" else told

@@ -1,0 +1,121 @@
+"""Errors in the code of a case: the run leaves a record that names the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trainmark
+from real_runs import checked, ended
+from run_fixtures import CASES
+from trainmark.errors import CaseError, EnvironmentFault
+from trainmark.plan.resolving import UnplannableError
+from trainmark.record.record import read
+from trainmark.record.verify import verify
+
+
+@pytest.fixture
+def broken(cli, monkeypatch):
+    """Run the case with one broken function in this process; no rank starts."""
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+
+    def run(name: str, *words: str):
+        return cli("run", "broken", f"broken={name}", "--device", "cpu", "--out", "run", *words)
+
+    return run
+
+
+@pytest.mark.parametrize("raised", ["KeyError", "OSError", "SystemExit"])
+@pytest.mark.parametrize("place", ["data_check", "data_check_fit"])
+def test_error_while_planning_leaves_a_record_that_names_the_place(broken, place, raised):
+    code, out, err = broken(place, f"raised={raised}")
+    assert (code, out) == (1, "")
+    assert f"case broken, {place} ({CASES}/broken/data.py:" in err
+    assert "Traceback" not in err
+    record = read(Path("run"))
+    cause = record.cause
+    assert (record.status, cause.kind, cause.place) == ("failed", "error", place)
+    assert (cause.type, cause.rank) == (raised, None)
+    assert f"planted in {place}" in cause.message.args["text"]
+    assert "data.py" in cause.traceback
+    assert verify(record, Path("run")) == []
+    assert Path("run/page.html").exists()
+
+
+def test_generator_that_raises_leaves_a_record_and_no_data(broken, tmp_path):
+    assert broken("data_generate")[0] == 1
+    assert read(Path("run")).cause.place == "data_generate"
+    assert list(Path(tmp_path / "cache").iterdir()) == []
+
+
+def test_generator_on_a_full_disk_is_no_error_of_the_case(broken):
+    code, _, err = broken("data_generate", "raised=OSError")
+    assert code == EnvironmentFault.exit_code
+    assert "cannot write there" in err
+    assert not Path("run").exists()
+
+
+def test_dry_run_of_a_broken_case_leaves_nothing(broken):
+    assert broken("data_check", "--dry-run")[0] == 1
+    assert not Path("run").exists()
+
+
+def test_broken_case_in_a_used_folder_is_still_named(broken):
+    for _ in range(2):
+        assert "planted in data_check" in broken("data_check")[2]
+
+
+def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeypatch):
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+    Path("plan.yaml").write_text(
+        "runs:\n- {case: broken, name: a, repeat: 2, device: cpu, set: {broken: data_check}}\n"
+    )
+    for folder in ("a", "a-2"):
+        code, _, err = cli("run", "plan.yaml")
+        assert code == 1
+        assert "run a: case broken, data_check" in err
+        assert read(Path(f"runs/plan/{folder}/r1")).cause.place == "data_check"
+
+
+def test_python_raises_what_the_case_did(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
+    with pytest.warns(UserWarning, match="record: "), pytest.raises(UnplannableError) as raised:
+        trainmark.run("broken", {"broken": "data_check"}, out=tmp_path / "run", device="cpu")
+    assert isinstance(raised.value.__cause__, CaseError)
+    assert isinstance(raised.value.__cause__.__cause__, KeyError)
+
+
+NIGHTLY = pytest.mark.nightly
+PLACES = {
+    "load_data": "data_build", "build": "model_build", "steps_per_epoch": "model_build",
+    "model_flops": "model_build", "trained_parameters": "check", "updates": "check",
+    "batches": "train", "step": "train", "evaluate": "evaluate", "facts": "finish",
+    "save": "checkpoint",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "raised"),
+    [
+        ("check", "job_check", "KeyError"),
+        ("evaluate", "evaluate", "SystemExit"),
+        ("figures", "figures", "KeyError"),
+        *(pytest.param(*item, "KeyError", marks=NIGHTLY) for item in PLACES.items()),
+    ],
+)
+def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
+    started, method, place, raised, monkeypatch
+):
+    process, run_dir = started(f"broken={method}", f"raised={raised}", case="broken")
+    code, out, err = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status, record.cause.kind) == (1, "failed", "error"), out + err
+    assert record.cause.place == place
+    expected = "AttributeError" if method == "steps_per_epoch" else raised
+    assert record.cause.type == expected
+    assert record.cause.traceback
+    assert "evidence_disagrees" not in [one.code for one in verify(record, run_dir)]
+    monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
+    assert verify(record, run_dir) == []
