@@ -66,4 +66,4 @@ def test_a_fast_and_wrong_collective_is_found(tmp_path: Path) -> None:
     wrong = {kind["name"] for kind in kinds if any(p["status"] == "wrong" for p in kind["points"])}
     assert wrong == {"all_reduce"}
     assert "rank 1: all reduce wrong: 64 KiB (" in show(blocks(document))
-    assert "a rank computed something wrongly" in done.stderr
+    assert "a rank computed wrong results" in done.stderr

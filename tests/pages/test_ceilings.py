@@ -115,5 +115,5 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
 
 def test_others_on_the_machine_are_told() -> None:
     found = document([kind("memory_copy", point([1 << 20], 5e9))])
-    assert not any("others used" in line for line in lines(found))
-    assert any("others used 71%" in x for x in lines(found | {"others_cpu_share": 0.71}))
+    assert not any("other programs" in line for line in lines(found))
+    assert any("other programs used 71%" in x for x in lines(found | {"others_cpu_share": 0.71}))

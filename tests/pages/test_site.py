@@ -246,7 +246,9 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
     assert page.of("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
     assert any(line.startswith("p_train is 20.0% faster") or "20" in line for line in page.texts)
-    refusal = "C did other work than A and is not compared with it. What differs: micro_batch_size"
+    refusal = (
+        "C has another workload than A and is not compared with it. They differ in micro_batch_size"
+    )
     assert refusal in page.texts
     addresses = page.of("a", "href")
     assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
