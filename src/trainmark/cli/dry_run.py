@@ -10,7 +10,7 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from trainmark import cases, devices
-from trainmark.cli.output import from_here, say, say_json
+from trainmark.cli.output import from_here, say, say_json, say_lines
 from trainmark.launch import series
 from trainmark.launch.local import rank_command
 from trainmark.launch.submission import command
@@ -202,7 +202,7 @@ def print_series_dry_run(
     typer.echo(series_table(entries))  # whose text is escaped
     if planned:
         typer.echo(f"\n{show([_order(planned)])}")
-    say(f"launches to do: {len(planned)}{_time_of_all(planned)}")
+    say_lines([f"launches to do: {len(planned)}{_time_of_all(planned)}"])
     say("nothing was started", err=True)
 
 

@@ -1,0 +1,116 @@
+"""Every verb that prints tables or texts keeps within a terminal of 80 or 60 columns."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.cells import cell_len
+
+from comparison_records import series
+from trainmark.check.case_check import CHECKS, Check, Checked
+from trainmark.pages.grid import tables
+from trainmark.record import record as records
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+PAGE = """\
+| device | model | nodes x devices | throughput (samples/s) | p_train | mem | remark |
+|---|---|---|---|---|---|---|
+| NVIDIA A100-SXM4-40GB | distilbert_base_uncased | 1x8 | 1861.9 | 1900.5 | 13.9/40.0 | fast |
+| NVIDIA H100-80GB-HBM3 | distilbert_base_uncased | 2x8 | 4861.9 | 3900.5 | 93.9/80.0 | odd |
+| BI-V100 | glm_large | 1x8 | 361.9 | 300.5 | 29.7/32.0 | slow |
+"""
+PLAN = """\
+name: demo
+runs:
+  - {case: toy, recipe: tiny, repeat: 2, set: {bs: [8, 32], precision: [fp32, bf16]}}
+"""
+VERBS = {
+    "list": ["list"],
+    "list fields": ["list", "fields"],
+    "list devices": ["list", "devices"],
+    "list launchers": ["list", "launchers"],
+    "list audit-rules": ["list", "audit-rules"],
+    "results": ["results"],
+    "report": ["report", "runs/a/r1"],
+    "report --all": ["report", "runs/a", "--all"],
+    "report of several": ["report", "runs/a", "runs/b", "runs/c"],
+    "compare": ["compare", "runs/a", "runs/b", "--allow", "bs"],
+    "gate": ["gate", "runs/b", "--baseline", "runs/d", "--unverified"],
+    "gate by history": ["gate", "runs/b", "--history", "runs/d", "--unverified"],
+    "audit": ["audit", "page.md"],
+    "audit --rules": ["audit", "runs/a", "--rules"],
+    "verify": ["verify", "runs/a/r1"],
+    "import": ["import", "page.md"],
+    "dry run": ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/x"],
+    "dry run of a plan": ["run", "plan.yaml", "--dry-run", "--device", "cpu"],
+    "check": ["check", "toy"],
+    "doctor": ["doctor", "--quick", "--device", "cpu"],
+}
+_WHOLE = re.compile(r"/|--|\S{40,}|python -m ")  # a path, a command: never folded
+
+
+@pytest.fixture
+def terminal(
+    cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., str]:
+    """Return what calls a verb on a terminal of a width, in a folder with runs and a page."""
+    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, _, **__: record)
+    found = Checked([Check(name, (message("check_run_failed", ranks=2, place="train"),))
+                     for name in CHECKS], {})  # fmt: skip
+    monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
+    monkeypatch.setattr("trainmark.cli.machine.others_to_stderr", nullcontext)
+    sides: dict[str, list[Record]] = {
+        name: series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
+        for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))
+    }
+    for name, launches in sides.items():
+        for number, one in enumerate(launches, 1):
+            folder = tmp_path / "runs" / name / f"r{number}"
+            folder.mkdir(parents=True)
+            records.write(one, folder)
+    (tmp_path / "page.md").write_text(PAGE, encoding="utf-8")
+    (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(width: int, *words: str) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        return cli(*words)[1]
+
+    return call
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("verb", VERBS)
+def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
+    lines = terminal(width, *VERBS[verb]).splitlines()
+    assert lines
+    too_wide = [line for line in lines if cell_len(line) > width and not _WHOLE.search(line)]
+    assert too_wide == []
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if name not in ("results", "doctor")])
+def test_no_word_is_cut(verb: str, terminal: Any) -> None:
+    """What a narrow terminal shows has the words of a wide one."""
+    wide = set(terminal(400, *VERBS[verb]).split())
+    narrow = set(terminal(60, *VERBS[verb]).split())
+    assert {word for word in narrow - wide if not set(word) <= set("─")} == set()
+
+
+def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
+    word = "x" * 100
+    (grid,) = tables([["name", "value"], [word, "1"]], 40)
+    _, rows = grid.laid_out(40)
+    assert max(map(len, rows)) <= 40
+    assert "".join(row.split()[0] for row in rows) == word
