@@ -18,9 +18,10 @@ from trainmark.pages import charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures
-from trainmark.pages.texts import say, t
+from trainmark.pages.texts import Missing, say, t
 from trainmark.record import reduce
 from trainmark.record.record import Record
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,6 +205,23 @@ def test_ranks_stand_in_a_table_the_slowest_first() -> None:
     assert isinstance(shown, Table)
     assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
     assert rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
+
+
+def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
+    made = series("r", [100.0])[0]
+    ranks = [made.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
+    reason = message("devices_unmonitored")
+    power = made.figures["p_core"].model_copy(update={"value": None, "reason": reason})
+    changes = {"ranks": ranks, "figures": made.figures | {"power": power}}
+    found = figures.ranks(made.model_copy(update=changes))
+    assert found is not None
+    (shown,) = found.blocks
+    assert isinstance(shown, Table)
+    column = [say(head, "en") for head in shown.headers].index("power W")
+    cell = shown.rows[0][column]
+    assert isinstance(cell, Missing)
+    assert say(cell, "en") == "–"
+    assert say(cell.reason, "en") == "no library or tool here reads these devices"
 
 
 def test_a_picture_has_the_page_s_colours() -> None:

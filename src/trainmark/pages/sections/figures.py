@@ -12,6 +12,7 @@ from trainmark.pages.judgements import scaling_blocks
 from trainmark.pages.sections import limits
 from trainmark.pages.texts import (
     Link,
+    Missing,
     Phrase,
     counted,
     definition,
@@ -40,6 +41,12 @@ _EVALUATIONS = 5  # rows of the page; the record has all
 _USE = {
     "utilization_percent": "highest", "power_w": "highest", "temperature_c": "highest",
     "clock_mhz": "lowest",
+}  # fmt: skip
+# The figure over all ranks of a column: it has the reason why nothing was measured.
+_FIGURE_OF = {
+    "step_ms": "step_time_p50", "wait_ms": "step_time_p50", "tflops": "matmul_flops_per_device",
+    "memory": "mem", "utilization_percent": "utilization", "power_w": "power",
+    "temperature_c": "temperature", "clock_mhz": "utilization", "throttled": "utilization",
 }  # fmt: skip
 _RANKS = ("rank", "node", "step_ms", "wait_ms", "tflops", "memory", *_USE, "throttled")
 
@@ -143,15 +150,24 @@ def ranks(record: Record) -> Section | None:
     uses = {rank: x.over.get(over) for x in (found.devices if found else ()) for rank in x.ranks}
     if not uses and sum(one.step_ns is not None for one in record.ranks) < 2:
         return None
-    rows = (
-        [
-            one.rank, one.rank // record.plan.nproc,
-            *(None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)),
-            (rate := one.matmul_flops_per_second) and f"{rate / 1e12:.4g}",
-            cells.memory(one.used_bytes, None), *_readings(uses.get(one.rank)),
+    rows = []
+    for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0)):
+        times = [None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)]
+        rate = one.matmul_flops_per_second
+        cells_of_rank: list[Phrase] = [
+            one.rank,
+            one.rank // record.plan.nproc,
+            *times,
+            None if rate is None else f"{rate / 1e12:.4g}",
+            None if one.used_bytes is None else cells.memory(one.used_bytes, None),
+            *_readings(uses.get(one.rank)),
         ]
-        for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0))
-    )  # fmt: skip
+        rows.append(
+            [
+                _with_reason(record, name, cell)
+                for name, cell in zip(_RANKS, cells_of_rank, strict=True)
+            ]
+        )
     shown = table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
     if not found or over not in found.intervals_s:
         return folded("ranks", shown, gist=str(record.plan.world_size))
@@ -159,6 +175,14 @@ def ranks(record: Record) -> Section | None:
     said = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
     gist = str(record.plan.world_size)
     return folded("ranks", shown, Paragraph(said, "muted"), gist=gist)
+
+
+def _with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
+    """Return a cell of the ranks' table; if it is empty, the figure's reason to be null."""
+    entry = record.figures.get(_FIGURE_OF.get(column, ""))
+    if cell is not None or entry is None or entry.reason is None:
+        return cell
+    return Missing(sentence(record, entry.reason))
 
 
 def _readings(use: Use | None) -> list[Phrase]:
