@@ -20,7 +20,7 @@ from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "shared_memory", "device", "other_runs", "load",
+    "memory", "cores", "shared_memory", "network", "device", "other_runs", "load",
     "out_folder", "occupants", "monitor", "driver", "data", "torch",
 ]  # fmt: skip
 

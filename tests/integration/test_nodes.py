@@ -118,3 +118,11 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) ->
     assert record.counts.steps > 0
     assert not record.ranks[1].finished
     assert "partial" in record.labels
+
+
+@pytest.mark.nightly
+def test_node_without_the_interface_of_a_variable_is_named(two_nodes: Any) -> None:
+    record = two_nodes(Here({1: "export GLOO_SOCKET_IFNAME=eth9\n"}))
+    assert (record.status, record.cause.kind) == ("failed", "node_refused")
+    assert record.cause.message.args["node"] == 1
+    assert "GLOO_SOCKET_IFNAME=eth9" in record.cause.message.args["text"]

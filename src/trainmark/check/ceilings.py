@@ -24,6 +24,7 @@ from trainmark.devices.peaks import Peak, peak
 from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, set_up, started
+from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
@@ -189,6 +190,7 @@ def measure_ceilings(
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
     cpu = processes.CpuUse.now()
     setup = set_up(vendor, nproc, run_id)
+    refuse_unusable_network(setup.variables, vendor, world_size=nproc, master=LOOPBACK)
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
         asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
         document = {

@@ -220,7 +220,7 @@ def data(subject: Subject) -> Conditions:
 
 # A check's code is its name.
 CHECKS: tuple[Check, ...] = (
-    host.memory, host.cores, host.shared_memory, device,
+    host.memory, host.cores, host.shared_memory, host.network, device,
     host.other_runs, host.load, host.out_folder, occupants, monitor, driver, data, torch,
 )  # fmt: skip
 

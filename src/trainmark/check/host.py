@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 
 from trainmark.devices import cores as host_cores
+from trainmark.errors import TrainmarkError
+from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record.run.findings import BUSY_SHARE
@@ -162,6 +164,20 @@ def shared_memory(subject: Subject) -> Conditions:
     through_sockets = subject.vendor is None or subject.vendor.counts_cores
     needed = 0 if subject.nproc == 1 or through_sockets else _SHM_BYTES_PER_RANK * subject.nproc
     yield judged("shared_memory", free=free >> 20, needed=needed >> 20, stops=free < needed)
+
+
+def network(subject: Subject) -> Conditions:
+    """Look whether the ranks could reach one another on this machine."""
+    if subject.vendor is None or subject.nproc == 1:
+        return
+    try:
+        refuse_unusable_network(
+            os.environ, subject.vendor, world_size=subject.nproc, master=LOOPBACK
+        )
+    except TrainmarkError as fault:
+        yield judged("text", fault.remedy, text=f"{fault.where}: {fault.what}", stops=True)
+    else:
+        yield judged("network")
 
 
 def out_folder(subject: Subject) -> Conditions:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from trainmark import devices
 from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.launch import environment, processes, run_dir
+from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.supervisor import supervised
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
@@ -99,7 +100,7 @@ def started(
         MeasurementError: they cannot be started.
     """
     with ExitStack() as stack:
-        meet = master or ("127.0.0.1", stack.enter_context(held_port()))
+        meet = master or (LOOPBACK, stack.enter_context(held_port()))
         worlds = [
             {  # as torch.distributed reads them
                 "RANK": str(node * setup.nproc + local_rank),
@@ -123,7 +124,7 @@ def held_port() -> Iterator[int]:
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
+        held.bind((LOOPBACK, 0))
         yield held.getsockname()[1]
 
 
@@ -248,12 +249,16 @@ def launch(
         on_poll: called several times a second while the ranks run, to show progress.
 
     Raises:
-        UsageError: ``OMP_NUM_THREADS`` has no valid value; nothing was started.
-        EnvironmentFault: the run directory cannot be made; nothing was started.
+        UsageError: ``OMP_NUM_THREADS`` has no valid value, or a variable names an interface that
+            is not there; nothing was started.
+        EnvironmentFault: the run directory cannot be made, or the ranks could not reach one
+            another; nothing was started.
         LostRunError: the run directory was deleted while the ranks ran.
     """
     folder = Path(plan.run_dir)
-    setup = set_up(devices.all_vendors()[plan.device.vendor], plan.nproc, plan.run_id)
+    vendor = devices.all_vendors()[plan.device.vendor]
+    setup = set_up(vendor, plan.nproc, plan.run_id)
+    refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def reason_to_stop() -> dict[str, Any] | None:
         on_poll("")

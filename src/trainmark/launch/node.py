@@ -29,6 +29,7 @@ from trainmark.errors import DataError, TrainmarkError, escaped
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import template
 from trainmark.launch.local import run_ranks, set_up
+from trainmark.launch.network import refuse_unusable_network
 from trainmark.launch.processes import stop_signals_noted
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
@@ -211,8 +212,10 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     there, number = asked.run_dir.absolute(), asked.node_rank
     plan = Plan.read(there)
     folder = _data_folder(number, plan, asked.data)
-    setup = set_up(
-        devices.choose(plan.device.vendor), plan.nproc, processes.mark(plan.run_id, number)
+    vendor = devices.choose(plan.device.vendor)
+    setup = set_up(vendor, plan.nproc, processes.mark(plan.run_id, number))
+    refuse_unusable_network(
+        setup.variables, vendor, world_size=plan.world_size, master=asked.master
     )
     run_dir.emit_launch(events, [MODULE, str(number)], setup.described, number)
     packages = {"trainmark": __version__, "python": setup.described["python"]}

@@ -1,0 +1,126 @@
+"""Networks through which ranks could not reach one another are refused before they start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from fakes import FakeVendor
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch.network import LOOPBACK, refuse_unusable_network
+
+NO_LOOPBACK = ("unshare", "--net", "--map-root-user")
+IB = ("lo", "eth0", "ib0", "ib1")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with some interfaces, of which ``ib1`` is down, and an address."""
+    states = {name: SimpleNamespace(isup=name != "ib1") for name in IB}
+    address = SimpleNamespace(family=socket.AF_INET, address="10.0.0.7")
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [address]})
+
+
+def check(backend: str = "gloo", recorded: tuple[str, ...] = (), nproc: int = 2, **variables: str):
+    vendor = FakeVendor(collective_backend=backend, recorded_variables=recorded)
+    refuse_unusable_network(variables, vendor, world_size=nproc, master="node0")
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("backend", "name", "value"),
+    [
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth9"),
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth0,eth9"),
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth"),
+        ("gloo", "GLOO_SOCKET_IFNAME", "ib1"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "bond"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "=eth"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "^lo,eth,ib"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "ib1"),
+        ("hccl", "HCCL_SOCKET_IFNAME", "enp"),
+        ("hccl", "HCCL_IF_IP", "10.0.0.8"),
+        ("cncl", "CNCL_SOCKET_IFNAME", ","),
+    ],
+)
+def test_variable_that_names_no_interface_is_refused(backend, name, value):
+    with pytest.raises(UsageError) as refused:
+        check(backend, **{name: value})
+    assert refused.value.where == f"environment variable {name}={value}"
+    here = "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; down: ib1"
+    assert refused.value.rule.endswith(here)
+    assert name in refused.value.remedy
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("backend", "name", "value"),
+    [
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth0"),
+        ("gloo", "GLOO_SOCKET_IFNAME", "eth0,ib0"),
+        ("gloo", "GLOO_SOCKET_IFNAME", ""),
+        ("nccl", "NCCL_SOCKET_IFNAME", "ib"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "bond,eth"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "=ib0"),
+        ("nccl", "NCCL_SOCKET_IFNAME", "^lo,docker"),
+        ("hccl", "HCCL_IF_IP", "10.0.0.7"),
+        # Of a library that these ranks do not use.
+        ("gloo", "NCCL_SOCKET_IFNAME", "bond"),
+        ("nccl", "GLOO_SOCKET_IFNAME", "bond"),
+        ("nccl", "NCCL_DEBUG", "INFO"),
+    ],
+)
+def test_variable_that_names_an_interface_is_accepted(backend, name, value):
+    check(backend, **{name: value})
+
+
+@pytest.mark.usefixtures("machine")
+def test_variable_of_a_library_that_the_vendor_records_counts():
+    with pytest.raises(UsageError):
+        check("nccl", recorded=("BKCL_*",), BKCL_SOCKET_IFNAME="bond")
+
+
+@pytest.mark.usefixtures("machine")
+def test_single_rank_needs_no_network():
+    check("nccl", nproc=1, NCCL_SOCKET_IFNAME="bond")
+
+
+def test_loopback_that_does_not_work_is_refused(monkeypatch):
+    def unreachable(*_, **__):
+        raise OSError(101, "Network is unreachable")
+
+    vendor = FakeVendor()
+    refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    with pytest.raises(EnvironmentFault, match="Network is unreachable"):
+        refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)
+    refuse_unusable_network({}, vendor, world_size=1, master=LOOPBACK)
+    refuse_unusable_network({}, vendor, world_size=2, master="node0")
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"), [((), {"GLOO_SOCKET_IFNAME": "eth9"}), (("--repeat", "2"), {})]
+)
+def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
+    prefix = () if variables else NO_LOOPBACK
+    if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel gives a test no network of its own")
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "trainmark", "run", "toy", "--device", "cpu",
+         "--nproc", "2", "--out", "run", *words],
+        env=os.environ | variables | {"TRAINMARK_CACHE": str(tmp_path / "cache")},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    named = "GLOO_SOCKET_IFNAME=eth9" if variables else "loopback interface lo"
+    assert done.stderr.startswith(f"trainmark: environment variable {named}" if variables
+                                  else f"trainmark: {named}")  # fmt: skip
+    assert not Path(tmp_path / "run").exists()
