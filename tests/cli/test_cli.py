@@ -52,6 +52,18 @@ def test_verbs_and_options_stay_few():
     assert len([x for x in options if x.name != "help"]) <= 90
 
 
+def test_help_of_output_says_what_happens_without_it(cli, left):
+    left("a")
+    words = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
+    prints = {}
+    for verb, given in words.items():
+        (option,) = [one for one in command(verb).params if one.name == "output"]
+        code, out, _ = cli(verb, *given)
+        prints[verb] = (code, out != "")
+        assert ("print the text" in option.help) is prints[verb][1]
+    assert prints == {"report": (0, True), "export": (0, True), "bundle": (2, False)}
+
+
 def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
     _, out, _ = cli("--help")
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []

@@ -105,6 +105,15 @@ def test_a_chart_is_a_file_of_its_own(report: Call, tmp_path: Path) -> None:
     assert (code, out.startswith("<svg "), "Training loss" in out) == (0, True, True)
 
 
+def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
+    report: Call, tmp_path: Path
+) -> None:
+    _, printed, _ = report("bert")
+    code, out, _ = report("bert", "--format", "terminal", "-o", "page.txt")
+    assert (code, out) == (0, "")
+    assert (tmp_path / "page.txt").read_text(encoding="utf-8") == printed
+
+
 @pytest.mark.parametrize(
     ("words", "where", "told"),
     [

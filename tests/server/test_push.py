@@ -144,3 +144,17 @@ def test_tokens_are_made_by_the_program(tmp_path, monkeypatch, capfd):
     assert out.startswith("trainmark_")
     assert str(tmp_path / ".serve" / "tokens") in err
     assert ends(monkeypatch, "serve", "token", "a", "--store", tmp_path / "nothing") == 2
+
+
+def test_token_goes_into_the_store_that_is_named_before_it(tmp_path, monkeypatch, capfd):
+    store, runs = tmp_path / "srv", tmp_path / "runs"
+    for folder in (store, runs):
+        folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert ends(monkeypatch, "serve", "--store", "srv", "token", "lab") == 0
+    assert list(Tokens(store).listed()) == ["lab"]
+    assert list(runs.iterdir()) == []
+    capfd.readouterr()
+    assert ends(monkeypatch, "serve", "--store", "srv", "token", "x", "--store", "runs") == 2
+    assert "srv and runs are two stores" in capfd.readouterr().err
+    assert list(Tokens(store).listed()) == ["lab"]

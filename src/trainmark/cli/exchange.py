@@ -64,7 +64,10 @@ def bundle(
         list[Path] | None,
         typer.Argument(help="Runs, folders of runs; for --push also bundles; default: newest."),
     ] = None,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write, unless --push sends the runs."),
+    ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="URL", help="Send each run to this server.")
     ] = None,
@@ -78,7 +81,10 @@ def bundle(
     from trainmark.library.selection import find_runs, newest_run
 
     if (output is None) == (push is None):
-        raise UsageError("give -o FILE, or --push URL")
+        what = (
+            "neither -o nor --push is given" if output is None else "both -o and --push are given"
+        )
+        raise UsageError(what, where="bundle", remedy="give -o FILE, or --push URL")
     words = runs or [newest_run()]
     if push is not None:
         _push(words, push)

@@ -57,7 +57,7 @@ Store = Annotated[str | None, typer.Option(help="Folder of runs; default: ./runs
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="File or folder; default for a text: stdout."),
+    typer.Option("--output", "-o", help="File to write; default: print the text."),
 ]
 
 

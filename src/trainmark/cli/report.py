@@ -17,7 +17,7 @@ from trainmark.cli.output import (
     write_bytes,
     write_text,
 )
-from trainmark.errors import EXIT_FAILED, UsageError
+from trainmark.errors import EXIT_FAILED, UsageError, escaped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,11 +113,15 @@ def report(
     others = None if wanted == "md" else _others(found, against)
     pages = documents(found.records, others, price=price)
     if wanted == "terminal":
+        text, colour = "", None if output is None else False
         for page in pages:
             extent: Extent = "all" if everything else "head" if len(pages) > 1 else "screen"
-            typer.echo(show_page(page, lang, extent=extent) + "\n")  # whose text is escaped
-        for place in found.places:
-            say(f"record: {place}")
+            text += show_page(page, lang, colour=colour, extent=extent) + "\n\n"
+        text += "".join(f"record: {escaped(place)}\n" for place in found.places)
+        if output is None:
+            typer.echo(text, nl=False)  # whose text is escaped, and which may have colours
+        else:
+            write_text(output, text)
     elif wanted == "html":
         write_text(output, to_html(pages, lang, progress=_show_drawing))
     elif wanted == "md":

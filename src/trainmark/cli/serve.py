@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from trainmark.cli.options import SETTINGS, Store, with_examples
 from trainmark.cli.output import say, say_remark, writing
-from trainmark.errors import EXIT_FAILED, EnvironmentFault
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
 
 EXAMPLES = {
     "serve": """\
@@ -66,14 +66,20 @@ def build(name: str) -> Any:
 
 
 def token(
-    name: Annotated[str, typer.Argument(help="Name of the token.")], store: Store = None
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the token.")],
+    store: Store = None,
 ) -> None:
     """Create a token; it is shown only once. To revoke it, delete its line in the file named."""
     from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.server.serving import Tokens
 
-    folder = Path(store or os.environ.get(VARIABLE) or RUNS_DIR)
+    of_server = ctx.parent.params["store"] if ctx.parent is not None else None
+    if None not in (store, of_server) and store != of_server:
+        what = f"{of_server} and {store} are two stores"
+        raise UsageError(what, where="--store", remedy="name the server's store once")
+    folder = Path(store or of_server or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
         remedy = "name the server's folder of runs: --store FOLDER"
         raise EnvironmentFault("no such folder", where=str(folder), remedy=remedy)

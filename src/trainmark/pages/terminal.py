@@ -114,11 +114,17 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
 
 
 def show_page(
-    page: Document, lang: str = "en", *, width: int = 0, extent: Extent = "screen"
+    page: Document,
+    lang: str = "en",
+    *,
+    width: int = 0,
+    colour: bool | None = None,
+    extent: Extent = "screen",
 ) -> str:
     """Return a page as text.
 
     Args:
+        colour: as ``show`` takes it.
         extent: ``head``: its first lines; ``screen``: what fits on a screen, and the names of
             the sections left out; ``all``: all sections that a terminal shows.
     """
@@ -139,7 +145,7 @@ def show_page(
     if left_out and extent == "screen":
         more = t("terminal.more", sections=join(left_out))
         blocks += [Paragraph(""), Paragraph(more, "muted")]
-    return show(blocks, lang, width=width)
+    return show(blocks, lang, width=width, colour=colour)
 
 
 def min_width(block: Table, lang: str = "en") -> int:
