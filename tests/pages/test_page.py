@@ -318,7 +318,7 @@ def test_facts_of_the_run_stand_beside_its_figures():
     ("values", "told"),
     [
         ({}, "Share of the peak: 31.6 % (40.7% of the measured matmul rate)"),
-        ({"MFU": None}, "Share of the measured matmul rate: 40.7 %"),
+        ({"MFU": None}, "Share of the matmul rate: 40.7 %"),
         ({"MFU": None, "MAMFU": None}, "Share of the peak: – (no dense bf16 peak is known for X)"),
     ],
 )

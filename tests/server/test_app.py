@@ -22,7 +22,7 @@ def test_the_site_is_served_and_follows_the_store(served, runs):
     write(runs / "d", document("d"))
     client.app.state.serving.refresh()
     assert client.get("/runs/d.html").status_code == 200
-    assert client.get("/health").json() == {"status": "ok", "runs": 4}
+    assert client.get("/health").json() == {"status": "ok", "results": 4}
     assert client.get("/.serve/tokens").status_code == 404
 
 

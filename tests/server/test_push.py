@@ -110,7 +110,7 @@ def test_runs_and_bundles_are_sent_and_what_is_refused_is_named(
     assert [f"/runs/{path.name}" in page for path, page in zip(runs, out.split(), strict=True)]
     assert err.count(str(altered)) == 1
     answer = httpx2.get(f"{server.address}health")
-    assert answer.json() == {"status": "ok", "runs": 2}
+    assert answer.json() == {"status": "ok", "results": 2}
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 

@@ -118,8 +118,8 @@ async def _file(request: Request) -> Response:
 
 def _health(request: Request) -> Response:
     serving: Serving = request.app.state.serving
-    runs = serving.index.version()[0]
-    return JSONResponse({"status": "stale" if serving.fault else "ok", "runs": runs})
+    results = serving.index.version()[0]
+    return JSONResponse({"status": "stale" if serving.fault else "ok", "results": results})
 
 
 def _compare(request: Request) -> Response:
