@@ -35,7 +35,14 @@ _RESUMED = re.compile(
     r"|\bloaded checkpoint\b.*\bat iteration [1-9]"
 )
 # A quick test, before a pattern is tried: one of these parts is in the line in lower case.
-_RESUME_PARTS = "resum", "continuing", "skip the first", "restor", "loaded checkpoint"
+_RESUME_PARTS = (
+    "resum",
+    "continuing",
+    "skip the first",
+    "restored",
+    "restoring",
+    "loaded checkpoint",
+)
 _OTHER_PARTS = "val", "checkpoint", "ckpt", "saving", "save"
 _EPOCH = re.compile(r"(?i)\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)")
 # `[50/500]` is a step, but not behind the word epoch.
