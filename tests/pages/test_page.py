@@ -298,7 +298,8 @@ def test_a_doubt_of_some_launches_says_of_how_many():
 
 
 def test_a_failed_run_has_no_doubts_about_figures():
-    assert page.document([failed()]).doubts == ()
+    made = page.document([failed()])
+    assert (made.doubts, made.reasons) == ((), ())
 
 
 def test_facts_of_the_run_stand_beside_its_figures():
@@ -306,7 +307,7 @@ def test_facts_of_the_run_stand_beside_its_figures():
     facts = {say(name, "en"): say(value, "en") for name, value in lead[0].items}
     assert facts == {
         "model": "67.0M parameters", "samples a step": "192 = 96 x 2", "sequence length": "512",
-        "data": "SST-2", "device memory": "40 GiB", "nodes": "1 node", "torch": "2.13.0+cu130",
+        "data": "SST-2", "device memory": "40 GiB", "nodes": "1", "torch": "2.13.0+cu130",
         "driver": "580.65.06", "date": "2026-11-21", "rules": "closed rules, recipe standard-1x8",
     }  # fmt: skip
     generated = planned(data=read().plan.data.model_copy(update={"origin": "generated"}))

@@ -207,7 +207,12 @@ def doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
 
 
 def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
-    """Return in a line each why figures must not be quoted and why they are noisy, if they are."""
+    """Return in a line each why figures must not be quoted and why they are noisy, if they are.
+
+    A run that failed has no figures to doubt.
+    """
+    if not any(record.passed for record in records):
+        return ()
     trust = trust_of(records)
     lines: list[Phrase] = []
     for grade in ("do_not_quote", "noisy"):

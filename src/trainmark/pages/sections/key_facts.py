@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.pages import cells
 from trainmark.pages.document import KeyFacts
-from trainmark.pages.texts import Phrase, counted, dataset_name, has_cards, join, t
+from trainmark.pages.texts import Phrase, dataset_name, has_cards, join, t
 from trainmark.record.work import num_parameters
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def key_facts(record: Record) -> KeyFacts:
         "seq_length": plan.recipe.get("seq_length"),
         "data": dataset_name(record),
         "memory": _memory(record),
-        "nodes": counted("nodes", plan.nnodes),
+        "nodes": plan.nnodes,
         "torch": packages.get("torch"),
         "driver": environment.get("driver"),
         "day": day or None,
