@@ -5,6 +5,7 @@ SECTIONS = (
     "contract",
     "contract_runs",
     "ceilings",
+    "attention",
     "overhead",
     "data_wait",
     "compile",

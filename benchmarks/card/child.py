@@ -18,10 +18,10 @@ from benchmarks.card.section import Card
 
 def main(words: list[str]) -> None:
     from trainmark.data.documents import written_whole
-    from trainmark.rank.worker import die_with_parent
+    from trainmark.rank.parent import die_with_parent
 
-    module_name, device, size, scratch, stacks_after_s, result = words
-    die_with_parent()
+    parent, module_name, device, size, scratch, stacks_after_s, result = words
+    die_with_parent(int(parent))
     # Before the parent ends this process, its output says where it hung.
     faulthandler.dump_traceback_later(float(stacks_after_s))
     assert size in ("full", "tiny")

@@ -62,7 +62,9 @@ def run(
     result, log = card.scratch / f"{name}.json", card.scratch / f"{name}.log"
     result.unlink(missing_ok=True)
     stacks_after_s = max(limit_s - _STACKS_BEFORE_S, limit_s / 2)
-    words = [module, card.device, card.size, str(card.scratch), str(stacks_after_s), str(result)]
+    parent = str(os.getpid())
+    words = [parent, module, card.device, card.size, str(card.scratch), str(stacks_after_s),
+             str(result)]  # fmt: skip
     start = clock()
     with log.open("wb") as output:
         process = subprocess.Popen(
