@@ -146,11 +146,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSpec:
-    """What a page shows of one case in addition to what it shows of every case.
-
-    Args:
-        terms: labels for the names of values that its evaluations report.
-    """
+    """What a page shows of one case in addition to what it shows of every case."""
 
     figures: tuple[FigureSpec, ...] = ()
     tables: tuple[TableSpec, ...] = ()
@@ -251,7 +247,7 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class Mission:
-    """How the JSON record of one case names the case; codes in ``results.index_record``.
+    """How the JSON record of one case names the case; codes in ``record.index_record``.
 
     Args:
         repository: first component of the record's name, ``nlp``.

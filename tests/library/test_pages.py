@@ -174,7 +174,7 @@ def test_hostile_files_are_listed(tmp_path, name, content, code):
     assert found.rows == []
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_encodings_and_line_ends(tmp_path, encoding, ending):
     path = tmp_path / "README.md"

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trainmark.spec import Case, Text
 
 STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait for
-# A case's own kernels may take fewer matmuls than its model has (a symmetric product's backward
-# pass): the built-in cases are held to 1% with plain ones by a test of their own.
+# A case may compute with fewer matmuls than its model has, for example in the backward pass of a
+# symmetric product. Tests hold the built-in cases to 1%.
 _FLOPS_TOLERANCE = 0.1
 # Dropout draws differ between worlds, the rows of a step do not: means over some steps agree.
 _LOSS_TOLERANCE = 0.05

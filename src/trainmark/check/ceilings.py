@@ -227,8 +227,8 @@ def _wait(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float
         if request.signal_name is not None:
             raise MeasurementError(f"stopped by {request.signal_name}")
         if None in codes and time.monotonic() >= deadline:
-            remedy = "give more time, or a smaller --budget-s"
-            raise MeasurementError("the time is over", where="--timeout", remedy=remedy)
+            remedy = "try a smaller --budget-s, or fewer ranks"
+            raise MeasurementError("the ranks did not finish in time", remedy=remedy)
     if any(codes):
         remedy = "see above what it printed"
         raise MeasurementError(f"exit codes of the ranks: {codes}", remedy=remedy)

@@ -6,6 +6,7 @@ listed with the reason. Must not know cells.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
 import re
@@ -110,8 +111,9 @@ def _entries(path: Path, page: Page) -> Iterator[Row | Unread]:
 
 
 def _decoded(content: bytes) -> str | None:
-    """Return a text, in UTF-8 or GB 18030; None: it is no text."""
-    for encoding in ("utf-8-sig", "gb18030"):
+    """Decode UTF-16 with a byte-order mark, UTF-8 or GB 18030; return None if none of them fits."""
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    for encoding in ("utf-16",) if is_utf16 else ("utf-8-sig", "gb18030"):
         with suppress(UnicodeDecodeError):
             text = content.decode(encoding)
             return None if "\0" in text else text

@@ -48,9 +48,10 @@ _STATUS: dict[str, Status] = {
 # specific one is the cause, not the earliest one.
 _SAME_MOMENT_NS = 3_000_000_000
 _LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
-# An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
 _LATE_WINDOW = 1.5  # times the longest window so far: from then on a window is late
-_SOON_S = 10.0  # after its last step a run counts as training, where its limit is minutes
+# A run counts as training for this long after its last step if its time limit is minutes.
+_SOON_S = 10.0
+# An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
 _UPDATES_TO_REACH_ALL = 2
 FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures
 
