@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from real_runs import checked, ended
 
 pytestmark = pytest.mark.nightly
 
-SAFE_PROGRAM = (sys.executable, "-P", "-m", "trainmark")  # as the script `trainmark`
+PROGRAM = (str(Path(sys.executable).with_name("trainmark")),)  # -m imports from the directory
 
 
 PLANTED_MODULE = """\
@@ -32,7 +33,7 @@ def test_nothing_is_imported_from_the_working_directory(started, tmp_path):
     here, marker = tmp_path / "here", tmp_path / "marker"
     (here / "trainmark").mkdir(parents=True)
     plant(here, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__")
-    process, run_dir = started(case="toy", cwd=here, program=SAFE_PROGRAM)
+    process, run_dir = started(case="toy", cwd=here, program=PROGRAM)
     code, _, err = ended(process)
     assert code == 0, err
     assert not marker.exists(), marker.read_text()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainmark import cases
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.launch.local import launch
-from trainmark.launch.processes import IMPORT_VARIABLES, StopRequest
+from trainmark.launch.processes import StopRequest
+from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, module_command
 from trainmark.plan import overrides
 from trainmark.plan.resolving import resolve
 from trainmark.recipe import FIELD_ALIASES
@@ -120,8 +120,8 @@ def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return what a separate process finds in the job, or the last line of its error output."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
-        [sys.executable, "-m", "trainmark.check.probe", str(folder)],
-        env=os.environ | IMPORT_VARIABLES, capture_output=True, text=True, check=False,
+        module_command("trainmark.check.probe", str(folder)),
+        env=os.environ | SAFE_PATH_VARIABLES, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode == 0:
         found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, set_up, started
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
+from trainmark.launch.python_commands import module_command
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
@@ -195,10 +196,10 @@ def measure_ceilings(
         asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
         document = {
             "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
-            "started": datetime.now(UTC).isoformat(timespec="seconds"), **asked,
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"), **asked,
             "shares_cores": vendor.torch_type == "cpu", "environment": setup.described,
         }  # fmt: skip
-        words = [sys.executable, "-m", "trainmark.check.ceilings", json.dumps(asked)]
+        words = module_command("trainmark.check.ceilings", json.dumps(asked))
         try:
             with started(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
                 _wait(ranks, request, deadline=start_s + timeout_s)

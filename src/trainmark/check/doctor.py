@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from trainmark.check import host
 from trainmark.check.host import Condition, Conditions, Subject, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
+from trainmark.launch.python_commands import code_command
 from trainmark.plan.choosing import choose as choose_work
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.plan.resolving import resolve
@@ -119,9 +119,8 @@ def torch(subject: Subject) -> Conditions:
     if subject.vendor is None or subject.quick:
         return
     given = [subject.vendor.name, str(subject.nproc), str(os.getpid())]
-    words = [sys.executable, "-P", "-c", _OPEN, *given]
     try:
-        output = run(words, timeout_s=_OPENING_S)
+        output = run(code_command(_OPEN, *given), timeout_s=_OPENING_S)
     except MonitorFault as fault:
         yield judged("no_torch", text=fault.said, stops=True)
         return

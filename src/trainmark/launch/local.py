@@ -18,6 +18,7 @@ from trainmark import devices
 from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
+from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, module_command
 from trainmark.launch.supervisor import supervised
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
@@ -64,7 +65,7 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value.
     """
-    variables = os.environ | processes.IMPORT_VARIABLES
+    variables = os.environ | SAFE_PATH_VARIABLES
     variables |= {
         processes.RUN_VARIABLE: mark,
         "OMP_NUM_THREADS": str(threads_of_rank(nproc)),
@@ -137,10 +138,9 @@ def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) ->
     if plan.sample_every_s == 0:
         yield
         return
-    words = [str(folder), telemetry_file(node)]
     with subprocess.Popen(
-        [sys.executable, "-m", "trainmark.rank.sampler", *words],
-        env=os.environ | processes.IMPORT_VARIABLES | {processes.RUN_VARIABLE: mark},
+        module_command("trainmark.rank.sampler", str(folder), telemetry_file(node)),
+        env=os.environ | SAFE_PATH_VARIABLES | {processes.RUN_VARIABLE: mark},
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
     ) as sampler:  # fmt: skip
         try:
@@ -155,7 +155,7 @@ def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) ->
 
 def rank_command(python: str, folder: Path | str) -> list[str]:
     """Return the command line of every rank; its environment says which it is."""
-    return [python, "-m", "trainmark.rank.worker", str(folder)]
+    return module_command("trainmark.rank.worker", str(folder), python=python)
 
 
 def run_ranks(

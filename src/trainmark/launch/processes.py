@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from trainmark.launch.supervisor import RankProcess
 
 RUN_VARIABLE = "TRAINMARK_RUN"
-# A child does not import from the working directory, where a user may have a json.py.
-IMPORT_VARIABLES = {"PYTHONSAFEPATH": "1"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import re
 import subprocess
-import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
+from trainmark.launch.python_commands import module_command
 from trainmark.library.importers.table import published
 from trainmark.pages import charts, summary
 from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side
@@ -205,7 +205,7 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
     if find_spec("vl_convert") is None:
         raise EnvironmentFault("vl_convert is not installed: pip install 'trainmark[pages]'")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "trainmark.pages.rendering"], capture_output=True,
+        module_command("trainmark.pages.rendering"), capture_output=True,
         input=pickle.dumps(documents(records, beside(records, folder))),
         start_new_session=True, check=False,
     )  # fmt: skip

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch.cluster import CONTAINER
+from trainmark.launch.python_commands import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,7 +240,7 @@ def start(command: Command, plan: Plan, cluster: Cluster) -> Job:
             ask(*command.argv, output=file, folder=folder)
     else:
         with (folder / LOG_FILE).open("wb") as file:
-            ends_with_us = (sys.executable, "-P", "-m", "trainmark.rank.parent", str(os.getpid()))
+            ends_with_us = module_command("trainmark.rank.parent", str(os.getpid()))
             process = subprocess.Popen(
                 (*ends_with_us, *command.argv), cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,

@@ -1,0 +1,36 @@
+"""Commands of Python processes that import nothing from the working directory.
+
+A user may have a ``json.py`` there. From Python 3.11 on, ``-P`` keeps it off the import path of a
+process, and a variable off those of the processes that this one starts. Python 3.10 has neither:
+there the command drops the directory before the first import.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# For the environment of children whose own children are to be as safe.
+SAFE_PATH_VARIABLES = {"PYTHONSAFEPATH": "1"}
+_DROP_DIRECTORY = "import sys; del sys.path[0]; "
+_RUN_MODULE = (
+    "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def module_command(module: str, *words: str, python: str | None = None) -> list[str]:
+    """Return the command that runs ``module`` with the arguments ``words``, as ``-m`` does.
+
+    Args:
+        python: the interpreter; None: this one.
+    """
+    python = python or sys.executable
+    if sys.version_info >= (3, 11):
+        return [python, "-P", "-m", module, *words]
+    return [python, "-c", _DROP_DIRECTORY + _RUN_MODULE, module, *words]
+
+
+def code_command(code: str, *words: str) -> list[str]:
+    """Return the command that runs ``code`` with the arguments ``words``, as ``-c`` does."""
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-c", code, *words]
+    return [sys.executable, "-c", _DROP_DIRECTORY + code, *words]

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trainmark.launch.python_commands import code_command, module_command
+
+
+@pytest.fixture(params=[sys.version_info, (3, 10, 13)])
+def python_version(request, monkeypatch):
+    """Both forms run with any Python; the older one is chosen before 3.11."""
+    monkeypatch.setattr(sys, "version_info", request.param)
+
+
+def output_in(folder, command):
+    (folder / "json.py").write_text("raise ImportError('planted')")
+    (folder / "trainmark").mkdir()
+    (folder / "trainmark" / "__init__.py").write_text("raise ImportError('planted')")
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_module_command_imports_nothing_from_working_directory(python_version, tmp_path):
+    command = module_command("trainmark", "--version")
+    assert output_in(tmp_path, command).startswith("trainmark ")
+
+
+def test_code_command_imports_nothing_from_working_directory(python_version, tmp_path):
+    command = code_command("import json, sys; print(json.dumps(sys.argv[1:]))", "a", "b c")
+    assert output_in(tmp_path, command) == '["a", "b c"]\n'
