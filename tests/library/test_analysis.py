@@ -33,7 +33,7 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
         ("loss", "loss2: 5", None),
         *(("t:", f"t: {text}", None) for text in (
             "0:39:29", "2024-01-02", "1.2.3", "1,23", "1,234,5", "12_000", "0x1F", "n/a", "info",
-            "", "| 5", "--5", "nan", "1e999",
+            "", "| 5", "--5", "nan", "1e999", "1.-5", "1e55:3", ".5e3:1",
         )),
     ],
 )  # fmt: skip

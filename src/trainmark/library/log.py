@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STDIN = "-"
-_FRACTION = r"(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
-DIGITS = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]+){_FRACTION}"
-_OTHERS = r"\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
+# A part is taken whole or is not there, so `1` is no number in `1.-5`: Python 3.10 has no atomic
+# groups.
+_EXPONENT = r"(?:[eE][+-]?[0-9]+(?![0-9])|(?![eE][+-]?[0-9]))"
+_FRACTION = rf"(?:\.[0-9]*(?![0-9])|(?!\.)){_EXPONENT}"
+DIGITS = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]+(?![0-9])){_FRACTION}"
+_OTHERS = rf"\.[0-9]+(?![0-9]){_EXPONENT}|(?i:nan|inf(?:inity)?)(?![A-Za-z_])"
 # Dates, versions, clock times and decimal commas begin like a number but are not one. Neither is
 # what the end of the log cuts: a character must follow.
-NUMBER = rf"(?>(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS}))(?![:.\-_,]?[0-9])(?=.)"
+NUMBER = rf"(?!0[xX])[+-]?(?:{DIGITS}|{_OTHERS})(?![:.\-_,]?[0-9])(?=.)"
 # Some trainers print 1.73M for 1,730,000. A lower-case m stands for minutes or milli.
 MAGNITUDE = r"[kKMGB](?![A-Za-z])"
 OPENING = " \t:='\"(["  # what may stand between a keyword and its number

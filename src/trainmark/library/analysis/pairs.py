@@ -26,7 +26,7 @@ _PAIR = re.compile(
     rf"|(?<![\w.,:])(?P<bare>{NUMBER})(?P<bare_magnitude>{MAGNITUDE})?(?P<bare_unit> ?{UNIT})",
     re.ASCII | re.DOTALL,
 )
-_FOLLOWING = re.compile(r" ?([A-Za-z%/]++)(?!['\"]?[ \t]*[:=])")
+_FOLLOWING = re.compile(r" ?([A-Za-z%/]+)(?![A-Za-z%/]|['\"]?[ \t]*[:=])")
 _LEVEL = re.compile(r"^(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|TRACE) +")
 
 
