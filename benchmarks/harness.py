@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -98,7 +98,7 @@ def machine(device_name: str = "cpu") -> str:
     if vendor.torch_type != "cpu":
         product = vendor.open(0, 1).describe()["name"]
         device = f"{product}, driver {vendor.driver_version()}; host {device}"
-    date = datetime.now(UTC).date().isoformat()
+    date = datetime.now(timezone.utc).date().isoformat()
     return f"{device}; Python {platform.python_version()}, torch {torch.__version__}; {date}"
 
 

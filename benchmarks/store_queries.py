@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ DEVICES = (
     "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD Instinct MI300X",
     "Intel(R) Xeon(R) Processor", "Ascend 910B",
 )  # fmt: skip
-FIRST = datetime(2025, 11, 22, tzinfo=UTC)
+FIRST = datetime(2025, 11, 22, tzinfo=timezone.utc)
 QUERIES: dict[str, dict[str, object]] = {
     "the newest 50": {},
     "case, device and precision": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from fakes import event, launch_event, write_events
@@ -31,7 +31,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")
     rank = worker.Rank(run_dir, 0)
     rank.events.emit("start", pid=1)
-    launched_ns, started = worker.clock(), datetime.now(UTC).isoformat(timespec="seconds")
+    launched_ns, started = worker.clock(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:
         worker.run_rank(rank, run_dir, 0, 0)
         rank.events.emit("end")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from email import message_from_bytes
@@ -27,8 +26,13 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.tags import sys_tags
 from pip._vendor.packaging.utils import canonicalize_name, parse_wheel_filename
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,7 +73,7 @@ def missing(
 ) -> dict[str, list[tuple[Requirement, str]]]:
     """Return by name each requirement that nothing meets, and which package has it."""
     found: dict[str, list[tuple[Requirement, str]]] = defaultdict(list)
-    waiting = [(Requirement(line), "trainmark") for line in needed]
+    waiting = [(need, "trainmark") for line in needed if (need := _applying(line))]
     seen: set[tuple[str, str]] = set()
     while waiting:
         requirement, of = waiting.pop(0)
@@ -88,11 +92,19 @@ def missing(
             continue
         extras = ["", *requirement.extras]
         for line in fits.requires:
-            need = Requirement(line)
-            if need.marker is None or any(need.marker.evaluate({"extra": e}) for e in extras):
-                need.marker = None  # it holds
+            need = _applying(line, extras)
+            if need is not None:
                 waiting.append((need, name))
     return found
+
+
+def _applying(line: str, extras: Sequence[str] = ("",)) -> Requirement | None:
+    """Return a requirement without its marker; None if the marker is false here."""
+    need = Requirement(line)
+    if need.marker is not None and not any(need.marker.evaluate({"extra": e}) for e in extras):
+        return None
+    need.marker = None
+    return need
 
 
 def tested() -> dict[str, str]:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # a new virtual environment has nothing but the copy within pip
+    from pip._vendor import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 TOOLS = (
@@ -25,7 +29,7 @@ TOOLS = (
 
 
 def lowest(requirement: str) -> str:
-    """Return ``name==version`` for ``name>=version,...``.
+    """Return ``name==version`` for ``name>=version,...``, with the marker behind it if it has one.
 
     Raises:
         ValueError: the requirement has no lower bound.
@@ -33,7 +37,8 @@ def lowest(requirement: str) -> str:
     found = re.match(r"([\w.-]+)[^;]*?>=\s*([\w.]+)", requirement)
     if found is None:
         raise ValueError(f"pyproject.toml: {requirement!r} has no lower bound: write name>=version")
-    return "==".join(found.groups())
+    _, semicolon, marker = requirement.partition(";")
+    return "==".join(found.groups()) + semicolon + marker
 
 
 def main() -> None:

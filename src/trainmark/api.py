@@ -42,10 +42,11 @@ from trainmark.record.record import RECORD_FILE, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Literal, Unpack
+    from typing import Any, Literal
 
     import pandas as pd
     import pyarrow as pa
+    from typing_extensions import Unpack
 
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison

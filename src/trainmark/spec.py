@@ -178,10 +178,10 @@ def read_page(path: Path) -> PageSpec:
 
 
 def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
-    import tomllib  # not needed to import a case
+    from trainmark.toml_file import read_toml  # not needed to import a case
 
     try:
-        return form(tomllib.loads(path.read_text(encoding="utf-8")))
+        return form(read_toml(path))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"cannot be read: {error}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def test_a_record_without_its_evidence_is_refused_unless_asked(cli: Call, words:
 
 
 def test_runs_against_their_own_history(gate: Call) -> None:
-    first = datetime(2026, 1, 5, tzinfo=UTC)
+    first = datetime(2026, 1, 5, tzinfo=timezone.utc)
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
         run(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())

@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from trainmark.record import record
+from trainmark.toml_file import read_toml
 
 pytestmark = pytest.mark.nightly
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     assert [name for name, _ in files] == NAMES
     for name, text in files:
         (tmp_path / name).write_text(text, encoding="utf-8")
-    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    project = read_toml(tmp_path / "pyproject.toml")
     info = tmp_path / "trainmark_imaginary-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trainmark-imaginary\nVersion: 1.0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from trainmark.library.selection import select
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
 from trainmark.spec import message
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from trainmark.judge.audit import Finding
@@ -170,10 +170,7 @@ def test_the_size_of_a_language_model(
 
 
 def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
-    text = (
-        Path(trainmark.judge.audit.__file__).with_name("workloads.toml").read_text(encoding="utf-8")
-    )
-    document = tomllib.loads(text)
+    document = read_toml(Path(trainmark.judge.audit.__file__).with_name("workloads.toml"))
     entries = [*document["workload"], *document["sizes"]]
     assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
     names = [name for entry in entries for name in entry["names"]]

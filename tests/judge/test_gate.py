@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -224,7 +224,7 @@ def test_the_worst_exit_code_counts() -> None:
 # ---- History
 
 
-FIRST = datetime(2026, 1, 5, tzinfo=UTC)
+FIRST = datetime(2026, 1, 5, tzinfo=timezone.utc)
 
 
 def nights(

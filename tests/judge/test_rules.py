@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from fakes import GOLDEN
 from trainmark.judge.audit import RULES, audit, subject
 from trainmark.record.record import Record
 from trainmark.record.work import Row
+from trainmark.toml_file import read_toml
 
 PLANTED = Path(__file__).parent / "planted"
 # A file has [[plant]]: rows or records that are sound, and the `change` that breaks the rule. A
@@ -20,7 +20,7 @@ PLANTED = Path(__file__).parent / "planted"
 PLANTS = {
     f"{path.stem}-{number}": (path.stem, plant)
     for path in sorted(PLANTED.glob("*.toml"))
-    for number, plant in enumerate(tomllib.loads(path.read_text(encoding="utf-8"))["plant"])
+    for number, plant in enumerate(read_toml(path)["plant"])
 }
 
 

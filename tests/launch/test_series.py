@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -428,7 +428,7 @@ def leave_events(plan: Plan) -> Path:
     folder.mkdir(parents=True)
     plan.save(folder)
     agent = event("ranks_ended", 13 * S, failures=[])
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     write_run(folder, [launch_event(started=started), agent], rank_events())
     records.write(reduce.reduce(folder), folder)
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
 from trainmark.launch.launchers import JOB_FILE, Job, JobState, slurm, start
 from trainmark.launch.launchers.slurm import Slurm
 from trainmark.plan.plan import Plan
+from trainmark.toml_file import read_toml
 
-RECORDED = tomllib.loads((Path(__file__).parent / "slurm_outputs.toml").read_text())
+RECORDED = read_toml(Path(__file__).parent / "slurm_outputs.toml")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.errors import UsageError
 from trainmark.library.analysis import Options, analyze, summarize
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ LOGS = GOLDEN / "logs"
 
 
 def read_table(name: str) -> dict[str, Any]:
-    return tomllib.loads((LOGS / name).read_text(encoding="utf-8"))
+    return read_toml(LOGS / name)
 
 
 REPORTED = read_table("reported.toml")["log"]

@@ -7,11 +7,11 @@ punctuation. Words that the founding pages print themselves stand as they print 
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trainmark
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +53,6 @@ def faulty(texts: list[str]) -> list[str]:
 
 def test_chinese_texts_are_set_by_one_rule() -> None:
     paths = [path for path in SOURCE.rglob("*.toml") if path.name != OF_OTHERS]
-    texts = [
-        text for path in paths for text in strings(tomllib.loads(path.read_text(encoding="utf-8")))
-    ]
+    texts = [text for path in paths for text in strings(read_toml(path))]
     assert len(texts) > 300
     assert faulty(texts) == []

@@ -11,13 +11,14 @@ import os
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
 
 from trainmark.data.documents import written_whole
+from trainmark.digests import hash_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +81,7 @@ def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
         listed: dict[str, str] = json.loads((folder / ARRAYS_FILE).read_bytes())
         for name, digest in listed.items():
             with (folder / name).open("rb") as stream:
-                if file_digest(stream, "sha256").hexdigest() != digest:
+                if hash_stream(stream).hexdigest() != digest:
                     return None
         return [np.load(folder / name, mmap_mode="r") for name in listed]
     except (OSError, ValueError, TypeError, AttributeError):
@@ -94,7 +95,7 @@ def _write_arrays(folder: Path, arrays: Sequence[NDArray[Any]]) -> bool:
         if not replace_file(folder / name, partial(np.save, arr=array)):
             return False
         with (folder / name).open("rb") as stream:
-            listed[name] = file_digest(stream, "sha256").hexdigest()
+            listed[name] = hash_stream(stream).hexdigest()
     return replace_file(
         folder / ARRAYS_FILE, lambda stream: stream.write(json.dumps(listed).encode())
     )

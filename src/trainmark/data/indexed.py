@@ -16,10 +16,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import partial
-from hashlib import file_digest
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,10 +26,12 @@ from trainmark.data import splits
 from trainmark.data.cache import Extremes, cached_scan, extremes
 from trainmark.data.prepared import MANIFEST, read_manifest
 from trainmark.data.tokenizer import refuse_short
+from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sqBqq")
@@ -270,7 +271,7 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
 
     def read() -> dict[str, Extremes]:
         with readable(index), index.open("rb") as stream:
-            digest = file_digest(stream, "sha256")
+            digest = hash_stream(stream)
         step = BLOCK_BYTES // reader.dtype.itemsize
         blocks = (reader.tokens[at : at + step] for at in range(0, reader.num_tokens, step))
         return {"tokens": extremes(blocks, digest=digest)}

@@ -74,7 +74,8 @@ def symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
         context = text[place - 1 - table, everyone]
         rows = cumulative[table, context]  # (documents, SYMBOLS)
         text[place] = (rows <= chances[place][:, None]).sum(1).clip(max=SYMBOLS - 1)
-    return text[_SETTLE:].T
+    documents_first: NDArray[np.int64] = text[_SETTLE:].T
+    return documents_first
 
 
 def generate(

@@ -45,9 +45,10 @@ class Peak:
 @cache
 def table() -> dict[str, Any]:
     """Return ``peaks.toml``, with a row's figures beside what it says of them."""
-    import tomllib  # with its parser 4 ms, for nothing where no accelerator is
+    # Imported here: with its parser it takes 4 ms, for nothing on a machine without accelerators.
+    from trainmark.toml_file import read_toml
 
-    data = tomllib.loads(Path(__file__).with_name("peaks.toml").read_text("utf-8"))
+    data = read_toml(Path(__file__).with_name("peaks.toml"))
     data["peak"] = [row | row.pop("figures") for row in data["peak"]]
     return data
 

@@ -7,7 +7,7 @@ import fcntl
 import sys
 import time
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +133,9 @@ def emit_launch(
     events: EventWriter, argv: list[str], described: dict[str, Any], node: int | None = None
 ) -> None:
     """Write the first event of a launcher or a node."""
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     events.emit(
-        "launch", unix_ns=time.time_ns(), started=datetime.now(UTC).isoformat(timespec="seconds"),
+        "launch", unix_ns=time.time_ns(), started=started,
         argv=argv, environment=described, node=node,
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +18,7 @@ from pydantic import Field, ValidationError
 
 from trainmark import __version__
 from trainmark.data.documents import Frozen
+from trainmark.digests import hash_stream
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
 
@@ -67,7 +67,7 @@ def write(file: IO[bytes], folder: Path) -> Manifest:
                 path.open("rb") as content,
                 archive.open(_entry(name), "w", force_zip64=True) as out,
             ):
-                digest = file_digest(content, "sha256").hexdigest()
+                digest = hash_stream(content).hexdigest()
                 size = content.tell()
                 content.seek(0)
                 shutil.copyfileobj(content, out)
@@ -160,6 +160,6 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked
             shutil.copyfileobj(content, out)
             size = out.tell()
             out.seek(0)
-            if (size, file_digest(out, "sha256").hexdigest()) != (file.bytes, file.sha256):
+            if (size, hash_stream(out).hexdigest()) != (file.bytes, file.sha256):
                 raise AlteredError("altered: not its size and digest", where=file.name)
     return Unpacked(folder, manifest)

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import sysconfig
-import tomllib
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic_core import from_json, to_json
 
 import trainmark
 from trainmark.record.record import Record
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ _PLAIN = (int, float, type(None))  # values that need no redaction, for speed in
 _LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
 _KEY_BEGINS, _KEY_ENDS = b"-----BEGIN ", b"-----END "  # of a private key
 
-_LISTED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_LISTED = read_toml(Path(__file__).with_suffix(".toml"))
 _PARTS: dict[str, str] = _LISTED["parts"]
 
 

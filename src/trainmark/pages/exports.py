@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import tomllib
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from trainmark.rank.events import LAUNCHER_FILE, node_file, rank_file, whole_eve
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
 from trainmark.record.index_record import index_records
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
 
-LINES = tomllib.loads(Path(__file__).with_name("run_log.toml").read_text(encoding="utf-8"))
+LINES = read_toml(Path(__file__).with_name("run_log.toml"))
 Value = str | int | float | bool | None
 
 

@@ -132,7 +132,7 @@ def body_html(page: Document, lang: str, *, ident: str = "", live: bool = False)
 
 def shipped(name: str) -> str:
     """Return the text of a file of the templates."""
-    return files("trainmark.pages").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("trainmark.pages").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 # The font comes with vl-convert, so that text has the same width on every machine.

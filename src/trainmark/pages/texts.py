@@ -7,7 +7,6 @@ A phrase is a string, a number, a text by its key (``t``), a message, or several
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +17,7 @@ from trainmark.plan.plan import SIMULATED
 from trainmark.record.figures import FIGURES
 from trainmark.record.messages import MESSAGES, in_short, render
 from trainmark.spec import Message, Text, message
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -65,7 +65,7 @@ class Missing:
 
 def _read() -> dict[str, Text]:
     """Return the texts by ``kind.name``."""
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    tables = read_toml(Path(__file__).with_suffix(".toml"))
     texts = {f"{kind}.{name}": Text(**x) for kind, of in tables.items() for name, x in of.items()}
     return texts | {code: text for code, text in MESSAGES.items() if code.startswith("status.")}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from dataclasses import asdict, fields
 from decimal import Decimal
 from functools import cache
@@ -21,6 +20,7 @@ from trainmark import cases
 from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,11 +61,11 @@ def rules_of(case: Case | None) -> Rules:
     Raises:
         UsageError: the file is not TOML, or has an unknown key or value.
     """
-    general = tomllib.loads(Path(__file__).with_name(RULES_FILE).read_text(encoding="utf-8"))
+    general = read_toml(Path(__file__).with_name(RULES_FILE))
     own: dict[str, Any] = {}
     try:
         if case and (path := cases.folder(case.name) / RULES_FILE).is_file():
-            own = tomllib.loads(path.read_text(encoding="utf-8"))
+            own = read_toml(path)
         merged = {name: part | own.get(name, {}) for name, part in general.items()}
         return Rules.model_validate(own | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:

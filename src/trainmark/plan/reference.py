@@ -11,7 +11,6 @@ logs or raw data; ``C`` published figures alone; ``unverified`` second-hand.
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
@@ -20,6 +19,7 @@ from trainmark import cases
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.spec import Text  # noqa: TC001 - pydantic reads it at run time
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ def read(path: Path) -> References:
             source that is not there.
     """
     try:
-        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        file = _File.model_validate(read_toml(path))
         rows = tuple(_row(file, number) for number in range(len(file.reference)))
     except (OSError, ValueError) as error:
         raise RecordError(

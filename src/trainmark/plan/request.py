@@ -6,9 +6,10 @@ A new option of a run is one field here: its name, type, default, help text and 
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from typing_extensions import Self
 
 from trainmark.data.documents import Frozen, usage_error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,7 @@ def resolve(
     )  # fmt: skip
     extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
     about_data = {name: value for name, value in asdict(facts).items() if name != "changed_rules"}
-    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
     run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
     names = vendor.product_names() if here else []
     no_target = recipe.target_value is None

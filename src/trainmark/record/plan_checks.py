@@ -8,7 +8,7 @@ of ours: those of others may have changed since the run.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +82,8 @@ def _identity(record: Record) -> Iterator[Difference]:
     yield "run_id", found["case"], plan.case
     if found["repeat"]:
         yield "plan.repeat_index", plan.repeat_index, int(found["repeat"])
-    planned = datetime.strptime(found["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    started = datetime.fromisoformat(record.started).astimezone(UTC)
+    planned = datetime.strptime(found["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    started = datetime.fromisoformat(record.started).astimezone(timezone.utc)
     bounded = max(planned - _CLOCK_STEP, min(started, planned + _LONGEST_QUEUE))
     yield "started", started.isoformat(), bounded.isoformat()
 

@@ -6,14 +6,14 @@ A record is immutable once written and written atomically; ``reduce`` computes i
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator, with_config
 from pydantic_core import to_json
 
 # pydantic refuses the standard library's before Python 3.12.
-from typing_extensions import TypedDict
+from typing_extensions import Self, TypedDict
 
 from trainmark.data import documents
 from trainmark.data.documents import Frozen

@@ -7,12 +7,12 @@ and the events.
 from __future__ import annotations
 
 import re
-from hashlib import file_digest
 from itertools import zip_longest
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from trainmark import __version__, cases
+from trainmark.digests import hash_stream
 from trainmark.errors import CaseError, RecordError
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.protocols import Counts
@@ -287,7 +287,7 @@ def evidence(run_dir: Path) -> list[Evidence]:
     for path in sorted(run_dir.iterdir()):
         if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file():  # a pipe would block
             with path.open("rb") as file:
-                digest = file_digest(file, "sha256").hexdigest()
+                digest = hash_stream(file).hexdigest()
             found.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
     return found
 

@@ -102,7 +102,8 @@ def _sums(tensor: Tensor) -> Keys:
 @lru_cache(maxsize=16)
 def _multipliers(count: int) -> Keys:
     """Return odd numbers, one for each place of a row."""
-    return _mixed(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
+    odd: Keys = _mixed(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
+    return odd
 
 
 def _mixed(keys: Keys) -> Keys:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
+
+from trainmark.toml_file import read_toml
 
 _CASES = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 
@@ -51,5 +52,4 @@ def _is_word(word: str, pattern: str) -> bool:
 
 @cache
 def _table() -> dict[str, list[str]]:
-    text = files("trainmark.judge.audit").joinpath("qualities.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return read_toml(Path(__file__).with_name("qualities.toml"))

@@ -7,15 +7,15 @@ column of the row.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data.documents import Frozen
 from trainmark.judge.audit.qualities import words
 from trainmark.plan import reference
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -169,6 +169,4 @@ def workloads() -> list[Workload]:
 
 @cache
 def _document() -> dict[str, Any]:
-    return tomllib.loads(
-        files("trainmark.judge.audit").joinpath("workloads.toml").read_text("utf-8")
-    )
+    return read_toml(Path(__file__).with_name("workloads.toml"))

@@ -7,17 +7,15 @@ else than training.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from trainmark.library.importers import vocabulary
+from trainmark.toml_file import read_toml
 
-WORDS: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
-)
+WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("words.toml"))
 STEPS_UNIT = "steps/s"
 _OF_TABLES = vocabulary.WORDS["units"]
 _UNIT_OF_ITEM = {

@@ -6,7 +6,6 @@ Owns the presets, ``presets.toml``.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter
 
 from trainmark.data.documents import Frozen
 from trainmark.library.analysis.quantities import Quantity, split_words
+from trainmark.toml_file import read_toml
 
 PLAIN = "plain"  # the preset of no trainer: any key that says what its number is
 EVENTS = "mllog", "perflog"  # presets of logs of events
@@ -55,7 +55,7 @@ class Preset(Frozen):
 
 
 PRESETS = TypeAdapter(dict[str, Preset]).validate_python(
-    tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
+    read_toml(Path(__file__).with_name("presets.toml"))
 )
 SIGNATURES = {name: re.compile(preset.signature) for name, preset in PRESETS.items()}
 NAMES = (*PRESETS, PLAIN, *EVENTS)

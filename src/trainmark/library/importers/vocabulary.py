@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import html
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from trainmark.judge.audit.qualities import words
+from trainmark.toml_file import read_toml
 
-WORDS: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
-)
+WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("columns.toml"))
 _HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
 _EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")  # Markdown's, of any ASCII punctuation

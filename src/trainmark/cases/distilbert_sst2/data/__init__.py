@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from trainmark.data.model_folder import CONFIG, refuse_long
 from trainmark.data.splits import Form, find_layout
 from trainmark.data.tokenizer import tokenizer_file
+from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
@@ -155,7 +156,7 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
     digest = sha256(loaded.digest.encode())
     for file in files:
         with file.open("rb") as stream:
-            digest.update(file_digest(stream, "sha256").digest())
+            digest.update(hash_stream(stream).digest())
     return DataFacts(
         len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], loaded.layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,

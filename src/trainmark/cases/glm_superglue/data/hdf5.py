@@ -14,13 +14,13 @@ All these arrays imply one another: opening a file compares their lengths and bo
 from __future__ import annotations
 
 from functools import partial
-from hashlib import file_digest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.data.cache import Extremes
 from trainmark.data.splits import library, readable, starts_of
+from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 
 from .examples import ChoiceSequence, Examples
@@ -121,7 +121,7 @@ class SparseFile:
             DataError: a sequence without a target, or a matrix with a damaged row.
         """
         with readable(self.file, _fault), self.file.open("rb") as stream:
-            digest = file_digest(stream, "sha256").hexdigest()
+            digest = hash_stream(stream).hexdigest()
         ends: dict[str, list[int]] = {"text": [], "position": []}
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
             last = min(first + BLOCK_SEQUENCES, len(self.separators))

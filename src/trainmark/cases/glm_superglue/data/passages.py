@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.data.cache import mapped_arrays
 from trainmark.data.splits import Ragged, starts_of
 from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
+from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 
 from .record_jsonl import read_passages, readable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
+    from typing_extensions import Self
 
     from .record_jsonl import Passage
 
@@ -194,7 +196,7 @@ def digest_of(*files: Path) -> str:
     digest = sha256(f"glm_superglue {FORMAT}".encode())
     for file in files:
         with readable(file), file.open("rb") as stream:
-            digest.update(file_digest(stream, "sha256").digest())
+            digest.update(hash_stream(stream).digest())
     return digest.hexdigest()
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import csv
 import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainmark.data.model_folder import CONFIG, SINGLE
+from trainmark.toml_file import read_toml
 
 from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question, head, shown
 from ..model_files import PRESETS, expected_shapes
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 DIALOGUES = {"train": 6_000, "val": 400}
 ITEMS = 8  # of each of the 57 subjects
 BEST_ACCURACY = 1.0  # each question has one right answer
-with Path(__file__).with_name("words.toml").open("rb") as _file:
-    _WORDS: dict[str, Any] = tomllib.load(_file)
+_WORDS = read_toml(Path(__file__).with_name("words.toml"))
 NAMES, THINGS, PLACES, DAYS, REPLIES = (
     tuple(_WORDS[kind]) for kind in ("names", "things", "places", "days", "replies")
 )

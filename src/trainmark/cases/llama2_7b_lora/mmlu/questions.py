@@ -7,7 +7,6 @@ them. Must not know tokens or torch. Rows are counted from 1; there is no header
 from __future__ import annotations
 
 import csv
-import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainmark.data.splits import library, readable
 from trainmark.data.text import csv_rows, read_text
 from trainmark.errors import DataError
+from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +32,7 @@ _fault = partial(
     rule="a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header",
 )  # fmt: skip
 
-with Path(__file__).with_name("subjects.toml").open("rb") as _table:
-    _GROUPS: dict[str, list[str]] = tomllib.load(_table)
+_GROUPS: dict[str, list[str]] = read_toml(Path(__file__).with_name("subjects.toml"))
 CATEGORIES = {subject: category for category, names in _GROUPS.items() for subject in names}
 SUBJECTS = tuple(sorted(CATEGORIES))
 

@@ -1,0 +1,22 @@
+"""Digests of files."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import hashlib
+
+_BLOCK_BYTES = 1 << 20
+
+
+def hash_stream(stream: IO[bytes]) -> hashlib._Hash:
+    """Return the SHA-256 of the rest of ``stream``; to it more may be added.
+
+    As ``hashlib.file_digest``, which Python 3.10 lacks.
+    """
+    digest = sha256()
+    while block := stream.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest
