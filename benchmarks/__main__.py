@@ -24,6 +24,7 @@ NAMES = (
     "site_pages",
     "site_server",
     "report_page",
+    "accept_simulation",
     "import_pages",
     "distilbert_step",
     "gpt_step",

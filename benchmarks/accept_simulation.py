@@ -1,0 +1,279 @@
+"""How often does acceptance name the right node, link or group? Simulated clusters, known faults.
+
+Every draw is a cluster of its own: noise of 2% on each step time, the faults of its row, a common
+rise of 2% while devices heat up. Links that look slow are measured in two further rounds, as the
+real program does. The table is that of docs/accept.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from math import log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.harness import Bar, conclude, sized
+from trainmark.acceptance.model import (
+    Cause,
+    Judgement,
+    Measurements,
+    Verdict,
+    judge,
+    pairs_to_measure_again,
+)
+from trainmark.acceptance.schedule import disjoint_rounds, num_round_robin_rounds, pair_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.acceptance.schedule import Round
+
+NOISE, HEATING, DISTURBANCE = 0.02, 0.02, 0.2
+ALONE_ROUNDS = 10
+SIZES = {64: 63, 256: 30, 1024: 30}  # rounds of pairs by nodes
+DRAWS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What is wrong with a cluster, as shares of speed that are lost.
+
+    Args:
+        nodes: of nodes, alone and in pairs.
+        networks: of nodes, in pairs only.
+        links: of pairs.
+        hot: of nodes, alone and in pairs in the later half of the rounds.
+        disturbed: share of the measurements of pairs that take 20% longer by chance.
+        uplink: loss between the nodes of ``behind_uplink`` and all others.
+    """
+
+    nodes: dict[int, float] = field(default_factory=dict)
+    networks: dict[int, float] = field(default_factory=dict)
+    links: dict[tuple[int, int], float] = field(default_factory=dict)
+    hot: dict[int, float] = field(default_factory=dict)
+    disturbed: float = 0.0
+    uplink: float = 0.0
+    behind_uplink: tuple[int, ...] = ()
+
+
+def _slowdown(loss: float) -> float:
+    return -log(1 - loss)
+
+
+def measure(
+    num_nodes: int,
+    rounds: Sequence[Round],
+    faults: Faults,
+    generator: np.random.Generator,
+    *,
+    rounds_before: int = 0,
+) -> Measurements:
+    """Return simulated step times of a cluster; a step of a healthy node takes 1 s.
+
+    Args:
+        rounds_before: that were measured before these, of which the devices are hot.
+    """
+    effect, network = np.zeros(num_nodes), np.zeros(num_nodes)
+    for node, loss in faults.nodes.items():
+        effect[node] = _slowdown(loss)
+    for node, loss in faults.networks.items():
+        network[node] = _slowdown(loss)
+    alone_node = np.tile(np.arange(num_nodes), ALONE_ROUNDS)
+    alone_round = np.repeat(np.arange(ALONE_ROUNDS), num_nodes)
+    alone = effect[alone_node] + generator.normal(0, NOISE, len(alone_node))
+    pairs = np.array([pair for one in rounds for pair in one])
+    number = rounds_before + np.repeat(np.arange(len(rounds)), [len(one) for one in rounds])
+    heat = np.minimum(1.0, number / (rounds_before or max(1, len(rounds) - 1)))
+    first, second = pairs.T
+    by_node = np.tile(effect + network, (2, 1))
+    for node, loss in faults.hot.items():
+        by_node[1, node] += _slowdown(loss)
+    half = (heat >= 0.5).astype(int)
+    slower = np.maximum(by_node[half, first], by_node[half, second])
+    behind = np.isin(np.arange(num_nodes), faults.behind_uplink)
+    crosses = behind[first] != behind[second]
+    slower = np.maximum(slower, np.where(crosses, _slowdown(faults.uplink), 0.0))
+    for (a, b), loss in faults.links.items():
+        slower = slower + np.where((first == a) & (second == b), _slowdown(loss), 0.0)
+    slower = slower + HEATING * heat + generator.normal(0, NOISE, len(first))
+    slower += DISTURBANCE * (generator.random(len(first)) < faults.disturbed)
+    return Measurements(
+        num_nodes=num_nodes, alone_node=alone_node, alone_round=alone_round,
+        alone_s=np.exp(alone), first=first, second=second, pair_round=number,
+        pair_s=np.exp(slower),
+    )  # fmt: skip
+
+
+def accept(
+    num_nodes: int, rounds: list[Round], faults: Faults, generator: np.random.Generator
+) -> Judgement:
+    """Measure and judge; then measure links that look slow again and judge once more."""
+    measured = measure(num_nodes, rounds, faults, generator)
+    judgement = judge(measured)
+    again = disjoint_rounds(pairs_to_measure_again(judgement))
+    if not again:
+        return judgement
+    further = measure(num_nodes, again, faults, generator, rounds_before=len(rounds))
+    return judge(
+        Measurements(
+            num_nodes=num_nodes, alone_node=measured.alone_node,
+            alone_round=measured.alone_round, alone_s=measured.alone_s,
+            first=np.concatenate([measured.first, further.first]),
+            second=np.concatenate([measured.second, further.second]),
+            pair_round=np.concatenate([measured.pair_round, further.pair_round]),
+            pair_s=np.concatenate([measured.pair_s, further.pair_s]),
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a judgement blames."""
+
+    nodes: dict[int, Cause | None]
+    links: set[tuple[int, int]]
+    groups: set[tuple[int, ...]]
+
+    @classmethod
+    def by(cls, judgement: Judgement) -> Named:
+        """Take it out of a judgement."""
+        nodes, links = judgement.nodes, judgement.links
+        groups: dict[int, list[int]] = {}
+        for node, number in enumerate(nodes.group.tolist()):
+            if number >= 0:
+                groups.setdefault(number, []).append(node)
+        return cls(
+            {node: nodes.cause[node] for node in nodes.with_verdict(Verdict.SLOW)},
+            {
+                (int(links.first[place]), int(links.second[place]))
+                for place in links.with_verdict(Verdict.SLOW)
+            },
+            {tuple(members) for members in groups.values()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Faults of a cluster of some size, and what must be named for them."""
+
+    name: str
+    faults: Callable[[int, list[Round]], Faults]
+    right: Callable[[Faults], Named]
+
+
+def _alone(faults: Faults) -> Named:
+    return Named(dict.fromkeys(faults.nodes, Cause.NODE), set(faults.links), set())
+
+
+def _measured_link(rounds: list[Round]) -> tuple[int, int]:
+    return rounds[0][len(rounds[0]) // 2]
+
+
+SCENARIOS = (
+    Scenario("nothing wrong", lambda *_: Faults(), _alone),
+    Scenario(
+        "nothing wrong, 1 in 200 measurements disturbed by 20%",
+        lambda *_: Faults(disturbed=0.005),
+        _alone,
+    ),
+    Scenario("one node 5% slower", lambda *_: Faults(nodes={17: 0.05}), _alone),
+    Scenario(
+        "one measured link 20% slower",
+        lambda _, rounds: Faults(links={_measured_link(rounds): 0.2}),
+        _alone,
+    ),
+    Scenario(
+        "three nodes 6%, 8% and 10% slower, two of them paired",
+        lambda _, rounds: Faults(
+            nodes={rounds[0][0][0]: 0.06, rounds[0][0][1]: 0.08, rounds[0][1][0]: 0.1}
+        ),
+        _alone,
+    ),
+    Scenario(
+        "network of one node 6% slower",
+        lambda *_: Faults(networks={17: 0.06}),
+        lambda faults: Named(dict.fromkeys(faults.networks, Cause.NETWORK), set(), set()),
+    ),
+    Scenario(
+        "8 nodes behind an uplink 10% slower",
+        lambda *_: Faults(uplink=0.1, behind_uplink=tuple(range(8, 16))),
+        lambda faults: Named(
+            dict.fromkeys(faults.behind_uplink, Cause.GROUP), set(), {faults.behind_uplink}
+        ),
+    ),
+    Scenario(
+        "one node 8% slower only when hot",
+        lambda *_: Faults(hot={17: 0.08}),
+        lambda faults: Named(dict.fromkeys(faults.hot, Cause.HOT), set(), set()),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How often all was right, and how often anything was blamed that is not at fault."""
+
+    scenario: str
+    num_nodes: int
+    num_rounds: int
+    draws: int
+    right: float
+    blamed: float
+    passed: float
+
+
+def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -> Row:
+    """Judge ``draws`` clusters; draw k has the seed (seed, k)."""
+    num_rounds = min(SIZES.get(num_nodes, 30), num_round_robin_rounds(num_nodes))
+    right = blamed = 0
+    passed = 0.0
+    for draw in range(draws):
+        rounds = pair_rounds(num_nodes, num_rounds, seed=draw)
+        faults = scenario.faults(num_nodes, rounds)
+        generator = np.random.default_rng((seed, draw))
+        judgement = accept(num_nodes, rounds, faults, generator)
+        named, wanted = Named.by(judgement), scenario.right(faults)
+        right += named == wanted
+        blamed += not (named.nodes.keys() <= wanted.nodes.keys() and named.links <= wanted.links)
+        healthy = num_nodes - len(wanted.nodes)
+        passed += len(judgement.nodes.with_verdict(Verdict.PASS)) / healthy / draws
+    return Row(scenario.name, num_nodes, num_rounds, draws, right / draws, blamed / draws, passed)
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the rows as the table of docs/accept.md."""
+    lines = [
+        "| cluster | nodes | rounds | named rightly | a healthy node or link blamed | "
+        "healthy nodes that pass |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row.scenario} | {row.num_nodes:,} | {row.num_rounds} | {row.right:.1%} | "
+        f"{row.blamed:.1%} | {row.passed:.1%} |"
+        for row in rows
+    ]
+    return lines
+
+
+def main() -> bool:
+    rows = []
+    for scenario in SCENARIOS:
+        for num_nodes in sized(list(SIZES), [64]):
+            rows.append(simulate(scenario, num_nodes, draws=sized(DRAWS, 5)))
+            print(f"  {rows[-1]}", file=sys.stderr, flush=True)
+    least = min(row.right for row in rows)
+    most = max(row.blamed for row in rows if row.scenario.startswith("nothing wrong"))
+    bars = [
+        Bar("the right one is named, least of all rows", f"{least:.1%}", "at least 95%",
+            least >= 0.95),
+        Bar("anything is blamed in a clean cluster", f"{most:.1%}", "below 1%", most < 0.01),
+    ]  # fmt: skip
+    details = f"{rows[0].draws:,} clusters a row; cluster k has the seeds 0 and k.\n\n"
+    details += "\n".join(table(rows))
+    return conclude("accept_simulation", "Acceptance of simulated clusters", bars, details)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())

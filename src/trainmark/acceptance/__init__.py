@@ -1,0 +1,1 @@
+"""Find the nodes, links and devices of a cluster to exclude."""

@@ -1,0 +1,205 @@
+"""Verdicts on simulated clusters whose faults are known."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, measure, simulate
+
+from trainmark.acceptance.model import Cause, Judgement, Measurements, Verdict, judge
+from trainmark.acceptance.schedule import pair_rounds, round_robin
+
+
+def exact(
+    num_nodes: int, alone_s: list[float], pairs: dict[tuple[int, int], float], repeats: int = 4
+) -> Measurements:
+    """Return measurements without noise."""
+    first, second = np.array([*pairs] * repeats, np.int64).reshape(-1, 2).T
+    return Measurements(
+        num_nodes=num_nodes,
+        alone_node=np.tile(np.arange(len(alone_s)), repeats),
+        alone_round=np.repeat(np.arange(repeats), len(alone_s)),
+        alone_s=np.tile(np.array(alone_s), repeats),
+        first=first,
+        second=second,
+        pair_round=np.repeat(np.arange(repeats), len(pairs)),
+        pair_s=np.tile(np.array(list(pairs.values())), repeats),
+    )
+
+
+def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, int], float]:
+    return {pair: seconds for one in round_robin(num_nodes) for pair in one}
+
+
+def verdicts(judgement: Judgement) -> list[str]:
+    return [verdict.value for verdict in judgement.nodes.verdict]
+
+
+def test_slow_node_is_named_with_its_exact_share() -> None:
+    pairs = round_robin_pairs(4)
+    slow = {pair: 2.2 if 1 in pair else seconds for pair, seconds in pairs.items()}
+
+    judgement = judge(exact(4, [1.0, 1.1, 1.0, 1.0], slow))
+
+    assert verdicts(judgement) == ["pass", "slow", "pass", "pass"]
+    assert judgement.nodes.cause == [None, Cause.NODE, None, None]
+    assert judgement.nodes.slower.tolist() == pytest.approx([0, 0.1, 0, 0])
+    assert set(judgement.links.verdict) == {Verdict.PASS}
+
+
+def test_slow_link_blames_neither_of_its_nodes() -> None:
+    pairs = round_robin_pairs(5) | {(1, 3): 2.5}
+
+    judgement = judge(exact(5, [1.0] * 5, pairs))
+
+    assert verdicts(judgement) == ["pass"] * 5
+    slow = judgement.links.with_verdict(Verdict.SLOW)
+    assert [(judgement.links.first[x], judgement.links.second[x]) for x in slow] == [(1, 3)]
+    assert judgement.links.slower[slow].tolist() == pytest.approx([0.25])
+
+
+def test_slow_links_of_one_node_are_its_network() -> None:
+    pairs = {pair: 2.2 if 2 in pair else 2.0 for pair in round_robin_pairs(6)}
+
+    judgement = judge(exact(6, [1.0] * 6, pairs))
+
+    assert judgement.nodes.cause == [None, None, Cause.NETWORK, None, None, None]
+    assert judgement.links.with_verdict(Verdict.SLOW) == []
+
+
+def test_link_that_was_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
+    pairs = round_robin_pairs(5) | {(1, 3): 2.5}
+
+    judgement = judge(exact(5, [1.0] * 5, pairs, repeats=1))
+
+    assert judgement.links.with_verdict(Verdict.SLOW) == []
+    assert judgement.links.suspects() == [(1, 3)]
+
+
+def test_slower_one_of_two_nodes_is_slow_beside_its_only_peer() -> None:
+    judgement = judge(exact(2, [1.0, 1.2], {(0, 1): 3.0}))
+
+    assert verdicts(judgement) == ["pass", "slow"]
+    assert judgement.nodes.slower[1] == pytest.approx(0.2)
+
+
+def test_pairs_alone_do_not_tell_which_of_two_nodes_is_slow() -> None:
+    judgement = judge(exact(2, [], {(0, 1): 3.0}))
+
+    assert judgement.nodes.slower.tolist() == pytest.approx([0, 0])
+
+
+def test_node_without_measurement_is_undecided() -> None:
+    pairs = dict.fromkeys(round_robin_pairs(3), 2.0)
+
+    judgement = judge(exact(4, [1.0, 1.0, 1.0], pairs))
+
+    assert verdicts(judgement) == ["pass", "pass", "pass", "undecided"]
+    assert np.isnan(judgement.nodes.slower[3])
+    assert judgement.nodes.more_rounds[3] == -1
+
+
+def test_nothing_measured_decides_nothing() -> None:
+    judgement = judge(Measurements(num_nodes=3))
+
+    assert verdicts(judgement) == ["undecided"] * 3
+    assert judgement.links.verdict == []
+    assert judgement.noise_alone is judgement.noise_pairs is judgement.trend is None
+
+
+def test_heat_that_all_nodes_share_is_removed_and_reported() -> None:
+    rounds = pair_rounds(8, 14)
+    pairs = np.array([pair for one in rounds for pair in one])
+    number = np.repeat(np.arange(14), 4)
+    judgement = judge(
+        Measurements(
+            num_nodes=8, first=pairs[:, 0], second=pairs[:, 1], pair_round=number,
+            pair_s=2.0 * 1.01**number,
+        )
+    )  # fmt: skip
+
+    assert verdicts(judgement) == ["pass"] * 8
+    assert judgement.trend == pytest.approx(1.01**10 - 1)  # from rounds 0 to 3 to rounds 10 to 13
+
+
+def test_wide_interval_is_undecided_and_says_how_many_rounds_would_decide() -> None:
+    generator = np.random.default_rng(3)
+    few = measure(8, pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
+
+    judgement = judge(few, worse_by=0.01)
+
+    nodes = judgement.nodes
+    undecided = nodes.with_verdict(Verdict.UNDECIDED)
+    assert undecided
+    for node in undecided:
+        assert nodes.low[node] <= 0.01 < nodes.high[node]
+        # At the limit itself no number of rounds decides.
+        assert nodes.more_rounds[node] > 0 or abs(nodes.slower[node] - 0.01) < 0.001
+
+
+def test_promised_rounds_decide() -> None:
+    generator = np.random.default_rng(4)
+    rounds = pair_rounds(8, 6)
+    judgement = judge(measure(8, rounds, Faults(), generator))
+    more = int(judgement.nodes.more_rounds.max())
+    assert more > 0
+
+    judgement = judge(measure(8, pair_rounds(8, 6 + 2 * more), Faults(), generator))
+
+    assert verdicts(judgement) == ["pass"] * 8
+
+
+def test_larger_tolerance_lets_a_slow_node_pass() -> None:
+    measured = measure(16, round_robin(16) * 2, Faults(nodes={2: 0.1}), np.random.default_rng(0))
+
+    assert judge(measured).nodes.with_verdict(Verdict.SLOW) == [2]
+    assert judge(measured, worse_by=0.25).nodes.with_verdict(Verdict.SLOW) == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_simulated_fault_is_named(scenario: Scenario) -> None:
+    row = simulate(scenario, 64, draws=10)
+
+    assert row.right >= 0.9
+    assert row.blamed <= 0.1
+    assert row.passed > 0.99
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("num_nodes", [64, 256, 1024])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: int) -> None:
+    row = simulate(scenario, num_nodes, draws=40, seed=7)
+
+    assert row.right >= 0.9
+    assert row.blamed <= 0.025
+
+
+def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
+    rounds = pair_rounds(1024, 30)
+    faults = Faults(nodes={17: 0.1}, links={rounds[3][5]: 0.3})
+    tracemalloc.start()
+
+    judgement = accept(1024, rounds, faults, np.random.default_rng(0))
+
+    assert tracemalloc.get_traced_memory()[1] < 1 << 30
+    tracemalloc.stop()
+    assert judgement.nodes.with_verdict(Verdict.SLOW) == [17]
+    links = judgement.links
+    assert [(links.first[x], links.second[x]) for x in links.with_verdict(Verdict.SLOW)] == [
+        rounds[3][5]
+    ]
+
+
+def test_interval_covers_the_true_effect() -> None:
+    inside = 0
+    for seed in range(50):
+        measured = measure(
+            32, pair_rounds(32, 31), Faults(nodes={5: 0.06}), np.random.default_rng(seed)
+        )
+        nodes = judge(measured).nodes
+        inside += nodes.low[5] < 1 / 0.94 - 1 < nodes.high[5]
+
+    assert inside >= 49

@@ -1,0 +1,57 @@
+"""Which nodes are paired when."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from trainmark.acceptance.schedule import (
+    default_num_rounds,
+    disjoint_rounds,
+    pair_rounds,
+    round_robin,
+)
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3, 4, 7, 8, 33])
+def test_every_two_nodes_meet_once_in_a_round_robin(num_nodes: int) -> None:
+    pairs = [pair for one in round_robin(num_nodes) for pair in one]
+
+    assert sorted(pairs) == list(combinations(range(num_nodes), 2))
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3, 8, 9, 65])
+def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
+    for pairs in pair_rounds(num_nodes, 30):
+        members = [node for pair in pairs for node in pair]
+        assert len(set(members)) == len(members) == num_nodes - num_nodes % 2
+
+
+def test_random_rounds_repeat_no_pair_before_all_have_met() -> None:
+    rounds = pair_rounds(64, 30, seed=1)
+
+    pairs = [pair for one in rounds for pair in one]
+    assert len(set(pairs)) == len(pairs) == 30 * 32
+    assert rounds == pair_rounds(64, 30, seed=1)
+    assert rounds != pair_rounds(64, 30, seed=2)
+
+
+def test_one_node_has_no_rounds() -> None:
+    assert pair_rounds(1, 5) == round_robin(1) == []
+
+
+def test_default_is_a_round_robin_of_few_nodes_and_random_rounds_of_many() -> None:
+    assert [default_num_rounds(n) for n in (1, 2, 5, 32, 33, 1024)] == [0, 1, 5, 31, 30, 30]
+
+
+def test_pairs_are_put_into_rounds_in_which_no_node_is_twice() -> None:
+    assert disjoint_rounds([(0, 1), (2, 1), (3, 2), (0, 1)]) == [
+        [(0, 1), (2, 3)],
+        [(1, 2)],
+        [(0, 1)],
+    ]
+
+
+def test_pairs_of_busy_nodes_are_left_out() -> None:
+    assert disjoint_rounds([(0, 1), (2, 3)], busy=[3]) == [[(0, 1)]]
