@@ -17,7 +17,7 @@ Times are in seconds, effects are natural logarithms until they are reported as 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import Enum
 from itertools import combinations
 from math import expm1, isfinite, log1p, nan, sqrt
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ _MIN_FREEDOM = 20  # measurements of pairs beyond the number of nodes, to tell t
 _MIN_HALF_ROUNDS = 4  # of a half, to judge the later one by itself
 
 
-class Verdict(StrEnum):
+class Verdict(str, Enum):
     """What is decided about a node or a link."""
 
     PASS = "pass"
@@ -58,7 +58,7 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
 
-class Cause(StrEnum):
+class Cause(str, Enum):
     """Where a slow node is slow."""
 
     NODE = "node"  # alone too
