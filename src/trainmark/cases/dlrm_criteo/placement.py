@@ -173,8 +173,12 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
         held = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense
         gradients = dense if placement.world_size > 1 else 0  # buckets of replicas stay
         activations = recipe.micro_batch_size * max(embedded + saved, mixing, updating * rows)
-        found.append(Prediction(held, gradients, 0, activations))
-    return max(found, key=lambda item: item.total)
+        # Freed tensors that fit no later one: rows, and what is sent and received.
+        cached = recipe.micro_batch_size * rows
+        if placement.world_size > 1:
+            cached += recipe.micro_batch_size * (rows * number // FULL + tables * dim * number)
+        found.append(Prediction(held, gradients, 0, activations, cached))
+    return max(found, key=lambda item: item.reserved)
 
 
 def num_features(num_tables: int, dim: int) -> int:

@@ -71,26 +71,29 @@ SCORES_AT_ONCE = 1 << 23  # of the LM head: 32 MiB in float32, less than a wide 
 
 
 def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a training step, at least.
+    """Return what one rank of ``world_size`` holds at the peak of a training step.
 
-    Adapters' own activations and the head's temporary tensors come on top.
+    The temporary tensors of a head that is computed in blocks come on top.
     """
     held = FULL if recipe.weights_dtype == "fp32" else HALF
     trained = lora_parameters(config, recipe.lora_rank, targets(recipe))
     weights = parameters(config) * held + trained * FULL
+    cached = 0
     if recipe.fsdp and world_size > 1:  # the tables and a block are gathered
         trained = -(-trained // world_size)
         gathered = config.vocab_size * config.hidden_size
         gathered += sum(out * into for out, into in linear_shapes(config).values())
         weights = -(-weights // world_size) + gathered * held
+        cached = gathered * held  # in a stream of its own; see ``step_memory``
     number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
     hidden, keys, layers = config.hidden_size, config.kv_size, config.num_layers
     norms = 2 * (hidden + 1) * FULL  # the input in float32, and one number per token
     attention = 2 * (hidden + keys) * number + config.num_heads * FULL  # q, k, v, result
     feed_forward = 3 * config.intermediate_size * number  # gate, its activation, up
-    block = norms + attention + feed_forward
+    block = norms + attention + feed_forward + _adapter_bytes(config, recipe, number)
     saved = layers * block
     if recipe.checkpoint_activations:  # of the others only the input
+        cached += recipe.micro_batch_size * recipe.seq_length * block  # holes that blocks leave
         saved = block + (layers - 1) * hidden * (FULL if recipe.weights_dtype == "fp32" else HALF)
     if recipe.kernels == "library":  # the scores, their softmax and its gradient
         saved += 3 * FULL * config.vocab_size
@@ -99,4 +102,25 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
         gradients=trained * FULL,
         optimizer=trained * FULL * ADAM_MOMENTS,
         activations=recipe.micro_batch_size * recipe.seq_length * saved,
+        cached=cached,
     )
+
+
+def _adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number: int) -> int:
+    """Return the bytes a token that the adapters of a block save for the backward pass.
+
+    Each saves its input as it is multiplied: after its own dropout, whose mask it saves too, and
+    as autocast's copy. Without either, adapters of one input save it once.
+
+    Args:
+        number: bytes of a number in matmuls.
+    """
+    shapes, saved = linear_shapes(config), 0
+    copied = recipe.lora_dropout > 0 or number < FULL
+    mask = 1 if recipe.lora_dropout > 0 else 0
+    for group in _ORDER:
+        adapters = [name for name in group if name in targets(recipe)]
+        inputs = adapters if copied else adapters[:1]
+        saved += sum(shapes[name][1] * (number + mask) for name in inputs)
+        saved += len(adapters) * recipe.lora_rank * number
+    return saved

@@ -17,6 +17,7 @@ from trainmark.train.step_memory import (
     HALF,
     SCORES_AT_ONCE,
     Prediction,
+    cached_scores,
     refuse_too_little,
 )
 
@@ -124,7 +125,7 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
 
 
 def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step; a lower bound.
+    """Return what one rank of ``world_size`` holds at the peak of a step.
 
     The peak is where the forward pass ends, in the backward pass of the last or of the first block,
     or where that pass ends with all gradients; names and terms follow the library's Llama.
@@ -158,10 +159,14 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
             results = inside * (4 * hidden + 2 * kept + 2 * ffn)
         temporary += saved - stream - results
         saved = stream + results
-    scores = min(tokens * recipe.vocab_size // cut, SCORES_AT_ONCE)
-    head = 4 * stream + (table // cut + scores) * FULL
-    if half:
-        head += inside * hidden + scores * HALF
+    scores = tokens * recipe.vocab_size  # of the head, on every rank
+    if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
+        head = 4 * stream + 3 * scores * FULL
+    else:
+        at_once = min(scores // cut, SCORES_AT_ONCE)
+        head = 4 * stream + (table // cut + at_once) * FULL
+        if half:
+            head += inside * hidden + at_once * HALF
     cache = 0 if saved > block else layers * copies  # autocast's, to the end of the forward pass
     grads, shards = held * FULL, replicas if sharded else 1
     of_head, of_one = table * FULL // (cut * shards), of_block * FULL // (cut * shards)
@@ -173,9 +178,13 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
         (grads, stream),
     )
     gradients, activations = max(peaks, key=sum)
+    # As ``step_memory`` says of what an allocator keeps.
+    cached = 2 * gathered * FULL
+    if not sharded and recipe.kernels == "library":
+        cached = cached_scores(scores)
     return Prediction(
         weights=(held + gathered) * FULL, optimizer=held * FULL * ADAM_MOMENTS,
-        gradients=gradients, activations=activations,
+        gradients=gradients, activations=activations, cached=cached,
     )  # fmt: skip
 
 

@@ -57,7 +57,8 @@ def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> P
         tied_head=False,
         dropout=config.dropout > 0,
         saved_inputs=3,
-        keeps_gradients=recipe.grad_accum_steps > 1 or world_size > 1,
+        keeps_gradients=recipe.grad_accum_steps > 1,
+        replicas=world_size,
     )
     return predict_peak_bytes(sizes, recipe)
 

@@ -61,7 +61,8 @@ def predict(
         tied_head=True,
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
-        keeps_gradients=recipe.grad_accum_steps > 1 or world_size > 1,
+        keeps_gradients=recipe.grad_accum_steps > 1,
+        replicas=world_size,
     )
     # Its head is the library's whatever ``kernels`` says.
     return predict_peak_bytes(sizes, replace(recipe, kernels="library"))

@@ -53,7 +53,8 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
         checkpoint_activations=recipe.checkpoint_activations,
         tensor_parallel=recipe.tensor_parallel,
         shards=replicas if recipe.fsdp else 1,
-        keeps_gradients=recipe.grad_accum_steps > 1 or (replicas > 1 and not recipe.fsdp),
+        keeps_gradients=recipe.grad_accum_steps > 1,
+        replicas=1 if recipe.fsdp else replicas,
     )
     return predict_peak_bytes(sizes, recipe)
 
