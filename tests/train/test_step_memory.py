@@ -246,6 +246,8 @@ def predicted_at_published_size(case: str, recipe: Any, world_size: int) -> Pred
         ("dlrm_criteo", "throughput-1x1", {"precision": "fp32"}, 1, 30.32),
         ("dlrm_criteo", "standard-1x8", {}, 8, 4.61),
         ("dlrm_criteo", "standard-2x8", {}, 16, 4.19),
+        ("dlrm_criteo", "throughput-1x8", {}, 8, 23.83),
+        ("dlrm_criteo", "throughput-2x8", {}, 16, 15.62),
         ("glm_superglue", "standard-1x1", LIBRARY, 1, 12.59),
         ("glm_superglue", "throughput-1x1", LIBRARY, 1, 42.23),
         ("glm_superglue", "throughput-1x1", LIBRARY | {"checkpoint_activations": True}, 1, 10.25),
