@@ -37,7 +37,7 @@ from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import PASSED_OVER, UnplannableError, launches, resolve
+from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, launches, resolve
 from trainmark.record.record import RECORD_FILE, Record
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Pl
     with _unplannable_recorded(say=say, dry_run=dry_run):
         plan = resolve(request, elsewhere=settings.elsewhere(request.launcher), dry_run=dry_run)
     _remark_unchecked([plan], say)
-    if PASSED_OVER in plan.labels:
+    if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
             say(remark)
     elsewhere = plan.launcher not in (LOCAL, CONTAINER)

@@ -159,7 +159,11 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
         ("compile=maybe", "recipe field compile: 'maybe' does not fit", "own value is False"),
         ("data=real", "data cannot be changed by hand", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
-        ("eval_from_sample=100", "has nothing to begin", "set eval_every_samples too"),
+        (
+            "eval_from_sample=100",
+            "has no effect without eval_every_samples",
+            "set eval_every_samples too",
+        ),
     ],
 )
 def test_a_word_that_does_not_fit_is_refused(

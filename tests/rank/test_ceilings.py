@@ -16,15 +16,18 @@ from fakes import FakeClock, SyncDevice
 from trainmark.check.ceilings import Kind, copy_sizes
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.devices import peaks, rates
+from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from trainmark.spec import Message
 
 H100 = "NVIDIA H100 80GB HBM3"
 
 
 def candidate(
-    amount: float, *times_ns: int, held: float = 0.0, fault: str | None = None
+    amount: float, *times_ns: int, held: float = 0.0, fault: Message | None = None
 ) -> Candidate:
     """Return work that takes the given times, the last one again and again."""
 
@@ -69,7 +72,7 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
     )  # fmt: skip
     # The cold run and 20 repetitions took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
-    assert points[1].reason == "1e-06 s needed, 9.9e-07 left"
+    assert points[1].reason == "1e-06 s needed, 9.9e-07 s left"
     assert (points[1].rate, points[1].repetitions) == (None, 0)
 
 
@@ -114,8 +117,10 @@ def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDe
 
 def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
     points = measured(
-        candidate(10.0, 1, fault="7 of 9 numbers are wrong"), candidate(1.0, 1), budget_ns=1000
-    )  # fmt: skip
+        candidate(10.0, 1, fault=message("ceiling_numbers", wrong=7, of=9)),
+        candidate(1.0, 1),
+        budget_ns=1000,
+    )
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
     assert points[0].rate is None
     kind = Kind(name="all_reduce")
@@ -186,4 +191,4 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
     work.run()
     fault = work.fault()
     assert fault is not None
-    assert fault.endswith("at most 0.0001")
+    assert (fault.code, fault.args["most"]) == ("ceiling_error", 0.0001)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.launch.processes import save_stacks
+from trainmark.launch.stacks import save_stacks
 from trainmark.rank.hang import Place, place, report
 from trainmark.rank.worker import STACKS_SIGNAL
 

@@ -15,7 +15,8 @@ from real_ranks import on_ranks
 from trainmark.errors import DataError, TrainmarkError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import continued, resolve
+from trainmark.plan.resolving import resolve
+from trainmark.plan.resuming import resume_plan
 from trainmark.protocols import Progress
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.train.checkpoints import Checkpoints
@@ -189,7 +190,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, planned: A
         (tmp_path, "not a run directory"),
     ):
         with pytest.raises(TrainmarkError, match=what):
-            continued(plan, folder)
+            resume_plan(plan, folder)
     cut = planned({"bs": "8"}, nproc=2)  # the same samples of a step on other ranks
     earlier(planned, tmp_path / "b", 100)
-    assert continued(cut, tmp_path / "b").resumed
+    assert resume_plan(cut, tmp_path / "b").resumed

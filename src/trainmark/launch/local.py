@@ -19,6 +19,7 @@ from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, module_command
+from trainmark.launch.stacks import save_stacks
 from trainmark.launch.supervisor import supervised
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
@@ -233,7 +234,7 @@ def _watch(
             return stop
         if time.monotonic() >= deadline:
             files = {rank: folder / stacks_file(rank) for rank in range(first, first + len(ranks))}
-            saved = processes.save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
+            saved = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
             where = hang.report(files)
             time.sleep(_LET_SAVE_S if plan.nnodes > 1 else 0)
             return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}

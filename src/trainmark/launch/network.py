@@ -63,7 +63,7 @@ def _is_of_backend(name: str, vendor: Vendor) -> bool:
 def _refuse_absent_interfaces(name: str, value: str) -> None:
     """Refuse a list of interfaces of which one is not there or not up.
 
-    As NCCL reads it (its documentation, 2026-11): names are the beginnings of names, after ``=``
+    As libraries document it (2026-11): names are the beginnings of names, after ``=``
     whole ones, after ``^`` those to leave out. Gloo and oneCCL take whole names.
     """
     states = {interface: state.isup for interface, state in psutil.net_if_stats().items()}

@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +19,12 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trainmark.launch.supervisor import RankProcess
+    from collections.abc import Iterator
 
 RUN_VARIABLE = "TRAINMARK_RUN"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KILL_ROUNDS = 50
 _ROUND_S = 0.1
-_STACKS_PATIENCE_S = 5
 
 
 def mark(run_id: str, node: int | None) -> str:
@@ -79,32 +75,6 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
                 continue  # it ended by itself
         psutil.wait_procs(alive, timeout=_ROUND_S)
     return [process.pid for process in of_run(run_id, variable)]
-
-
-def save_stacks(
-    ranks: Sequence[RankProcess], files: Sequence[Path], signal_number: int
-) -> list[str]:
-    """Make every rank write its stacks; return the names of their files.
-
-    For a rank that does not answer, the process state is written instead. A stopped rank is
-    continued: it handles the pending signal first.
-    """
-    for rank in ranks:
-        rank.send_signal(signal_number)
-        rank.send_signal(signal.SIGCONT)
-    deadline = time.monotonic() + _STACKS_PATIENCE_S
-    before: list[int] = []
-    while time.monotonic() < deadline:
-        sizes = [path.stat().st_size if path.exists() else 0 for path in files]
-        if all(sizes) and sizes == before:
-            break
-        before = sizes
-        time.sleep(_ROUND_S)
-    for rank, path in zip(ranks, files, strict=True):
-        if not path.exists() or path.stat().st_size == 0:
-            state = psutil.Process(rank.pid).status() if psutil.pid_exists(rank.pid) else "gone"
-            path.write_text(f"no stack: the process did not answer (state: {state})\n")
-    return [path.name for path in files]
 
 
 @dataclass(frozen=True, slots=True)

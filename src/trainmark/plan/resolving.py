@@ -1,24 +1,21 @@
 """Resolve a request into a plan: check everything before anything starts.
 
-Owns also which checkpoint of an earlier launch a run goes on from, and whether it may. It starts
-nothing and does not import torch.
+Starts nothing and does not import torch.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
 from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, UsageError
 from trainmark.plan.choosing import capable_vendor, case_key, choose
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import (
-    CHECKPOINTS_DIR,
     RUNS_DIR,
     SIMULATED,
     UNCHECKED,
@@ -26,52 +23,71 @@ from trainmark.plan.plan import (
     PlannedCase,
     PlannedData,
     PlannedDevice,
-    Resumed,
-)  # fmt: skip
-from trainmark.protocols.job import PROGRESS_FILE, Progress
-from trainmark.recipe import fields_under
+)
+from trainmark.plan.resuming import resume_plan
 from trainmark.spec import DataFacts
 
 if TYPE_CHECKING:
     from trainmark.plan.choosing import Choice, Elsewhere
     from trainmark.plan.request import RunRequest
+    from trainmark.protocols import Vendor
     from trainmark.recipe import Recipe
     from trainmark.spec import Case
 
-PASSED_OVER = "accelerator-not-used"  # label
-RESUMED = "resumed"  # label
-_TORCH_WRITES_LAST = ".metadata"
-# Rules say which fields leave the work as it is. Of those, these decide how it goes on.
-_DECIDE = frozenset({"seed", "learning_rate", "precision"})
-_MAY_DIFFER = frozenset({"max_steps", "max_epochs", "world"})
+UNUSED_ACCELERATOR = "accelerator-not-used"  # label
 
 
 def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> None:
     """Refuse a run that cannot end as its recipe asks."""
-    target, best = case.target(recipe), facts.best_quality
-    if target and best is not None and not target.reached(best):
-        raise UsageError(
-            f"target_value={target.value:g} cannot be reached", where="recipe field target_value",
-            rule=f"the best {case.metric} any model can score on this data is {best:.4g}",
-            remedy="choose a target below it" if case.higher_is_better else "choose one above it",
-        )  # fmt: skip
+    _check_target(case, recipe, facts)
     if recipe.eval_from_sample is not None and recipe.eval_every_samples is None:
         raise UsageError(
-            f"eval_from_sample={recipe.eval_from_sample} has nothing to begin",
+            f"eval_from_sample={recipe.eval_from_sample} has no effect without eval_every_samples",
             where="recipe field eval_from_sample",
             remedy="set eval_every_samples too, or eval_from_sample=none",
         )
-    if target and not recipe.evaluates:
+    if facts.train_samples < 1:
+        raise DataError("no training samples", where=str(folder), rule="at least 1 is needed")
+    if recipe.evaluates and facts.eval_samples < 1:
+        raise DataError("no evaluation samples", where=str(folder), rule="at least 1 is needed")
+
+
+def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:
+    target, best = case.target(recipe), facts.best_quality
+    if target is None:
+        return
+    if best is not None and not target.reached(best):
+        raise UsageError(
+            f"target_value={target.value:g} cannot be reached",
+            where="recipe field target_value",
+            rule=f"the best {case.metric} any model can score on this data is {best:.4g}",
+            remedy="choose a target below it" if case.higher_is_better else "choose one above it",
+        )
+    if not recipe.evaluates:
         raise UsageError(
             f"target_value={target.value:g} cannot be reached without an evaluation",
-            where="recipe field eval_every_epochs", remedy="add target_value=none",
-        )  # fmt: skip
-    needed = {"training": facts.train_samples}
-    if recipe.evaluates:
-        needed["evaluation"] = facts.eval_samples
-    for split, rows in needed.items():
-        if rows < 1:
-            raise DataError(f"no {split} samples", where=str(folder), rule="at least 1 is needed")
+            where="recipe field eval_every_epochs",
+            remedy="add target_value=none",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resolution:
+    """What the steps of planning chose and checked.
+
+    Args:
+        elsewhere: the machines of a launcher; None: this one.
+        recipe: that of ``choice``, with the data that it reads.
+        folder: of the data.
+    """
+
+    request: RunRequest
+    choice: Choice
+    vendor: Vendor
+    elsewhere: Elsewhere | None
+    recipe: Recipe
+    folder: Path
+    facts: DataFacts
 
 
 class UnplannableError(TrainmarkError):
@@ -90,7 +106,7 @@ class UnplannableError(TrainmarkError):
         self.plan = plan
 
 
-def _place_of_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path, Recipe]:
+def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path, Recipe]:
     """Return the folder of the data, which may have to be generated, and the recipe that reads it.
 
     Args:
@@ -121,7 +137,9 @@ def resolve(
     now: datetime | None = None,
     run_token: str | None = None,
 ) -> Plan:
-    """Check everything and return the plan of the first launch.
+    """Check a request and return the plan of its first launch.
+
+    Generates a generated recipe's data into ``generated_root`` if it is not there yet.
 
     Args:
         elsewhere: the machines of a launcher; None: this one.
@@ -129,88 +147,124 @@ def resolve(
             taken as ``UNCHECKED``.
         generated_root: the cache of generated data; None: the user's.
 
-    Generates a generated recipe's data into ``generated_root`` when it is not there yet.
-
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed.
     """
-    from trainmark import __version__
-
     choice = choose(request)
-    case, nproc = choice.case, choice.nproc
     vendor = capable_vendor(choice, request.device, elsewhere=elsewhere, ranks_share_cores=True)
-    here = elsewhere is None
-    folder, recipe = _place_of_data(choice, request, generated_root or cases.default_root())
-    other_files = elsewhere is not None and not elsewhere.has_our_files
-    failure: CaseError | None = None
+    root = generated_root or cases.default_root()
+    folder, recipe = _locate_data(choice, request, root)
+    case_error: CaseError | None = None
     facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
     try:
         if request.data is None:
-            cases.generated_folder(case, recipe, generated_root or cases.default_root())
-        if folder.exists() or not (dry_run and other_files):
-            facts = cases.check_data(case.name, folder, recipe)
-            _check_work(case, recipe, facts, folder)
-        memory = vendor.rank_memory(nproc) if here else None
-        if memory is not None:
-            cases.check_fit(case.name, folder, recipe, choice.nnodes * nproc, memory)
+            cases.generated_folder(choice.case, recipe, root)
+        sees_data = elsewhere is None or elsewhere.has_our_files
+        if folder.exists() or sees_data or not dry_run:
+            facts = cases.check_data(choice.case.name, folder, recipe)
+            _check_work(choice.case, recipe, facts, folder)
+        if elsewhere is None:
+            _check_memory(choice, recipe, folder, vendor)
     except CaseError as error:
-        failure = error
+        case_error = error
+    started = now or datetime.now(timezone.utc)
+    run_id = f"{started:%Y%m%dT%H%M%SZ}-{choice.case.name}-{run_token or secrets.token_hex(3)}"
+    resolution = _Resolution(
+        request=request,
+        choice=choice,
+        vendor=vendor,
+        elsewhere=elsewhere,
+        recipe=recipe,
+        folder=folder,
+        facts=facts,
+    )
+    plan = _assemble_plan(resolution, run_id)
+    if case_error is not None:
+        raise UnplannableError(case_error, launches(plan)[0]) from case_error
+    return plan if request.resume is None else resume_plan(plan, request.resume)
+
+
+def _check_memory(choice: Choice, recipe: Recipe, folder: Path, vendor: Vendor) -> None:
+    """Refuse a recipe that does not fit into the memory of this machine's devices."""
+    memory = vendor.rank_memory(choice.nproc)
+    if memory is not None:
+        world_size = choice.nnodes * choice.nproc
+        cases.check_fit(choice.case.name, folder, recipe, world_size, memory)
+
+
+def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
+    from trainmark import __version__
+
+    request, choice, recipe = resolution.request, resolution.choice, resolution.recipe
+    case, elsewhere = choice.case, resolution.elsewhere
     standard = standard_of(case, choice.recipe_name, world=choice.world)
     fix_hp, extra = changes(
         recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard]
-    )  # fmt: skip
-    extra |= {f"prepare.{name}": value for name, value in facts.changed_rules.items()}
-    about_data = {name: value for name, value in asdict(facts).items() if name != "changed_rules"}
-    stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
-    run_id = f"{stamp}-{case.name}-{run_token or secrets.token_hex(3)}"
-    names = vendor.product_names() if here else []
-    no_target = recipe.target_value is None
-    # What a reader of the figures must know at first sight.
-    labels = {
-        "self-reported": True,
-        SIMULATED: devices.named_only(vendor),
-        "performance-only": no_target or (recipe.data == "real" and not facts.quality_comparable),
-        "generated-data": recipe.data == "generated",
-        "oversubscribed": here and vendor.counts_cores and nproc > vendor.count(),
-        # Nobody asked for the processor: an accelerator that is here cannot be used.
-        PASSED_OVER: here and vendor.counts_cores and bool(devices.unusable())
-        and request.device is None and choice.hardware is None,
-        "given-peak": request.peak_tflops is not None,
-        f"recipe-written-for-{recipe.world}": recipe.world not in (None, choice.world),
-    }  # fmt: skip
-    plan = Plan(
+    )
+    data = asdict(resolution.facts)
+    changed_rules = data.pop("changed_rules")
+    extra |= {f"prepare.{name}": value for name, value in changed_rules.items()}
+    return Plan(
         suite_version=__version__,
         run_id=run_id,
         case=case.name,
         about=PlannedCase.of(case),
-        case_key=case_key(choice, vendor.name),
+        case_key=case_key(choice, resolution.vendor.name),
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
         compared_with=standard,
         fix_hp=fix_hp,
         extra=extra,
         rules="open" if extra else "closed",
-        labels=[x for x, told in labels.items() if told],
-        device=PlannedDevice(
-            vendor=vendor.name,
-            torch_type=vendor.torch_type,
-            collective_backend=vendor.collective_backend,
-            product_names=names if vendor.counts_cores else names[:nproc],
-        ),
+        labels=_choose_labels(resolution),
+        device=_describe_device(resolution),
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
-        nproc=nproc,
+        nproc=choice.nproc,
         repeat_index=1,
         repeat_count=choice.repeat,
-        data=PlannedData(folder=str(folder.resolve()), origin=recipe.data, **about_data),
+        data=PlannedData(folder=str(resolution.folder.resolve()), origin=recipe.data, **data),
         run_dir=str((request.out or RUNS_DIR / run_id).resolve()),
         launcher="local" if elsewhere is None else elsewhere.launcher,
         sample_every_s=request.sample_every,
     )
-    if failure is not None:
-        raise UnplannableError(failure, launches(plan)[0]) from failure
-    return plan if request.resume is None else continued(plan, request.resume)
+
+
+def _describe_device(resolution: _Resolution) -> PlannedDevice:
+    vendor = resolution.vendor
+    product_names = vendor.product_names() if resolution.elsewhere is None else []
+    if not vendor.counts_cores:  # each rank has a device of its own
+        product_names = product_names[: resolution.choice.nproc]
+    return PlannedDevice(
+        vendor=vendor.name,
+        torch_type=vendor.torch_type,
+        collective_backend=vendor.collective_backend,
+        product_names=product_names,
+    )
+
+
+def _choose_labels(resolution: _Resolution) -> list[str]:
+    """Return what a reader of the figures must know at first sight."""
+    request, choice, vendor = resolution.request, resolution.choice, resolution.vendor
+    recipe = resolution.recipe
+    on_processor_here = resolution.elsewhere is None and vendor.counts_cores
+    device_was_chosen = request.device is not None or choice.hardware is not None
+    has_no_target = recipe.target_value is None
+    is_not_comparable = recipe.data == "real" and not resolution.facts.quality_comparable
+    labels = {
+        "self-reported": True,
+        SIMULATED: devices.named_only(vendor),
+        "performance-only": has_no_target or is_not_comparable,
+        "generated-data": recipe.data == "generated",
+        "oversubscribed": on_processor_here and choice.nproc > vendor.count(),
+        UNUSED_ACCELERATOR: (
+            on_processor_here and not device_was_chosen and bool(devices.unusable())
+        ),
+        "given-peak": request.peak_tflops is not None,
+        f"recipe-written-for-{recipe.world}": recipe.world not in (None, choice.world),
+    }
+    return [label for label, applies in labels.items() if applies]
 
 
 def of_repeat(plan: Plan, index: int) -> Plan:
@@ -229,73 +283,3 @@ def launches(plan: Plan) -> list[Plan]:
     """Return the plan of each launch, in order."""
     count = plan.repeat_count
     return [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]
-
-
-def continued(plan: Plan, run: Path) -> Plan:
-    """Return ``plan`` as one that goes on from the last complete checkpoint in ``run``.
-
-    Raises:
-        UsageError: not a run, or one of other work.
-        DataError: it has no complete checkpoint.
-    """
-    where = f"--resume {run}"
-    try:
-        earlier = Plan.read(run)
-    except (OSError, ValueError):
-        raise UsageError(
-            "not a run directory", where=where, rule="the folder of an earlier launch",
-            remedy="see `trainmark results`",
-        ) from None  # fmt: skip
-    if plan.repeat_count > 1:
-        raise UsageError(
-            f"{plan.repeat_count} launches", where=where,
-            rule="one launch goes on from a checkpoint", remedy="leave out --repeat",
-        )  # fmt: skip
-    now, before = _fixed(plan), _fixed(earlier)
-    for name in now | before:
-        if now.get(name) != before.get(name):
-            raise UsageError(
-                f"{name} was {before.get(name)} and is {now.get(name)}", where=where,
-                rule="what goes on has the same model, data, schedule and samples of a step; "
-                "how it is cut over ranks may differ",
-                remedy=f"repeat the command of {earlier.run_id}, or start anew without --resume",
-            )  # fmt: skip
-    checkpoint, progress = _last_complete(run, earlier)
-    most = plan.recipe["max_steps"]
-    if most is not None and progress.steps >= most:
-        raise UsageError(
-            f"{progress.steps} of max_steps={most} are done", where=where,
-            rule="a step is left to do", remedy="raise max_steps",
-        )  # fmt: skip
-    runs = [*(earlier.resumed.runs if earlier.resumed else []), earlier.run_id]
-    resumed = Resumed(runs=runs, checkpoint=str(checkpoint.resolve()), progress=progress)
-    return plan.model_copy(update={"resumed": resumed, "labels": [*plan.labels, RESUMED]})
-
-
-def _fixed(plan: Plan) -> dict[str, Any]:
-    """Return what must be equal for one to go on where the other stopped, by name."""
-    recipe, of_case = plan.recipe, plan.load_case().recipe_type
-    free = fields_under(of_case, "closed") | fields_under(of_case, "free") | _MAY_DIFFER
-    rows = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
-    return {
-        "case": plan.case,
-        **{name: value for name, value in recipe.items() if name not in free - _DECIDE},
-        "data": plan.data.content_id,
-        "samples of a step": rows // recipe.get("tensor_parallel", 1),
-    }
-
-
-def _last_complete(run: Path, earlier: Plan) -> tuple[Path, Progress]:
-    found: list[tuple[int, Path]] = []
-    for folder in (run / CHECKPOINTS_DIR).glob("step-*"):
-        if (folder / _TORCH_WRITES_LAST).is_file() and (folder / PROGRESS_FILE).is_file():
-            found.append((int(folder.name.removeprefix("step-")), folder))
-    if not found:
-        before = earlier.resumed and earlier.resumed.checkpoint
-        raise DataError(
-            "no complete checkpoint", where=str(run / CHECKPOINTS_DIR),
-            rule="a run with checkpoint_every_steps saves them",
-            remedy=f"resume the run of {before}" if before else "start anew without --resume",
-        )  # fmt: skip
-    folder = max(found)[1]
-    return folder, Progress(**json.loads((folder / PROGRESS_FILE).read_text()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +50,17 @@ class Schedule:
     @classmethod
     def of(cls, recipe: Recipe, target: Target | None, *, done: int = 0) -> Schedule:
         """Take the schedule out of a recipe: what is left of it after ``done`` steps."""
-        of_recipe = [item.name for item in fields(cls) if item.name != "target"]
-        found = cls(**{name: getattr(recipe, name) for name in of_recipe}, target=target)
-        most = found.max_steps
-        return replace(found, max_steps=None if most is None else most - done)
+        max_steps = recipe.max_steps
+        return cls(
+            max_epochs=recipe.max_epochs,
+            warmup_steps=recipe.warmup_steps,
+            window_steps=recipe.window_steps,
+            max_steps=None if max_steps is None else max_steps - done,
+            eval_every_epochs=recipe.eval_every_epochs,
+            eval_every_samples=recipe.eval_every_samples,
+            eval_from_sample=recipe.eval_from_sample,
+            target=target,
+        )
 
     def next_window(self, step: int) -> tuple[str, int]:
         """Return the phase of the window that starts after ``step`` steps, and its length."""
@@ -85,6 +92,30 @@ class Outcome:
     whole_epochs: int = 0
     target_reached: bool = False
     evaluation_unchecked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowResult:
+    """What happened in a window, which lies between two synchronisations.
+
+    Args:
+        start_ns, end_ns: by the host's clock, both with an idle device.
+        ended_epoch: the epoch has no further batch.
+        step_ns: time of each step by the device's clock.
+        losses: of each step.
+        batches: what each step fetched and trained.
+        stage_ns: time of each stage of a step, over all steps, if the job marks stages.
+        graphs_compiled: graphs that ``torch.compile`` made during the window.
+    """
+
+    start_ns: int
+    end_ns: int
+    ended_epoch: bool
+    step_ns: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    batches: list[StepBatches] = field(default_factory=list)
+    stage_ns: dict[str, int] = field(default_factory=dict)
+    graphs_compiled: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,7 +202,7 @@ class MeasuredLoop:
                 self.enter("train")
                 phase, length = self.schedule.next_window(steps)
                 with self.first_step if phase == "compile" else nullcontext():
-                    more = self._window(batches, epoch=epoch, phase=phase, length=length)
+                    more = self._run_window(batches, epoch=epoch, phase=phase, length=length)
                 if self._samples_of_all >= self._evaluate_at:
                     self._evaluate(epoch)
                     self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
@@ -182,63 +213,93 @@ class MeasuredLoop:
             refuse_epoch(epoch=epoch, steps=steps, planned=self.job.steps_per_epoch)
             self.outcome.whole_epochs += not self.begin.steps  # none of those before is known
 
-    def _window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
-        """Take up to ``length`` steps between two synchronisations; False at the epoch's end."""
+    def _run_window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
+        """Measure, emit and check a window of up to ``length`` steps.
+
+        Returns:
+            False if the epoch has no further batch.
+        """
+        window = self._measure_window(batches, length)
+        if window.losses:
+            self._emit_window(window, epoch=epoch, phase=phase)
+            self._refuse_non_finite(window.losses)
+            refuse_contradictions(window.batches, first_step=self.outcome.steps)
+            self.enter("job_check")
+            self.job.check()
+            self.enter("train")
+            self._check_parameters(len(window.losses))
+            self.outcome.steps += len(window.losses)
+        return not window.ended_epoch
+
+    def _measure_window(self, batches: MeteredBatches, length: int) -> WindowResult:
+        """Take up to ``length`` steps between two synchronisations."""
         device = self.device
         losses: list[Any] = []
-        taken: list[StepBatches] = []
-        more = True
-        graphs = self.compiled() or 0
+        step_batches: list[StepBatches] = []
+        ended_epoch = False
+        graphs_before = self.compiled() or 0
         start_ns = self.clock()
         marks = [device.mark()]
         while len(losses) < length:
             loss = self.job.step(batches)
             if loss is None:
-                more = False
+                ended_epoch = True
                 break
             marks.append(device.mark())
             losses.append(loss)
-            taken.append(batches.take())
-            self._samples_of_all += taken[-1].samples_of_all
+            step_batches.append(batches.take())
+            self._samples_of_all += step_batches[-1].samples_of_all
             if self._samples_of_all >= self._evaluate_at:
                 break
         device.synchronize()
         end_ns = self.clock()
-        if losses:
-            values = device.read(losses)
-            total = sum((item.counts for item in taken), Counts())
-            parts_ns = self.stages.take_ns(device)
-            new_graphs = (self.compiled() or 0) - graphs
-            self.emit(
-                "window",
-                phase=phase,
-                epoch=epoch,
-                first_step=self.outcome.steps,
-                start_ns=start_ns,
-                end_ns=end_ns,
-                step_ns=[device.elapsed_ns(a, b) for a, b in pairwise(marks)],
-                wait_ns=[sum(device.elapsed_ns(a, b) for a, b in x.fetches) for x in taken],
-                loss=[finite_or_none(value) for value in values],
-                samples=[item.counts.samples for item in taken],
-                step_samples=[item.step_samples[-1] if item.step_samples else 0 for item in taken],
-                sequences=total.sequences,
-                tokens=total.tokens,
-                tokens_padded=total.tokens_padded,
-                micro_batches=sum(len(item.fetches) for item in taken),
-                model_flops=self.job.model_flops(total),
-                used_bytes=device.memory().used_bytes,
-                **({"parts_ns": parts_ns} if parts_ns else {}),
-                **({"graphs_compiled": new_graphs} if new_graphs else {}),
-                **self._checked(),
-            )
-            self._refuse_non_finite(values)
-            refuse_contradictions(taken, first_step=self.outcome.steps)
-            self.enter("job_check")
-            self.job.check()
-            self.enter("train")
-            self._check_parameters(len(losses))
-            self.outcome.steps += len(losses)
-        return more
+        if not losses:
+            return WindowResult(start_ns=start_ns, end_ns=end_ns, ended_epoch=ended_epoch)
+        return WindowResult(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            ended_epoch=ended_epoch,
+            step_ns=[device.elapsed_ns(before, after) for before, after in pairwise(marks)],
+            losses=device.read(losses),
+            batches=step_batches,
+            stage_ns=self.stages.take_ns(device),
+            graphs_compiled=(self.compiled() or 0) - graphs_before,
+        )
+
+    def _emit_window(self, window: WindowResult, *, epoch: int, phase: str) -> None:
+        device = self.device
+        totals = sum((step.counts for step in window.batches), Counts())
+        optional: dict[str, Any] = {}
+        if window.stage_ns:
+            optional["parts_ns"] = window.stage_ns
+        if window.graphs_compiled:
+            optional["graphs_compiled"] = window.graphs_compiled
+        self.emit(
+            "window",
+            phase=phase,
+            epoch=epoch,
+            first_step=self.outcome.steps,
+            start_ns=window.start_ns,
+            end_ns=window.end_ns,
+            step_ns=window.step_ns,
+            wait_ns=[
+                sum(device.elapsed_ns(before, after) for before, after in step.fetches)
+                for step in window.batches
+            ],
+            loss=[finite_or_none(loss) for loss in window.losses],
+            samples=[step.counts.samples for step in window.batches],
+            step_samples=[
+                step.step_samples[-1] if step.step_samples else 0 for step in window.batches
+            ],
+            sequences=totals.sequences,
+            tokens=totals.tokens,
+            tokens_padded=totals.tokens_padded,
+            micro_batches=sum(len(step.fetches) for step in window.batches),
+            model_flops=self.job.model_flops(totals),
+            used_bytes=device.memory().used_bytes,
+            **optional,
+            **self._checked(),
+        )
 
     def _check_parameters(self, steps: int) -> None:
         """Check that the window that just ended changed the trained parameters."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__, cases, devices
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import PLAN_FILE, SIMULATED
-from trainmark.plan.resolving import PASSED_OVER, RESUMED
+from trainmark.plan.resolving import UNUSED_ACCELERATOR
+from trainmark.plan.resuming import RESUMED
 from trainmark.rank.events import LAUNCHER_FILE, rank_file
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _CLOCK_STEP = timedelta(hours=1)  # of a machine's clock that is set right betwe
 _LONGEST_QUEUE = timedelta(days=31)  # of a cluster, and of the launches before in a plan file
 _PREPARED = "prepare."  # begins the names of changed rules of data preparation
 # What the machine of the run told when it was planned.
-_OF_THE_MACHINE = {SIMULATED, PASSED_OVER, "oversubscribed"}
+_OF_THE_MACHINE = {SIMULATED, UNUSED_ACCELERATOR, "oversubscribed"}
 _WEIGHT_BYTES, _TRAINED_BYTES = 1, 4  # at least: frozen in 8 bits; in 16 bits, with its gradient
 
 

@@ -1,0 +1,44 @@
+"""Make ranks that may hang write the stacks of their threads."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from trainmark.launch.supervisor import RankProcess
+
+_PATIENCE_S = 5
+_POLL_S = 0.1
+
+
+def save_stacks(
+    ranks: Sequence[RankProcess], files: Sequence[Path], signal_number: int
+) -> list[str]:
+    """Make every rank write its stacks; return the names of their files.
+
+    For a rank that does not answer, the process state is written instead. A stopped rank is
+    continued: it handles the pending signal first.
+    """
+    for rank in ranks:
+        rank.send_signal(signal_number)
+        rank.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + _PATIENCE_S
+    sizes_before: list[int] = []
+    while time.monotonic() < deadline:
+        sizes = [path.stat().st_size if path.exists() else 0 for path in files]
+        if all(sizes) and sizes == sizes_before:
+            break
+        sizes_before = sizes
+        time.sleep(_POLL_S)
+    for rank, path in zip(ranks, files, strict=True):
+        if not path.exists() or path.stat().st_size == 0:
+            state = psutil.Process(rank.pid).status() if psutil.pid_exists(rank.pid) else "gone"
+            path.write_text(f"no stack: the process did not answer (state: {state})\n")
+    return [path.name for path in files]

@@ -1,0 +1,118 @@
+"""Resume a run: find the last complete checkpoint of an earlier launch and check that it fits."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from trainmark.errors import DataError, UsageError
+from trainmark.plan.plan import CHECKPOINTS_DIR, Plan, Resumed
+from trainmark.protocols.job import PROGRESS_FILE, Progress
+from trainmark.recipe import fields_under
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.recipe import Recipe
+
+RESUMED = "resumed"  # label
+_LAST_WRITTEN_FILE = (
+    ".metadata"  # torch writes it when all other files of a checkpoint are complete
+)
+# Of the fields that the rules leave free, these still decide how training continues.
+_FREE_BUT_DECISIVE = frozenset({"seed", "learning_rate", "precision"})
+_MAY_DIFFER = frozenset({"max_steps", "max_epochs", "world"})
+
+
+def resume_plan(plan: Plan, run: Path) -> Plan:
+    """Return ``plan`` as one that continues from the last complete checkpoint in ``run``.
+
+    Raises:
+        UsageError: ``run`` is not a run, or its work differs.
+        DataError: ``run`` has no complete checkpoint.
+    """
+    where = f"--resume {run}"
+    earlier = _read_earlier_plan(run, where)
+    if plan.repeat_count > 1:
+        raise UsageError(
+            f"{plan.repeat_count} launches",
+            where=where,
+            rule="only a single launch can continue from a checkpoint",
+            remedy="remove --repeat",
+        )
+    _refuse_different_work(plan, earlier, where)
+    checkpoint, progress = _find_last_checkpoint(run, earlier)
+    max_steps = plan.recipe["max_steps"]
+    if max_steps is not None and progress.steps >= max_steps:
+        raise UsageError(
+            f"{progress.steps} of max_steps={max_steps} are done",
+            where=where,
+            rule="at least one step must be left",
+            remedy="raise max_steps",
+        )
+    earlier_runs = earlier.resumed.runs if earlier.resumed else []
+    resumed = Resumed(
+        runs=[*earlier_runs, earlier.run_id],
+        checkpoint=str(checkpoint.resolve()),
+        progress=progress,
+    )
+    return plan.model_copy(update={"resumed": resumed, "labels": [*plan.labels, RESUMED]})
+
+
+def _read_earlier_plan(run: Path, where: str) -> Plan:
+    try:
+        return Plan.read(run)
+    except (OSError, ValueError):
+        raise UsageError(
+            "not a run directory",
+            where=where,
+            rule="name the folder of an earlier launch",
+            remedy="see `trainmark results`",
+        ) from None
+
+
+def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
+    now, before = _fixed_settings(plan), _fixed_settings(earlier)
+    for name in now | before:
+        if now.get(name) != before.get(name):
+            raise UsageError(
+                f"{name} was {before.get(name)} and is {now.get(name)}",
+                where=where,
+                rule="a resumed run keeps its model, data, schedule and samples per step; how they "
+                "are divided among ranks may differ",
+                remedy=f"repeat the command of {earlier.run_id}, or start anew without --resume",
+            )
+
+
+def _fixed_settings(plan: Plan) -> dict[str, Any]:
+    """Return by name what must be equal for one run to continue another."""
+    recipe_type: type[Recipe] = plan.load_case().recipe_type
+    free = fields_under(recipe_type, "closed") | fields_under(recipe_type, "free") | _MAY_DIFFER
+    may_change = free - _FREE_BUT_DECISIVE
+    recipe = plan.recipe
+    rows = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
+    return {
+        "case": plan.case,
+        **{name: value for name, value in recipe.items() if name not in may_change},
+        "data": plan.data.content_id,
+        "samples of a step": rows // recipe.get("tensor_parallel", 1),
+    }
+
+
+def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
+    """Return the folder of the last complete checkpoint in ``run``, and its progress."""
+    complete = [
+        folder
+        for folder in (run / CHECKPOINTS_DIR).glob("step-*")
+        if (folder / _LAST_WRITTEN_FILE).is_file() and (folder / PROGRESS_FILE).is_file()
+    ]
+    if not complete:
+        previous = earlier.resumed.checkpoint if earlier.resumed else None
+        raise DataError(
+            "no complete checkpoint",
+            where=str(run / CHECKPOINTS_DIR),
+            rule="a run with checkpoint_every_steps saves them",
+            remedy=f"resume the run of {previous}" if previous else "start anew without --resume",
+        )
+    last = max(complete, key=lambda folder: int(folder.name.removeprefix("step-")))
+    return last, Progress(**json.loads((last / PROGRESS_FILE).read_text()))
