@@ -23,8 +23,11 @@ SIZE ?= full
 SECTIONS ?=
 RESULTS ?=
 RESTART ?=
+# Of `make test-hollow`, see tests/hollow/README.md
+HOLLOW ?= build/hollow
+HOLLOW_TORCH ?= 2.11.0 2.13.0
 
-.PHONY: help install install-dev demo test test-oldest test-engines test-nightly lint docs bench pictures gpu lock clean
+.PHONY: help install install-dev demo test test-oldest test-engines test-hollow test-nightly lint docs bench pictures gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -48,13 +51,21 @@ test-engines: install-dev $(VENV)/.installed-engines ## install Slurm, sshd, Ray
 	tools/engines.sh tests/engines/debian-packages.txt
 	$(BIN)/pytest -rs -m "not nightly" tests/engines
 
+# One process at a time: torch for CUDA takes gigabytes of memory in each.
+test-hollow: install-dev ## torch for CUDA on a card that computes nothing; HOLLOW, HOLLOW_TORCH
+	for version in $(HOLLOW_TORCH); do \
+		PYTHON="$(BIN)/python" tests/hollow/build.sh "$(HOLLOW)" $$version && \
+		tests/hollow/on_card.sh "$(HOLLOW)" $$version -m pytest -rs tests/hollow || exit 1; \
+	done
+
 # Besides: real runs of every kind, engines and browser in full, each benchmark at its smallest, and
 # with the lowest versions what computes in one process: neither real runs nor what is nightly.
 test-nightly: install-dev lint $(VENV)/.installed-engines $(OLDEST)/.installed ## all tests there are; within an hour
 	tools/engines.sh tests/engines/debian-packages.txt
-	$(PYTEST) --ignore tests/engines
+	$(PYTEST) --ignore tests/engines --ignore tests/hollow
 	$(BIN)/pytest -rs tests/engines
 	$(OLDEST)/$(PYTEST_OF) -m "not nightly" $(addprefix --ignore tests/,integration engines benchmarks)
+	$(MAKE) test-hollow
 
 lint: install-dev
 	$(BIN)/ruff format --check

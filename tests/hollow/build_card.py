@@ -1,0 +1,130 @@
+"""Compile the hollow card for one installed torch: python build_card.py TORCH HEADERS OUT.
+
+Compiles the sources in ``card/``, and adds a function that returns 0 for every other symbol of
+NVIDIA's libraries that torch imports. The result is one library under all their names.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCES = Path(__file__).parent / "card"
+LIBRARY = "libhollow.so"
+NVIDIA_LIBRARY = re.compile(
+    r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|cufile|cupti|curand|cusolver|cusolverMg|cusparse"
+    r"|cusparseLt|nccl|nvJitLink|nvrtc|nvshmem_host)\.so"
+)
+NVIDIA_SYMBOL = re.compile(r"(__)?(cu|nv|nccl)")
+# What programs open by name, so that no library of torch lists it.
+OPENED_BY_NAME = ("libcuda.so.1", "libnvidia-ml.so.1")
+# What Triton, torch and trainmark look up by name, beyond the functions in card/.
+LOOKED_UP_BY_NAME = (
+    "cuCtxGetLimit", "cuCtxPushCurrent_v2", "cuCtxSetCurrent", "cuCtxSetLimit", "cuDeviceGetUuid",
+    "cuFuncSetAttribute", "cuFuncSetCacheConfig", "cuLaunchCooperativeKernel", "cuMemAlloc_v2",
+    "cuMemFree_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuModuleUnload",
+    "cuTensorMapEncodeTiled",
+)  # fmt: skip
+
+
+class Symbols(NamedTuple):
+    """Names in the symbol table of a library or an object file.
+
+    Args:
+        defined: the names that it defines.
+        undefined: the names that it imports, each with its version; empty for no version.
+    """
+
+    defined: set[str]
+    undefined: set[tuple[str, str]]
+
+
+def read_symbols(file: Path, *options: str) -> Symbols:
+    """Return the symbols that ``nm`` lists."""
+    defined: set[str] = set()
+    undefined: set[tuple[str, str]] = set()
+    for line in run("nm", *options, str(file)).splitlines():
+        kind, symbol = line.split()[-2:]
+        name, _, version = symbol.partition("@")
+        if kind in "Uw":
+            undefined.add((name, version.lstrip("@")))
+        else:
+            defined.add(name)
+    return Symbols(defined, undefined)
+
+
+def needed_libraries(file: Path) -> set[str]:
+    """Return the names of the libraries that a library is linked with."""
+    return set(re.findall(r"NEEDED.*\[(.+?)\]", run("readelf", "--dynamic", str(file))))
+
+
+def compile_sources(headers: Path, out: Path) -> list[Path]:
+    """Compile each source in ``card/``; return the object files."""
+    objects = []
+    for source in sorted(SOURCES.glob("*.c")):
+        compiled = out / f"{source.stem}.o"
+        run("gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC",
+            f"-I{headers}", "-c", str(source), "-o", str(compiled))  # fmt: skip
+        objects.append(compiled)
+    return objects
+
+
+def build(torch: Path, headers: Path, out: Path) -> None:
+    """Build the library in ``out`` for the torch package in the folder ``torch``."""
+    out.mkdir(parents=True, exist_ok=True)
+    libraries = sorted((torch / "lib").glob("*.so*"))
+    symbols = [read_symbols(file, "--dynamic") for file in libraries]
+    defined_by_torch = set().union(*(table.defined for table in symbols))
+    imports = {
+        (name, version)
+        for table in symbols
+        for name, version in table.undefined
+        if NVIDIA_SYMBOL.match(name) and name not in defined_by_torch
+    }
+
+    objects = compile_sources(headers, out)
+    written = set().union(*(read_symbols(file).defined for file in objects))
+    stubs = sorted({name for name, _ in imports}.union(LOOKED_UP_BY_NAME) - written)
+    stub_source, version_script = out / "stubs.c", out / "versions.map"
+    stub_source.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in stubs))
+    version_script.write_text(format_versions(imports))
+    # The compiler knows some of the names with other types.
+    run("gcc", "-O1", "-fPIC", "-fno-builtin", "-shared", "-o", str(out / LIBRARY),
+        *map(str, objects), str(stub_source), f"-Wl,--version-script={version_script}",
+        "-lpthread", "-ldl")  # fmt: skip
+
+    needed = set().union(*(needed_libraries(file) for file in libraries))
+    names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)
+    for name in names:
+        link = out / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(LIBRARY)
+    print(f"{out}: {len(written)} symbols written, {len(stubs)} stubs, {len(names)} libraries")
+
+
+def format_versions(imports: set[tuple[str, str]]) -> str:
+    """Return a linker script that gives each symbol the version that torch imports."""
+    names_of_version = defaultdict(list)
+    for name, version in sorted(imports):
+        if version:
+            names_of_version[version].append(f"{name};")
+    return "".join(
+        f"{version} {{ global: {' '.join(names)} }};\n"
+        for version, names in sorted(names_of_version.items())
+    )
+
+
+def run(*command: str) -> str:
+    """Run a tool and return what it prints; end the program with its message if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"build_card: {' '.join(command[:3])} … failed:\n{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    build(*map(Path, sys.argv[1:4]))

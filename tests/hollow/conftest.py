@@ -1,0 +1,45 @@
+"""The hollow card as a device: every test here needs it, and `make test-hollow` provides it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import hollow_card
+from trainmark import devices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import Device, Vendor
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests here as nightly, and let torch's warnings about the card pass."""
+    for item in items:
+        if item.path.is_relative_to(__file__.rpartition("/")[0]):
+            item.add_marker(pytest.mark.nightly)
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hollow_card() -> None:
+    if hollow_card.runtime() is None:
+        pytest.skip("no hollow card: run `make test-hollow`")
+
+
+@pytest.fixture(scope="session")
+def vendor() -> Vendor:
+    return devices.choose("nvidia")
+
+
+@pytest.fixture
+def device(vendor: Vendor) -> Device:
+    return vendor.open(0, 1)
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of generated data."""
+    return tmp_path_factory.mktemp("generated")

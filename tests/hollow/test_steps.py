@@ -1,0 +1,61 @@
+"""The steps of every case on the hollow card: no wait, and work in every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hollow_card
+import tiny_jobs
+from trainmark.errors import EnvironmentFault
+from trainmark.train.read_ahead import batches_of
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+CHECKPOINTING_CASES = ("glm_superglue", "gpt_megatron", "llama2_7b_lora")
+RECIPE_FIELDS: dict[str, dict[str, Any]] = {"llama2_7b_lora": {"init": "random"}}
+
+
+def count_step(device, generated, name, **fields) -> dict[str, int]:
+    """Build a case's tiny job and return the counters of its third step, in which waits raise."""
+    try:
+        job = tiny_jobs.build(name, device, generated, **(RECIPE_FIELDS.get(name, {}) | fields))
+    except EnvironmentFault as refusal:
+        pytest.skip(str(refusal))
+    batches = batches_of(job, device, 0, depth=0)
+    job.step(batches)
+    job.step(batches)
+    device.synchronize()
+    hollow_card.reset_counters()
+    with device.forbid_synchronization():
+        job.step(batches)
+    counters = hollow_card.read_counters()
+    batches.close()
+    return counters
+
+
+@pytest.mark.parametrize("kernels", ["library", "own"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", tiny_jobs.CASES)
+def test_step_does_not_wait(name, precision, kernels, device, generated):
+    counters = count_step(device, generated, name, precision=precision, kernels=kernels)
+    assert counters["waits"] == 0
+    assert counters["copies_out"] == 0
+    assert counters["launches"] > 0
+    assert counters["matmuls"] > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", CHECKPOINTING_CASES)
+def test_step_that_recomputes_activations_does_not_wait(name, precision, device, generated):
+    counters = count_step(device, generated, name, precision=precision, checkpoint_activations=True)
+    assert counters["waits"] == 0
+
+
+def test_waiting_calls_are_counted(device):
+    value = device.place(torch.ones(3)).sum()
+    hollow_card.reset_counters()
+    value.item()
+    assert hollow_card.read_counters()["waits"] > 0
+    assert hollow_card.read_counters()["copies_out"] == 1

@@ -1,0 +1,44 @@
+"""Read the counters of the hollow card; see tests/hollow/README.md."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+RUNTIME = "libcudart.so.13"
+# In the order of `struct counters` in tests/hollow/card/card.h.
+COUNTERS = (
+    "launches", "matmuls", "cudnn_runs", "collectives", "copies_in", "copies_out", "copies_within",
+    "memsets", "waits", "allocations",
+)  # fmt: skip
+
+
+@cache
+def runtime() -> Any | None:
+    """Return the library of the hollow card; None if another runtime, or none, is installed."""
+    try:
+        library = ctypes.CDLL(RUNTIME)
+    except OSError:
+        return None
+    if not hasattr(library, "hollow_read_counters"):
+        return None
+    library.hollow_used_bytes.restype = ctypes.c_size_t
+    return library
+
+
+def read_counters() -> dict[str, int]:
+    """Return the calls of each kind since the last ``reset_counters``."""
+    values = (ctypes.c_uint64 * len(COUNTERS))()
+    runtime().hollow_read_counters(values)
+    return dict(zip(COUNTERS, values, strict=True))
+
+
+def reset_counters() -> None:
+    """Set all counters to 0."""
+    runtime().hollow_reset_counters()
+
+
+def used_bytes(device: int) -> int:
+    """Return what this process has allocated on a device."""
+    return runtime().hollow_used_bytes(device)
