@@ -183,8 +183,10 @@ def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
     try:
         return form(read_toml(path))
     except (OSError, ValueError, TypeError) as error:
+        from trainmark.validation import in_words  # not needed to import a case
+
         raise UsageError(
-            f"cannot be read: {error}",
+            f"cannot be read: {in_words(error)}",
             where=f"{path.parent.name}/{path.name}",
             rule="it is TOML in UTF-8 with texts of en and zh, as docs/adding-a-case.md says",
         ) from None

@@ -147,7 +147,7 @@ def test_every_key_of_the_library_is_honoured_held_to_its_default_or_named_as_un
     ("content", "what"),
     [
         ("{", "not readable as JSON"),
-        ("[]", "Input should be"),
+        ("[]", "must be a table of keys and values"),
     ],
 )
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: str, what: str) -> None:

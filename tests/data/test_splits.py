@@ -140,7 +140,7 @@ def test_words_stay_words_and_become_what_a_field_asks_for(tmp_path):
     ("text", "says"),
     [
         ("inner: {tme: a}", "unknown key 'inner.tme'"),
-        ("inner: {many: a}", "inner.many: 'a' does not fit"),
+        ("inner: {many: a}", "inner.many: 'a' is not valid"),
         ("on: [", "not YAML"),
     ],
 )

@@ -261,7 +261,10 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
 @pytest.mark.parametrize(
     ("told", "key"),
     [
-        (_SHARED | {"container": {"image": "a", "runtime": "docker"}}, "container"),
+        (_SHARED | {"container": {"image": "a", "runtime": "docker"}}, "container.runtime"),
+        (_SHARED | {"container": {"image": "a", "mounts": ["/a:/b"]}}, "container.mounts"),
+        (_SHARED | {"container": {"image": "a", "shared_memory": "1g"}}, "container.shared_memory"),
+        (_SHARED | {"container": None}, "container"),
         (_SHARED | {"kubernetes": {}}, "kubernetes.volumes"),
     ],
 )

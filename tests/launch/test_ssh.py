@@ -59,7 +59,7 @@ def make_site() -> Callable[..., Cluster]:
 
 def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
     text = "Node1 me@node2:2222 [fe80::1]:22 last"
-    assert ssh.first_hosts(make_site(text).ssh, nnodes=3) == {
+    assert ssh.first_hosts(make_site(text), nnodes=3) == {
         "node1": "ssh://Node1",
         "node2": "ssh://me@node2:2222",
         "fe80::1": "ssh://[fe80::1]:22",
@@ -70,8 +70,8 @@ def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster])
     with pytest.raises(ValidationError, match="-oProxyCommand=x"):
         make_site("ok -oProxyCommand=x")
     for hosts in ("a", "a:1 me@A:2"):
-        with pytest.raises(UsageError, match="2 nodes need as many hosts, 1 different"):
-            ssh.first_hosts(make_site(hosts).ssh, nnodes=2)
+        with pytest.raises(UsageError, match="2 nodes need as many hosts, and 1 different"):
+            ssh.first_hosts(make_site(hosts), nnodes=2)
 
 
 def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:

@@ -151,12 +151,12 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
     ("word", "what", "way_out"),
     [
         ("micro_batch=96", "unknown recipe field 'micro_batch'", "did you mean micro_batch_size?"),
-        ("bs=many", "recipe field micro_batch_size: 'many' does not fit", "own value is 64"),
-        ("bs=0", "greater than 0", "own value is 64"),
-        ("bs=none", "recipe field micro_batch_size: None does not fit", "own value is 64"),
-        ("lr=inf", "Input should be a finite number", "own value is 0.003"),
+        ("bs=many", "recipe field micro_batch_size: 'many' is not valid", "own value is 64"),
+        ("bs=0", "it must be more than 0", "own value is 64"),
+        ("bs=none", "recipe field micro_batch_size: None is not valid", "own value is 64"),
+        ("lr=inf", "it must be a finite number", "own value is 0.003"),
         ("precision=fp8", "precision=fp8 in toy", "use precision=bf16"),
-        ("compile=maybe", "recipe field compile: 'maybe' does not fit", "own value is False"),
+        ("compile=maybe", "recipe field compile: 'maybe' is not valid", "own value is False"),
         ("data=real", "data cannot be changed by hand", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
         (
@@ -272,7 +272,7 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
-        with pytest.raises(EnvironmentFault, match="2 nodes needed, at most 1") as caught:
+        with pytest.raises(EnvironmentFault, match="2 nodes are needed, at most 1") as caught:
             resolve(word, recipe=recipe_name)
         assert "--launcher" in (caught.value.remedy or "")
 

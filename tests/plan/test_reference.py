@@ -47,7 +47,7 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
     [
         (HEAD + ROW + 'cells = ["fp32", "/", "1"]', "3 cells"),
         (HEAD + ROW + 'cells = ["a", "b", "c", "d"]\ncolour = "red"', "reference.0.colour"),
-        ('column = ["acc"]\n' + HEAD, "column Extra"),
+        ('column = ["acc"]\n' + HEAD, "column: not valid; there is no such key"),
         (HEAD + ROW.replace('"page"', '"pge"') + 'cells = ["", "", "", ""]', "source 'pge'"),
         (HEAD + ROW.replace("1x1", "1-1") + 'cells = ["", "", "", ""]', "reference.0.world"),
         (HEAD + ROW + 'cells = ["", "", "", ""]\ncells_en = {mfu = "1"}', "cells_en names ['mfu']"),

@@ -32,6 +32,7 @@ from trainmark.protocols import (
 )
 from trainmark.recipe import Precision, Recipe
 from trainmark.spec import RankMemory
+from trainmark.validation import first_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,12 +61,12 @@ _KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
 def _misfits(value: Any, kind: Any) -> str:
-    """Return why ``value`` is not of a type, in pydantic's words; empty if it fits."""
+    """Return what ``value`` must be and is not; empty if it fits."""
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
     try:
         TypeAdapter(tuple[kind], config=config).validate_python((value,))
     except ValidationError as error:
-        return str(error.errors()[0]["msg"])
+        return first_misfit(error).rule
     return ""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from secrets import token_hex
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainmark.errors import RecordError, UsageError, nearest
+from trainmark.validation import first_misfit, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=BaseModel)
 
-_JSON_LINE = re.compile(r" at line (\d+)")  # as pydantic's JSON parser ends its messages
+_JSON_LINE = re.compile(r"\bline (\d+)\b")  # in the rule of a text that is not JSON
 _MOST_BYTES = 256 << 20  # the record of a million steps has 27 MB
 
 
@@ -118,12 +119,14 @@ def damaged(
     Args:
         what: the fault in short, which the reason follows.
     """
-    where, reason = str(file), getattr(error, "strerror", None) or str(error)
+    where, reason = str(file), in_words(error)
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        reason = first["msg"]
-        line = _JSON_LINE.search(reason) if first["type"] == "json_invalid" else None
-        place = line[1] if line else ".".join(map(str, first["loc"]))
+        misfit = first_misfit(error)
+        reason = f"{misfit.what}; {misfit.rule}"
+        line = _JSON_LINE.search(misfit.rule) if misfit.kind == "json_invalid" else None
+        if misfit.kind == "json_invalid":
+            reason = misfit.rule
+        place = line[1] if line else misfit.key
         where = f"{file}:{place}" if place else where
     return RecordError(f"{what}: {reason}", where=where, rule=rule, remedy=remedy)
 
@@ -134,14 +137,23 @@ def usage_error(error: ValidationError, model: type[BaseModel], where: str) -> U
     Args:
         where: start of the place, before the key; ``--``: the key is an option.
     """
-    # A misspelt key may also be a missing one: the misspelling says more.
-    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-    key = ".".join(map(str, first["loc"]))
+    misfit = first_misfit(error)
+    key = misfit.key
     place = where + (key.replace("_", "-") if where == "--" else key)
-    if first["type"] == "extra_forbidden":
-        return UsageError(
-            f"unknown key {key!r}", where=place, remedy=nearest(key, model.model_fields)
-        )
-    if isinstance(first["input"], dict | list):
-        return UsageError(first["msg"], where=place.removesuffix(": "))
-    return UsageError(f"{first['input']!r} does not fit", where=place, rule=first["msg"])
+    if misfit.kind == "extra_forbidden":
+        known = _keys_beside(model, key.split("."))
+        return UsageError(f"unknown key {key!r}", where=place, remedy=nearest(key, known))
+    return UsageError(misfit.what, where=place.removesuffix(": "), rule=misfit.rule)
+
+
+def _keys_beside(model: type[BaseModel], path: list[str]) -> list[str]:
+    """Return the valid keys in place of the last key of a path, each with those before it."""
+    *outer, _ = path
+    for key in outer:
+        field = model.model_fields.get(key)
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+        inner = [x for x in kinds if isinstance(x, type) and issubclass(x, BaseModel)]
+        if not inner:
+            return list(model.model_fields)
+        model = inner[0]
+    return [".".join([*outer, name]) for name in model.model_fields]

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trainmark.data.documents import read_bytes
 from trainmark.data.splits import readable, refuse_unreadable
 from trainmark.errors import DataError
+from trainmark.validation import rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -85,18 +86,19 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
         config = keys.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        rule = rule_of(first["type"], first.get("ctx", {}))
     else:
         _refuse_unknown_keys(raw, keys, file, fault)
         return config
     broken = str(first["ctx"]["error"]) if first["type"] == "value_error" else ""
     if not first["loc"]:  # a rule about several keys names them itself
-        raise fault(broken or first["msg"], where=str(file))
+        raise fault(broken or rule, where=str(file))
     name = str(first["loc"][0])
     found = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
     raise fault(
         f"{name} is {repr(raw[name]) if name in raw else 'missing':.{_SHOWN_CHARACTERS}}",
         where=f"{file}, {name}",
-        rule=broken or found.description or first["msg"],
+        rule=broken or found.description or rule,
     )
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.choosing import Elsewhere
+from trainmark.validation import written_as
 
 # The names of the launchers: cluster files and verbs name engines that they never load.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
@@ -27,9 +28,18 @@ Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Host = Annotated[str, Field(pattern=r"^([\w.][\w.-]*@)?(\w[\w.-]*|\[[\w:.]+\])(:\d{1,5})?$")]
-MountText = Annotated[str, Field(pattern=r"^/[^:,]*:/[^:,]*(:r[ow])?$")]
+Variable = Annotated[
+    str, written_as(r"[A-Za-z_][A-Za-z0-9_]*", "a name of letters, digits and _, no digit first")
+]
+Host = Annotated[
+    str, written_as(r"([\w.][\w.-]*@)?(\w[\w.-]*|\[[\w:.]+\])(:\d{1,5})?", "[user@]host[:port]")
+]
+MountText = Annotated[
+    str,
+    written_as(
+        r"/[^:,]*:/[^:,]*(:r[ow])?", "HOST:CONTAINER[:ro], both paths from the root without comma"
+    ),
+]
 
 
 class ContainerSettings(Frozen):
@@ -97,7 +107,7 @@ class RaySettings(Frozen):
         resources: amount by name, that each node is asked for beside CPU and GPU of its ranks.
     """
 
-    address: Annotated[str, Field(pattern=r"^https?://[!-~]+$")] | None = None
+    address: Annotated[str, written_as(r"https?://[!-~]+", "http://HOST:8265")] | None = None
     resources: dict[str, float] = Field(default_factory=dict)
 
 
@@ -144,6 +154,25 @@ class Cluster(Frozen):
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     ray: RaySettings = Field(default_factory=RaySettings)
     ssh: SshSettings = Field(default_factory=SshSettings)
+    _file: Path | None = PrivateAttr(None)  # from which the settings were read
+
+    def fault(
+        self, key: str, what: str, *, rule: str | None = None, remedy: str | None = None
+    ) -> UsageError:
+        """Return the error of a setting that a launcher cannot use.
+
+        Args:
+            key: of the setting, with dots.
+        """
+        if self._file is None and not self.model_fields_set:
+            write = remedy or f"write {key}"
+            return UsageError(
+                f"{what}, and no cluster file is given", where=f"--cluster, {key}", rule=rule,
+                remedy=f"{write} into a file and name it: --cluster cluster.yaml; "
+                "docs/launchers.md has the keys",
+            )  # fmt: skip
+        place = "cluster file" if self._file is None else str(self._file)
+        return UsageError(what, where=f"{place}, {key}", rule=rule, remedy=remedy)
 
     def elsewhere(self, launcher: str | None) -> Elsewhere | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
@@ -185,6 +214,9 @@ def read_cluster(path: Path | None) -> Cluster:
     file = path or default_file()
     if file is None:
         return Cluster()
-    return documents.checked(
-        Cluster, documents.read_yaml(file), file, remedy="docs/launchers.md has the keys"
+    document = documents.read_yaml(file)
+    cluster = documents.checked(
+        Cluster, {} if document is None else document, file, remedy="docs/launchers.md has the keys"
     )
+    cluster._file = file
+    return cluster

@@ -19,6 +19,7 @@ from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
+from trainmark.validation import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +207,7 @@ def make_record(folder: Path) -> None:
         remedy = "wait for its end, or stop it with Ctrl-C"
         raise RecordError("the run is still running", where=str(folder), remedy=remedy) from None
     except (OSError, ValueError) as error:
-        what = f"cannot be read: {str(error).splitlines()[0]}"
+        what = f"cannot be read: {in_words(error)}"
         raise RecordError(what, where=str(folder)) from None
 
 

@@ -21,6 +21,7 @@ from trainmark.launch.launchers import Job, JobState, limit_s
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.record.record import RECORD_FILE
+from trainmark.validation import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,7 @@ def attach(folder: Path) -> Job:
         cluster = Cluster.model_validate_json((folder / CLUSTER_FILE).read_bytes())
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"not a run of a launcher: {str(error).splitlines()[0]}",
+            f"not a run of a launcher: {in_words(error)}",
             where=str(folder),
             rule=f"it needs plan.json and {CLUSTER_FILE}",
         ) from None

@@ -21,6 +21,7 @@ from trainmark.data.documents import Frozen
 from trainmark.digests import hash_stream
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
+from trainmark.validation import in_words, written_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ ENDING = ".trainmark.zip"
 MANIFEST_FILE = "manifest.json"
 _MOST_ENTRIES, _MOST_BYTES = 20_000, 64 << 30
 MAX_FILE_BYTES = 4 << 30  # written into a bundle; holes count, which a copy fills with zeros
-_NAME = r"^[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+_NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that zip has: the same input gives the same bytes
 
 
@@ -46,7 +47,7 @@ class AlteredError(BundleError):
 class PackedFile(Evidence):
     """A file of a bundle."""
 
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, written_as(_NAME, "a name of a file in a bundle")]
 
 
 class Manifest(Frozen):
@@ -149,8 +150,8 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
     except (KeyError, ValidationError) as error:
-        first = " ".join(str(error).splitlines()[:3])
-        raise BundleError(f"no manifest of this version: {first}", where=MANIFEST_FILE) from None
+        what = f"no manifest of this version: {in_words(error)}"
+        raise BundleError(what, where=MANIFEST_FILE) from None
     if sorted(names) != sorted([*(file.name for file in manifest.files), MANIFEST_FILE]):
         raise AlteredError("its files are not those of its manifest")
     for file in manifest.files:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainmark.recipe import Recipe
     from trainmark.spec import Case
 
+_ON_ONE_MACHINE = ("local", "container")  # launchers
 ACCELERATOR = "accelerator"  # any vendor with a device here, but never the processor
 KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
 _KEY = re.compile("([^:]+):([^:]+):([^:]+):" + ":".join(["([1-9][0-9]{0,5})"] * 3))
@@ -151,12 +152,18 @@ def capable_vendor(
         (choice.nproc, on_node, f"{vendor.name} devices on a node", "--nproc"),
     ):
         if most is not None and asked > most:
+            launcher = "local" if elsewhere is None else elsewhere.launcher
+            if option == "--nnodes" and launcher in _ON_ONE_MACHINE:
+                rule = f"launcher {launcher} runs on one machine"
+                remedy = "choose a --launcher for several machines (see `trainmark list launchers`)"
+            else:
+                rule = "the cluster file says so"
+                remedy = "correct the file"
             raise EnvironmentFault(
-                f"{asked} {unit} needed, at most {most}",
+                f"{asked} {unit} are needed, at most {most} can be used",
                 where=f"CASE, --recipe or {option}",
-                rule="as the cluster file says; launchers local and container have one node",
-                remedy=f"use {option} {most} or less, correct the file, or add --launcher "
-                "(see `trainmark list launchers`)",
+                rule=rule,
+                remedy=f"use {option} {most} or less, or {remedy}",
             )
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
     if elsewhere is None:
@@ -220,5 +227,5 @@ def _accelerator() -> Vendor:
         raise fault
     raise EnvironmentFault(
         "no accelerator here; --device cpu takes the processor",
-        remedy="for other machines name their device in the cluster file",
+        remedy="for other machines name their device in the file of --cluster",
     )

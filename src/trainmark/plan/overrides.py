@@ -21,6 +21,7 @@ from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
 from trainmark.toml_file import read_toml
+from trainmark.validation import in_words, misfit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def rules_of(case: Case | None) -> Rules:
         return Rules.model_validate(own | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
-            f"cannot be read: {' '.join(str(error).split()[:40])}",
+            f"cannot be read: {in_words(error)}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",
             rule=f"a division has {', '.join(Division.model_fields)}",
             remedy="docs/audit.md describes the file",
@@ -138,13 +139,15 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     try:
         resolved: Recipe = _adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
-        # A field of several types has a message for each.
-        name = str((*error.errors()[0]["loc"], "recipe")[0])
-        rules = [one["msg"] for one in error.errors() if one["loc"][:1] in ((name,), ())]
+        # A field of several types has a misfit for each.
+        misfits = [misfit_of(details) for details in error.errors(include_url=False)]
+        name = misfits[0].key.partition(".")[0] or "recipe"
+        rules = [x.rule for x in misfits if x.key.partition(".")[0] in (name, "")]
+        usual = getattr(recipe, name, None)
         raise UsageError(
-            f"{values.get(name)!r} does not fit", where=f"recipe field {name}",
-            rule="; or ".join(rules),
-            remedy=f"the recipe's own value is {getattr(recipe, name, None)!r}",
+            f"{values.get(name)!r} is not valid", where=f"recipe field {name}",
+            rule="; or ".join(dict.fromkeys(rules)),
+            remedy=f"the recipe's own value is {'none' if usual is None else repr(usual)}",
         ) from None  # fmt: skip
     return resolved
 

@@ -38,7 +38,7 @@ def _as_name(words: str) -> str:
 
 def _folder_name(name: str) -> str:
     if _as_name(name)[:100] != name:
-        raise ValueError("not the name of a folder: 100 characters at most, no . or / first")
+        raise ValueError("it must be the name of a folder: 100 characters at most, no . or / first")
     return name
 
 
@@ -144,7 +144,11 @@ def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if not isinstance(settings, dict):
         raise UsageError("not KEY: VALUE", where=f"{where}: set", remedy="write {bs: 16}")
     if "name" in run and _as_name(str(run["name"])) != run["name"]:
-        raise UsageError("not the name of a folder", where=f"{where}: name")
+        raise UsageError(
+            f"{run['name']!r} is not the name of a folder",
+            where=f"{where}: name",
+            rule="100 characters at most, no . or / first",
+        )
     base = ("name",) if "name" in run else ("case", "recipe")
     options = {key: value for key, value in run.items() if key != "set"}
     listed = {key: x for key, x in (options | settings).items() if isinstance(x, list)}

@@ -20,6 +20,7 @@ from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.spec import Text  # noqa: TC001 - pydantic reads it at run time
 from trainmark.toml_file import read_toml
+from trainmark.validation import in_words, written_as
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ class _Row(Frozen):
     kind: Literal["published", "measured"] = "published"
     configuration: str
     device: str
-    world: Annotated[str, Field(pattern=r"^[1-9]\d*x[1-9]\d*$")]
+    world: Annotated[str, written_as(r"[1-9]\d*x[1-9]\d*", "NODESxRANKS, such as 1x8")]
     precision: str
     micro_batch_size: PositiveInt | None = None
     sample_count: PositiveInt = 1
@@ -143,7 +144,7 @@ def read(path: Path) -> References:
         rows = tuple(_row(file, number) for number in range(len(file.reference)))
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"cannot be read: {' '.join(str(error).split())[:400]}",
+            f"cannot be read: {in_words(error)}",
             where=f"{path.parent.name}/{path.name}",
             rule=f"top-level keys are {', '.join(_File.model_fields)}; "
             f"a reference has {', '.join(_PrintedRow.model_fields)}",

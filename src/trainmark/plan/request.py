@@ -26,7 +26,7 @@ def _as_texts(overrides: Any) -> Any:
 
 def _not_too_often(seconds: float) -> float:
     if 0 < seconds < _LEAST_INTERVAL_S:
-        raise ValueError(f"at least {_LEAST_INTERVAL_S:g} seconds, or 0 for no samples")
+        raise ValueError(f"it must be at least {_LEAST_INTERVAL_S:g} seconds, or 0 for no samples")
     return seconds
 
 

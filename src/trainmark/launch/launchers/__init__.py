@@ -33,7 +33,7 @@ Phase = Literal["waiting", "running", "ended", "lost"]
 Process = subprocess.Popen[bytes]
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 LOG_FILE = "log.job.txt"  # there too: what a job prints that is no node
-NO_RUNTIME = "the cluster's file names no docker, podman or apptainer"
+NO_RUNTIME = "no docker, podman or apptainer is named"
 _PATIENCE_S = 60.0  # with a program of an engine under load
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 

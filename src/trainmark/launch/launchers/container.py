@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import NO_RUNTIME, Command, Launcher, ask
 from trainmark.launch.node import node_script
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 SCRIPT = "node.sh"
-_HOW_TO_NAME = "write container: {image: IMAGE, runtime: podman} into it; see docs/launchers.md"
+_HOW_TO_NAME = "write container: {image: IMAGE, runtime: podman}"
 
 
 class Container(Launcher):
@@ -32,7 +32,7 @@ class Container(Launcher):
             ask(runtime, *words, image)
         except EnvironmentFault as fault:
             remedy = "pull or build the image here first; docs/launchers.md has the keys"
-            where = "cluster file, container"
+            where = f"container image {image}"
             raise EnvironmentFault(fault.what, where=where, remedy=remedy) from fault
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
@@ -42,6 +42,6 @@ class Container(Launcher):
             UsageError: the cluster names none.
         """
         if cluster.container is None or not cluster.container.of_node:
-            raise UsageError(NO_RUNTIME, where="cluster file, container", remedy=_HOW_TO_NAME)
+            raise cluster.fault("container", NO_RUNTIME, remedy=_HOW_TO_NAME)
         script = node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return Command(argv=("sh", SCRIPT), files={SCRIPT: script})

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
-from trainmark.errors import UsageError
 from trainmark.launch.launchers import (
     Command,
     Job,
@@ -29,6 +28,13 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 MANIFEST = "job.yaml"
+# Settings of a container that only a runtime on the node takes, and what to write instead.
+_NOT_OF_PODS = {
+    "runtime": "",
+    "mounts": ", and write its folders as kubernetes.volumes",
+    "shared_memory": ", and write it as kubernetes.shared_memory",
+    "arguments": "",
+}
 INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Why pods end that did not end themselves:
@@ -63,9 +69,18 @@ def manifest(plan: Plan, cluster: Cluster) -> str:
         UsageError: the cluster names no image, or what a pod does not take beside it.
     """
     box = cluster.container
-    if box is None or box.runtime or box.mounts or box.arguments:
-        remedy = "set image, and mounts as kubernetes.volumes"
-        raise UsageError("pods take an image alone", where="cluster file, container", remedy=remedy)
+    if box is None:
+        raise cluster.fault(
+            "container", "pods need an image", remedy="write container: {image: IMAGE}"
+        )
+    for key, instead in _NOT_OF_PODS.items():
+        if key in box.model_fields_set and getattr(box, key):
+            raise cluster.fault(
+                f"container.{key}",
+                f"{key} cannot be used with Kubernetes",
+                rule="the cluster starts the image itself",
+                remedy=f"remove `{key}` from `container`{instead}",
+            )
     own, called = cluster.kubernetes, name(plan.run_id)
     master = f"{called}-node-0-0.{called}"
     script = node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
@@ -86,9 +101,9 @@ class Kubernetes(Launcher):
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Refuse what no cluster could run, then let the cluster check the manifest."""
         if not any(map(Path(plan.run_dir).is_relative_to, cluster.kubernetes.volumes)):
-            raise UsageError(
+            raise cluster.fault(
+                "kubernetes.volumes",
                 f"no volume of the pods holds {plan.run_dir}",
-                where="cluster file, kubernetes.volumes",
                 remedy="name one that this machine shares, by its path here",
             )
         with TemporaryDirectory() as trial:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 from trainmark import devices
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import Command, Job, JobState, Launcher, Phase
 from trainmark.launch.node import node_script
 
@@ -54,7 +54,11 @@ class Ray(Launcher):
             EnvironmentFault: it does not answer.
         """
         if cluster.container is not None and not cluster.container.of_node:
-            raise UsageError("a container on Ray needs a runtime", where="cluster file, container")
+            raise cluster.fault(
+                "container.runtime",
+                "a container on Ray needs a runtime",
+                remedy="write runtime: podman, docker or apptainer",
+            )
         _asked(cluster)
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:

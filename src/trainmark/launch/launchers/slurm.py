@@ -11,7 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import (
     LOG_FILE,
     Command,
@@ -107,8 +107,12 @@ def _options(plan: Plan, cluster: Cluster) -> list[str]:
         "ntasks-per-node": "1", "no-requeue": "true", "chdir": plan.run_dir, "output": LOG_FILE,
     }  # fmt: skip
     if both := own.keys() & slurm.options.keys():
-        where = f"cluster file, slurm.options.{min(both)}"
-        raise UsageError(f"{min(both)!r} cannot be set", where=where, rule="the launcher sets it")
+        raise cluster.fault(
+            f"slurm.options.{min(both)}",
+            f"{min(both)!r} cannot be set",
+            rule="the launcher sets it",
+            remedy="remove it",
+        )
     own["time"] = str(math.ceil(limit_s(plan) / 60))  # minutes
     if slurm.exclusive:  # all memory of the node too, which is not implied
         memory = {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys()

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, UsageError, escaped
+from trainmark.errors import EnvironmentFault, escaped
 from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, log_end, template
 from trainmark.launch.node import MODULE, node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
@@ -44,7 +44,7 @@ _PACK = "tar -C {folder} {excluded} -cf - ."
 MAX_COPIED_BYTES = 4 << 30  # of a file; holes count, which tar would send as zeros
 
 
-def first_hosts(cluster: SshSettings, *, nnodes: int) -> dict[str, str]:
+def first_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
     """Return where ssh finds the first ``nnodes`` hosts, as an URL by name.
 
     Raises:
@@ -52,14 +52,17 @@ def first_hosts(cluster: SshSettings, *, nnodes: int) -> dict[str, str]:
     """
     hosts = {
         re.sub(r":\d+$", "", text.rpartition("@")[2]).strip("[]").lower(): f"ssh://{text}"
-        for text in cluster.hosts
+        for text in cluster.ssh.hosts
     }
     if len(hosts) < nnodes:
-        raise UsageError(
-            f"{nnodes} nodes need as many hosts, {len(hosts)} different ones are named",
-            where="cluster file, ssh.hosts",
+        named = f"{len(hosts)} different ones are named" if hosts else "none is named"
+        raise cluster.fault(
+            "ssh.hosts",
+            f"{nnodes} nodes need as many hosts, and {named}" if nnodes > 1 else "no host is named",
             rule="[user@]host[:port] each, an IPv6 address in brackets; one node on each host",
-            remedy="add hosts, or use fewer --nnodes",
+            remedy="write ssh: {hosts: [HOST, …]}"
+            if not hosts
+            else "add hosts, or use fewer --nnodes",
         )
     return dict(islice(hosts.items(), nnodes))
 
@@ -120,12 +123,12 @@ class Ssh(Launcher):
         """Let every host say whether it has this program."""
         folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
         script = python_script(plan, cluster, ["-m", "trainmark", "--version"], folder=folder)
-        hosts = first_hosts(cluster.ssh, nnodes=plan.nnodes)
+        hosts = first_hosts(cluster, nnodes=plan.nnodes)
         _on_all(hosts, lambda url: ask("ssh", *words_to(url, cluster.ssh, script)))
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the script that holds a connection to each node; it follows from the hosts too."""
-        hosts, folder = first_hosts(cluster.ssh, nnodes=plan.nnodes), folder_of_hosts(plan, cluster)
+        hosts, folder = first_hosts(cluster, nnodes=plan.nnodes), folder_of_hosts(plan, cluster)
         bring = ""
         if cluster.ssh.run_root is not None:
             words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
@@ -188,4 +191,4 @@ class Ssh(Launcher):
                 with tarfile.open(fileobj=packed) as archive:
                     archive.extractall(job.folder, filter="data")
 
-        _on_all(first_hosts(ssh, nnodes=job.plan.nnodes), copy)
+        _on_all(first_hosts(job.cluster, nnodes=job.plan.nnodes), copy)

@@ -1,0 +1,231 @@
+"""What pydantic refuses, in words of this program: key, value and rule.
+
+The one place where errors of validation become sentences. Owns a phrase for each of pydantic's
+kinds of errors; messages of the library reach no user.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import AfterValidator, ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+_MOST_CHARACTERS = 80  # of a value that is shown
+_POSITION = re.compile(r"line \d+ column \d+")
+
+# What a value must be, by the kind of the error; the library's values stand in braces.
+_MUST_BE = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "bytes_invalid_encoding": "bytes that are encoded as {encoding}",
+    "bytes_too_long": "at most {max_length} bytes long",
+    "bytes_too_short": "at least {min_length} bytes long",
+    "bytes_type": "bytes",
+    "callable_type": "a function",
+    "complex_str_parsing": "a complex number",
+    "complex_type": "a complex number",
+    "counter_type": "a table of counts",
+    "dataclass_exact_type": "a table of keys and values",
+    "dataclass_type": "a table of keys and values",
+    "date_from_datetime_inexact": "a date without a time",
+    "date_from_datetime_parsing": "a date such as 2026-11-28",
+    "date_future": "a date in the future",
+    "date_parsing": "a date such as 2026-11-28",
+    "date_past": "a date in the past",
+    "date_type": "a date such as 2026-11-28",
+    "datetime_from_date_parsing": "a date and time such as 2026-11-28T12:00:00Z",
+    "datetime_future": "in the future",
+    "datetime_object_invalid": "a date and time such as 2026-11-28T12:00:00Z",
+    "datetime_parsing": "a date and time such as 2026-11-28T12:00:00Z",
+    "datetime_past": "in the past",
+    "datetime_type": "a date and time such as 2026-11-28T12:00:00Z",
+    "decimal_max_digits": "a number of at most {max_digits} digits",
+    "decimal_max_places": "a number of at most {decimal_places} decimal places",
+    "decimal_parsing": "a number",
+    "decimal_type": "a number",
+    "decimal_whole_digits": "a number of at most {whole_digits} digits before the point",
+    "deque_type": "a list",
+    "dict_type": "a table of keys and values",
+    "ellipsis_error": "an ellipsis",
+    "enum": "one of {expected}",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "fraction_parsing": "a fraction such as 1/3",
+    "fraction_type": "a fraction such as 1/3",
+    "frozen_dict_type": "a table of keys and values",
+    "frozen_set_type": "a list without repetition",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of fewer digits",
+    "int_type": "a whole number",
+    "invalid_key": "a table whose keys are text",
+    "is_instance_of": "of the type {class}",
+    "is_subclass_of": "a type derived from {class}",
+    "iterable_type": "a list",
+    "json_type": "JSON text",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list",
+    "literal_error": "one of {expected}",
+    "mapping_type": "a table of keys and values",
+    "missing_sentinel_error": "left out",
+    "model_attributes_type": "a table of keys and values",
+    "model_type": "a table of keys and values",
+    "multiple_of": "a multiple of {multiple_of}",
+    "named_tuple_type": "a list of values",
+    "none_required": "none",
+    "ordered_dict_type": "a table of keys and values",
+    "path_type": "a path",
+    "set_item_not_hashable": "a list of single values",
+    "set_type": "a list without repetition",
+    "string_not_ascii": "text of ASCII characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_long": "at most {max_length} characters long",
+    "string_too_short": "at least {min_length} characters long",
+    "string_type": "text",
+    "string_unicode": "text in UTF-8",
+    "time_delta_parsing": "a duration in seconds",
+    "time_delta_type": "a duration in seconds",
+    "time_parsing": "a time such as 12:00:00",
+    "time_type": "a time such as 12:00:00",
+    "timezone_aware": "a time with a time zone",
+    "timezone_naive": "a time without a time zone",
+    "timezone_offset": "a time with the offset {tz_expected}",
+    "too_long": "a list of at most {max_length} items",
+    "too_short": "a list of at least {min_length} items",
+    "tuple_type": "a list",
+    "union_tag_invalid": "of the kind {expected_tags}, as {discriminator} says",
+    "union_tag_not_found": "a table with the key {discriminator}",
+    "url_parsing": "a URL such as https://host/path",
+    "url_scheme": "a URL that begins with {expected_schemes}",
+    "url_syntax_violation": "a URL such as https://host/path",
+    "url_too_long": "a URL of at most {max_length} characters",
+    "url_type": "a URL such as https://host/path",
+    "uuid_parsing": "a UUID",
+    "uuid_type": "a UUID",
+    "uuid_version": "a UUID of version {expected_version}",
+}
+# Kinds that are no matter of a single value.
+_SENTENCES = {
+    "arguments_type": "arguments are a list or a table",
+    "default_factory_not_called": "its default follows from values that are not valid",
+    "extra_forbidden": "there is no such key",
+    "frozen_field": "it cannot be changed",
+    "frozen_instance": "it cannot be changed",
+    "get_attribute_error": "it cannot be read",
+    "iteration_error": "its items cannot be read",
+    "missing": "it is required",
+    "missing_argument": "it is required",
+    "missing_keyword_only_argument": "it is required",
+    "missing_positional_only_argument": "it is required",
+    "multiple_argument_values": "it is given twice",
+    "needs_python_object": "it cannot be read from JSON",
+    "no_such_attribute": "there is no such key",
+    "recursion_depth_exceeded": "it is nested too deep",
+    "recursion_loop": "it contains itself",
+    "unexpected_keyword_argument": "there is no such key",
+    "unexpected_positional_argument": "there is no such value",
+}
+_OWN_WORDS = ("value_error", "assertion_error")  # raised by validators of ours
+MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
+
+
+class Misfit(NamedTuple):
+    """A value that does not fit its place.
+
+    Args:
+        key: path of keys, with dots; empty for the whole document.
+        value: as it was written, shortened; None: it is missing, or is a whole table or list.
+        rule: what is valid there, a short sentence.
+        kind: pydantic's name of the error.
+    """
+
+    key: str
+    value: str | None
+    rule: str
+    kind: str
+
+    @property
+    def what(self) -> str:
+        """The fault without key and rule."""
+        if self.kind in MISSING:
+            return "missing"
+        return "not valid" if self.value is None else f"{self.value} is not valid"
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.what}; {self.rule}" if self.key else f"{self.what}; {self.rule}"
+
+
+def rule_of(kind: str, context: Mapping[str, Any]) -> str:
+    """Return what is valid where pydantic found an error of a kind, as a short sentence.
+
+    Args:
+        context: pydantic's values of the error.
+    """
+    if kind in _OWN_WORDS:
+        return str(context["error"])
+    if kind == "json_invalid":
+        position = _POSITION.search(str(context["error"]))
+        return "it must be JSON" + (f"; reading stopped at {position[0]}" if position else "")
+    if kind in _SENTENCES:
+        return _SENTENCES[kind]
+    # Types of ours have no others; those that pydantic adds later are better named than shown.
+    return f"it must be {_MUST_BE.get(kind, 'of another form').format_map(context)}"
+
+
+def misfit_of(details: ErrorDetails) -> Misfit:
+    """Return one of pydantic's errors in words of ours."""
+    kind, value = details["type"], details["input"]
+    is_whole = kind in MISSING or isinstance(value, dict | list)
+    return Misfit(
+        key=".".join(str(part) for part in details["loc"] if part != "[key]"),
+        value=None if is_whole else f"{value!r:.{_MOST_CHARACTERS}}",
+        rule=rule_of(kind, details.get("ctx", {})),
+        kind=kind,
+    )
+
+
+def first_misfit(error: ValidationError) -> Misfit:
+    """Return the error that says most.
+
+    A misspelt key may also be a missing one: the misspelling says more.
+    """
+    errors = error.errors(include_url=False)
+    unknown_keys = [details for details in errors if details["type"] == "extra_forbidden"]
+    return misfit_of((unknown_keys or errors)[0])
+
+
+def in_words(error: Exception) -> str:
+    """Return an error as one line: of pydantic's the first misfit, of others their first line."""
+    if isinstance(error, ValidationError):
+        return str(first_misfit(error))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines: Sequence[str] = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def written_as(pattern: str, form: str) -> AfterValidator:
+    """Return a validator of text.
+
+    Args:
+        pattern: that the whole text must match.
+        form: the same in words, after "it must be".
+    """
+    compiled = re.compile(pattern)
+
+    def validate(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(f"it must be {form}")
+        return text
+
+    return AfterValidator(validate)

@@ -1,0 +1,137 @@
+"""What pydantic refuses is said in words of ours, with key, value and rule."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - pydantic reads it
+from typing import Annotated, Any, Literal, get_args
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import core_schema
+
+from trainmark.data.documents import Frozen, damaged, usage_error
+from trainmark.launch.cluster import Cluster, read_cluster
+from trainmark.plan.request import RunRequest
+from trainmark.validation import first_misfit, in_words, rule_of, written_as
+
+# A value for each place in the phrases.
+CONTEXT = {
+    "class": "X", "decimal_places": 2, "discriminator": "'kind'", "encoding": "utf-8",
+    "error": "our own words", "expected": "'a' or 'b'", "expected_schemes": "'http'",
+    "expected_tags": "'a', 'b'", "expected_version": 4, "ge": 1, "gt": 0, "le": 3, "lt": 4,
+    "max_digits": 5, "max_length": 6, "min_length": 7, "multiple_of": 8, "pattern": "^a$",
+    "tz_expected": 60, "whole_digits": 9,
+}  # fmt: skip
+OF_THE_LIBRARY = ("Input should", "should be", "Value error", "Field required", "{", "Unable")
+
+
+@pytest.mark.parametrize("kind", [*get_args(core_schema.ErrorType), "path_type"])
+def test_every_kind_of_error_has_a_phrase_of_ours(kind: str) -> None:
+    rule = rule_of(kind, CONTEXT)
+    assert rule != rule_of("a later kind", {}) == "it must be of another form"
+    assert not [words for words in OF_THE_LIBRARY if words in rule]
+
+
+class Inner(Frozen):
+    count: Annotated[int, Field(ge=1, le=8)] = 1
+
+
+class Outer(Frozen):
+    name: str
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    kind: Literal["a", "b"] = "a"
+    is_on: bool = True
+    inner: Inner = Inner()
+    places: tuple[Path, ...] = ()
+    started: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    host: Annotated[str, written_as(r"[a-z]+(:\d+)?", "HOST[:PORT]")] = "a"
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "name: missing; it is required"),
+        ({"name": 3}, "name: 3 is not valid; it must be text"),
+        ({"name": "a", "share": "x"}, "share: 'x' is not valid; it must be a number"),
+        ({"name": "a", "share": 1.0}, "share: 1.0 is not valid; it must be less than 1.0"),
+        ({"name": "a", "share": "nan"}, "share: 'nan' is not valid; it must be a finite number"),
+        ({"name": "a", "kind": "c"}, "kind: 'c' is not valid; it must be one of 'a' or 'b'"),
+        ({"name": "a", "is_on": "maybe"}, "is_on: 'maybe' is not valid; it must be true or false"),
+        ({"name": "a", "inner": {"count": 0}},
+         "inner.count: 0 is not valid; it must be at least 1"),
+        ({"name": "a", "inner": {"count": 9}}, "inner.count: 9 is not valid; it must be at most 8"),
+        ({"name": "a", "inner": {"count": 1.5}},
+         "inner.count: 1.5 is not valid; it must be a whole number"),
+        ({"name": "a", "inner": [1]}, "inner: not valid; it must be a table of keys and values"),
+        ({"name": "a", "places": "b"}, "places: 'b' is not valid; it must be a list"),
+        ({"name": "a", "started": "noon"},
+         "started: 'noon' is not valid; it must be a date and time such as 2026-11-28T12:00:00Z"),
+        ({"name": "a", "host": "B"}, "host: 'B' is not valid; it must be HOST[:PORT]"),
+        ({"name": 3, "title": 1}, "title: 1 is not valid; there is no such key"),
+        ([], "not valid; it must be a table of keys and values"),
+        ({"name": "x" * 200, "kind": "y" * 200},
+         f"kind: {'y' * 200!r:.80} is not valid; it must be one of 'a' or 'b'"),
+    ],
+)  # fmt: skip
+def test_value_key_and_rule_are_named(document: Any, words: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Outer.model_validate(document)
+    assert in_words(raised.value) == words
+
+
+def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Outer.model_validate_json('{\n"name": }')
+    assert in_words(raised.value).endswith("it must be JSON; reading stopped at line 2 column 9")
+    fault = damaged(raised.value, tmp_path / "a.json", "not a plan", rule="r")
+    assert str(fault) == (
+        f"{tmp_path}/a.json:2: not a plan: it must be JSON; reading stopped at line 2 column 9; r"
+    )
+
+
+def test_misspelt_key_is_named_with_those_beside_it() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Outer.model_validate({"name": "a", "inner": {"cuont": 2}})
+    fault = usage_error(raised.value, Outer, "file: ")
+    assert (fault.what, fault.where) == ("unknown key 'inner.cuont'", "file: inner.cuont")
+    assert fault.remedy == "did you mean inner.count? Known: inner.count"
+
+
+def test_other_errors_keep_their_first_line() -> None:
+    assert in_words(OSError(28, "No space left on device")) == "No space left on device"
+    assert in_words(ValueError("first\nsecond")) == "first"
+    assert in_words(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize("model", [Cluster, RunRequest])
+def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
+    model: type[BaseModel],
+) -> None:
+    for name in model.model_fields:
+        for value in (object(), [object()], {"a b": object()}, "\x00"):
+            try:
+                TypeAdapter(model).validate_python({name: value})
+            except ValidationError as error:
+                words = first_misfit(error).rule
+                assert not [x for x in (*OF_THE_LIBRARY, "^", "\\") if x in words], (name, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "rule"),
+    [
+        ("master_port: 99999", "master_port", "it must be at most 65535"),
+        ("environment: {1A: x}", "environment.1A",
+         "it must be a name of letters, digits and _, no digit first"),
+        ("ssh: {hosts: [a b]}", "ssh.hosts.0", "it must be [user@]host[:port]"),
+        ("container: {runtime: docker}", "container.image", "it is required"),
+        ("container: {image: a, runtime: lxc}", "container.runtime",
+         "it must be one of 'docker', 'podman', 'apptainer' or 'pyxis'"),
+    ],
+)  # fmt: skip
+def test_cluster_file_names_key_and_rule(tmp_path: Path, text: str, where: str, rule: str) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(Exception, match=r"\.yaml") as raised:
+        read_cluster(file)
+    assert (raised.value.where, raised.value.rule) == (f"{file}: {where}", rule)
