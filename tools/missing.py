@@ -3,7 +3,8 @@
     python tools/missing.py [--wheels DIR] [--extra NAME] [--requirements FILE]
 
 Run by the interpreter that the program is to be installed for. Follows the requirements of this
-project, and of every package that is installed or lies in DIR, as pip would. Prints each package
+project, and of every package that is installed or lies in DIR, as pip would; those of a package
+that is neither are what its tested version requires, as the locks say. Prints each package
 that is neither, or only in a version that does not fit, and how to fetch it elsewhere.
 Exit code 1 if there is one. Not an answer to versions that exclude each other: pip says that.
 """
@@ -69,7 +70,7 @@ def wheels_in(folder: Path) -> dict[str, list[Found]]:
 
 
 def missing(
-    needed: Iterable[str], wheels: dict[str, list[Found]]
+    needed: Iterable[str], wheels: dict[str, list[Found]], lock: Lock
 ) -> dict[str, list[tuple[Requirement, str]]]:
     """Return by name each requirement that nothing meets, and which package has it."""
     found: dict[str, list[tuple[Requirement, str]]] = defaultdict(list)
@@ -89,6 +90,7 @@ def missing(
         )  # fmt: skip
         if fits is None:
             found[name].append((requirement, of))
+            waiting += [(need, name) for need in lock.requires[name]]
             continue
         extras = ["", *requirement.extras]
         for line in fits.requires:
@@ -107,21 +109,41 @@ def _applying(line: str, extras: Sequence[str] = ("",)) -> Requirement | None:
     return need
 
 
-def tested() -> dict[str, str]:
-    """Return the tested version of every package that the program itself needs."""
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    return dict(line.split("==") for line in lines if "==" in line)
+@dataclass(frozen=True)
+class Lock:
+    """What the locks say.
+
+    Args:
+        pins: the tested version of each package.
+        requires: what the tested version of each package requires.
+    """
+
+    pins: dict[str, str]
+    requires: dict[str, list[Requirement]]
 
 
-def way_out(found: dict[str, list[tuple[Requirement, str]]]) -> Iterator[str]:
+def read_locks() -> Lock:
+    """Return the tested packages, those of development included."""
+    pins: dict[str, str] = {}
+    requires: dict[str, list[Requirement]] = defaultdict(list)
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+            if line.startswith("    # "):
+                requirer, _, requirement = line.removeprefix("    # ").partition(": ")
+                requires[requirer].append(Requirement(requirement))
+            elif "==" in line:
+                package, _, version = line.partition("==")
+                pins[package] = version
+    return Lock(pins, requires)
+
+
+def way_out(found: dict[str, list[tuple[Requirement, str]]], pins: dict[str, str]) -> Iterator[str]:
     """Yield the commands that fetch ``found`` on another machine.
 
-    What the program needs comes in its tested versions, one by one and with all that only a
-    missing package would name; otherwise a package that needs torch would bring another torch.
+    Tested packages come in their tested versions, one by one; otherwise a package that needs torch
+    would bring another torch.
     """
-    pins = tested()
     ours = [name for name in found if name in pins]
-    ours += [name for name in pins if name not in ours and installed(name) is None and ours]
     others = [str(need) for name in found if name not in pins for need, _ in found[name][:1]]
     arch = platform.machine()
     options = (
@@ -149,8 +171,9 @@ def main() -> int:
         needed += declared["project"]["optional-dependencies"][extra]
     if given.requirements:
         lines = given.requirements.read_text(encoding="utf-8").splitlines()
-        needed += [line for line in lines if line and not line.startswith("#")]
-    found = missing(needed, wheels_in(given.wheels) if given.wheels else {})
+        needed += [line for line in lines if line and not line.lstrip().startswith("#")]
+    lock = read_locks()
+    found = missing(needed, wheels_in(given.wheels) if given.wheels else {}, lock)
     for name, needs in found.items():
         words = ", ".join(f"{need} (for {of})" for need, of in needs)
         here = installed(name)
@@ -160,7 +183,7 @@ def main() -> int:
             "  way out: fetch them on a machine with a network, copy the folder here, and name it"
         )
         print("  as WHEELS=wheels:")
-        for line in way_out(found):
+        for line in way_out(found, lock.pins):
             print(f"    {line}")
     return 1 if found else 0
 

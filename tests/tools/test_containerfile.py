@@ -49,7 +49,7 @@ def python_version() -> str:
 
 def lock() -> dict[str, str]:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    pinned = [line.split("==") for line in lines if not line.startswith("#")]
+    pinned = [line.split("==") for line in lines if not line.lstrip().startswith("#")]
     return {name: version for name, version in pinned}  # noqa: C416 - a line without == fails
 
 

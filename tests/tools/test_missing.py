@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
+
+if TYPE_CHECKING:
+    import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
 
@@ -59,3 +64,58 @@ def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_p
 
     assert (code, named) == (1, ["rich"])
     assert re.search(r"--no-deps .* rich==[\d.]+( |$)", command)
+
+
+def tool() -> Any:
+    """Return the module of the tool."""
+    spec = importlib.util.spec_from_file_location("missing", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["missing"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_a_missing_package_requires_is_named_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tool()
+    installed = missing.installed
+    # As a machine with torch alone has them: an older core, and a fitting typing-extensions.
+    there = {"pydantic": None, "annotated-types": None, "msgspec": None, "starlette": None,
+             "pydantic-core": missing.Found("2.0.0", [])}  # fmt: skip
+
+    monkeypatch.setattr(
+        missing, "installed", lambda name: there[name] if name in there else installed(name)
+    )
+    monkeypatch.setattr(sys, "argv", ["missing.py"])
+
+    assert missing.main() == 1
+
+    printed = capsys.readouterr().out
+    named = re.findall(r"^  ([\w-]+)\S* \(for", printed, re.MULTILINE)
+    assert set(named) == {"annotated-types", "msgspec", "pydantic", "pydantic-core", "starlette"}
+    pins = missing.read_locks().pins
+    assert re.search(r"pydantic-core==[\d.]+ \(for pydantic\); 2\.0\.0 is installed", printed)
+    (command,) = re.findall(r"^    (python3 .*)", printed, re.MULTILINE)
+    assert command.endswith(" ".join(f"{name}=={pins[name]}" for name in sorted(named)))
+
+
+def test_every_package_of_the_locks_but_torch_follows_from_the_project(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tool()
+    installed = missing.installed
+    monkeypatch.setattr(
+        missing, "installed", lambda name: installed(name) if name == "torch" else None
+    )
+    monkeypatch.setattr(sys, "argv", ["missing.py"])
+
+    assert missing.main() == 1
+
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "--no-deps" in line]
+    named = {word.partition("==")[0] for word in line.split() if "==" in word}
+    lines = (TOOL.parents[1] / "requirements.lock").read_text().splitlines()
+    locked = {line.partition("==")[0] for line in lines if not line.lstrip().startswith("#")}
+    assert locked - named <= {"torch"}
