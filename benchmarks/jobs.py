@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from trainmark.protocols import Batch, Device
 
@@ -21,7 +21,7 @@ def chosen_kernels() -> Any:
     return choose(Recipe(), "cpu")
 
 
-def endless_batches(job: Any) -> Iterator[Batch]:
+def endless_batches(job: Any) -> Generator[Batch, None, None]:
     """Yield the batches of one epoch after the other as the loop hands them to ``job``."""
     from trainmark.train.read_ahead import batches_of
 

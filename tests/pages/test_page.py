@@ -367,6 +367,23 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
     assert "idle machine. (47.0% > 10%)" in markdown(busy)
 
 
+@pytest.mark.parametrize(
+    ("torch_type", "threads", "advises"),
+    [("cpu", "2", True), ("cpu", "1", False), ("cuda", "2", False)],
+)
+def test_fewer_threads_are_advised_on_a_busy_processor_alone(torch_type, threads, advises):
+    plan = read().plan
+    device = plan.device.model_copy(update={"torch_type": torch_type})
+    facts = {"others_cpu_share": 0.47, "variables": {"OMP_NUM_THREADS": threads}}
+    busy = record(
+        plan=plan.model_copy(update={"device": device}),
+        environment=read().environment | facts,
+    )
+    (limit,) = [one for one in limits(busy) if one.rule == "other_work"]
+    assert ("OMP_NUM_THREADS=1" in say(limit.said, "en")) is advises
+    assert ("OMP_NUM_THREADS=1" in say(limit.said, "zh")) is advises
+
+
 def test_sections_stand_in_the_order_in_which_they_are_read():
     found = [one.anchor for one in page.document([read("sampled")]).sections]
     wanted = ["performance", "ranks", "time", "figures", "quality"]

@@ -128,7 +128,8 @@ def _rules(record: Record) -> Iterator[Limit]:
         yield Limit("rank", lost, said, f"{longer:.3f} / {1 + longer:.3f} = {lost:.1%}")
     others: float = record.environment.get("others_cpu_share") or 0.0
     if others > BUSY_SHARE:
-        yield Limit("other_work", None, t("advice.other_work"), f"{others:.1%} > {BUSY_SHARE:.0%}")
+        kind = "other_work_threads" if _has_threads(record) else "other_work"
+        yield Limit("other_work", None, t(f"advice.{kind}"), f"{others:.1%} > {BUSY_SHARE:.0%}")
     rate, used, most = (record.figure(name) for name in ("MAMFU", "mem", "mem_total"))
     if rate is None or not used or not most or not has_cards(record):
         return
@@ -137,6 +138,12 @@ def _rules(record: Record) -> Iterator[Limit]:
         said = t("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / most:.0%}")
         shown = f"{cells.memory(used, most)} < {_ROOMY:.0%}"
         yield Limit("batch", None, said, f"MAMFU {rate:.1f}% < {_GOOD_USE:.0%}; {shown}")
+
+
+def _has_threads(record: Record) -> bool:
+    """Return whether each rank computed on the processor with several threads."""
+    threads = (record.environment.get("variables") or {}).get("OMP_NUM_THREADS", "1")
+    return not has_cards(record) and threads != "1"
 
 
 def _throttled(record: Record, interval: IntervalName) -> dict[int, float]:
