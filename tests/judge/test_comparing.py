@@ -308,6 +308,16 @@ def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
     assert found.sentence.args["efficiency"] == pytest.approx(0.75)
 
 
+def test_scaling_is_shown_too_if_what_else_differs_is_allowed() -> None:
+    a, b = at_ranks("a", [100.0], 2, max_epochs=10), at_ranks("b", [360.0], 8, 10, max_epochs=2)
+    with pytest.raises(UsageError, match="max_epochs"):
+        compare(a, b)
+    found = compare(a, b, allow=["max_epochs"])
+    assert found.sentence.code == "compare_weak_scaling"
+    assert found.sentence.args["efficiency"] == pytest.approx(0.9)
+    assert [one.name for one in found.allowed] == ["max_epochs"]
+
+
 def test_efficiency_above_what_devices_can_do_is_doubted() -> None:
     found = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
     assert found.scaling is not None

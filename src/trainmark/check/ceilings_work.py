@@ -102,7 +102,8 @@ def sweep(
             point.explain(message("ceiling_memory", gib=held_bytes / 2**30))
             continue
         if needed_ns >= left_ns:
-            point.explain(message("ceiling_time", needed_s=needed_ns / 1e9, left_s=left_ns / 1e9))
+            needed_s, left_s = _two_digits(needed_ns / 1e9), _two_digits(left_ns / 1e9)
+            point.explain(message("ceiling_time", needed_s=needed_s, left_s=left_s))
             continue
         work = begin()
         elapsed(device, work.run)  # the first one warms up
@@ -121,6 +122,11 @@ def sweep(
         point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
         point.swing = rates.swing(warm_ns)
     return points
+
+
+def _two_digits(value: float) -> float:
+    """Return a number rounded to two significant digits: 152.3 as 150."""
+    return float(f"{value:.2g}")
 
 
 class Ranks:

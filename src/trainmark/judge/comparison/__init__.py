@@ -131,7 +131,7 @@ def compare(
     if refused:
         scaling = None
         if all(one.name in OF_WORLD for one in refused):
-            scaling = scaling_between(a, b)
+            scaling = scaling_between(a, b, allow)
         if scaling is None:
             raise sides.other_work(refused)
         return _scaled(a, b, scaling, allowed, threshold)

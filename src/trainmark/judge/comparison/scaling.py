@@ -17,7 +17,7 @@ from trainmark.record.work import groups, work
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from trainmark.record.record import Record
 
@@ -67,18 +67,21 @@ class Scaling:
         return [world.doubt for world in self.worlds if world.doubt is not None]
 
 
-def find_scaling(works: Sequence[Sequence[Record]]) -> list[tuple[Scaling, Record]]:
+def find_scaling(
+    works: Sequence[Sequence[Record]], *, allow: Collection[str] = ()
+) -> list[tuple[Scaling, Record]]:
     """Return how each work scales that several worlds did, with a record of its smallest world.
 
     Args:
         works: launches of each work; those that did not pass, or are contradicted, do not count.
+        allow: keys of the work in which worlds may differ besides.
     """
     families: dict[tuple[Kind, str], list[Sequence[Record]]] = {}
     for launches in map(_counted, works):
         if not launches:
             continue
         for kind in ("weak", "strong"):
-            families.setdefault((kind, _family(launches[0], kind)), []).append(launches)
+            families.setdefault((kind, _family(launches[0], kind, allow)), []).append(launches)
     found = []
     for (kind, _), members in families.items():
         if len(members) > 1:
@@ -87,10 +90,19 @@ def find_scaling(works: Sequence[Sequence[Record]]) -> list[tuple[Scaling, Recor
     return found
 
 
-def scaling_between(a: Sequence[Record], b: Sequence[Record]) -> Scaling | None:
-    """Return how the work of ``a`` and ``b`` scales; None unless only the ranks differ."""
+def scaling_between(
+    a: Sequence[Record], b: Sequence[Record], allow: Collection[str] = ()
+) -> Scaling | None:
+    """Return how the work of ``a`` and ``b`` scales.
+
+    None unless they differ only in the ranks and in what ``allow`` names.
+    """
     works = groups(_counted([*a, *b]))
-    found = [scaling for scaling, _ in find_scaling(works) if len(scaling.worlds) == len(works)]
+    found = [
+        scaling
+        for scaling, _ in find_scaling(works, allow=allow)
+        if len(scaling.worlds) == len(works)
+    ]
     worlds = {launches[0].plan.world_size for launches in works}
     return found[0] if found and len(worlds) == len(works) else None
 
@@ -103,9 +115,10 @@ def _counted(launches: Sequence[Record]) -> list[Record]:
     ]  # fmt: skip
 
 
-def _family(record: Record, kind: Kind) -> str:
+def _family(record: Record, kind: Kind, allow: Collection[str]) -> str:
     """Return what worlds have in common that scale in this way."""
-    same = {name: value for name, value in work(record).items() if name not in OF_WORLD}
+    may_differ = OF_WORLD.union(allow)
+    same = {name: value for name, value in work(record).items() if name not in may_differ}
     batch = [record.plan.recipe[name] for name in _BATCH]
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
     return f"{size} {sorted(same.items())}"
