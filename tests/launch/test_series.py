@@ -467,8 +467,9 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: 
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["a"]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = out.splitlines()
-    assert "b: to run in runs/plan/b: toy:pytorch_2.13:fake:1:1:1" in lines
-    assert len([line for line in lines if line.startswith("b")]) == 2  # its row and this line
+    assert "b: to run as toy:pytorch_2.13:fake:1:1:1" in lines
+    assert "b: runs/plan/b" in lines
+    assert len([line for line in lines if line.startswith("b")]) == 3  # its row and these lines
 
 
 def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(

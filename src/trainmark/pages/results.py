@@ -201,10 +201,12 @@ def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
     said: dict[str, list[str]] = {}
     for one in outcomes:
         told = []
-        if one.reason and one.state not in ("to run", "left"):
-            told.append(f"{_STATES.get(one.state, one.state)}: {one.reason}")
+        if one.reason and one.state == "to run":  # in a dry run: the case key
+            told.append(f"to run as {one.reason}")
         elif one.reason and one.state == "left":
             told.append(one.reason)
+        elif one.reason:
+            told.append(f"{_STATES.get(one.state, one.state)}: {one.reason}")
         if one.records:
             line = trust_line(trust_of(one.records), verification_of(one.records))
             told.append(say(line, "en"))
@@ -215,9 +217,8 @@ def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
     ]
     for one in outcomes:
-        would = f": to run in {one.run_dir}: {one.reason}"  # in a dry run
-        line = would if one.state == "to run" else f": {one.run_dir}"
-        blocks += [Code(f"{one.name}{line}")] if one.run_dir is not None else []
+        if one.run_dir is not None:
+            blocks.append(Code(f"{one.name}: {one.run_dir}"))
     if all(one.state == "skipped" for one in outcomes):
         blocks.append(Paragraph("nothing ran: this machine cannot run any run of the plan"))
     return terminal.show(blocks, width=width)
