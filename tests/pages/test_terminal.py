@@ -179,6 +179,17 @@ def test_the_end_of_a_run_that_missed_its_target_says_so_once():
     assert "you changed bs=96" in advice
 
 
+def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
+    lines = ['  File "job.py", line 7, in step', "\treturn x / y", "ZeroDivisionError: \x1b[2J"]
+    said = message("exception", text="division by zero")
+    cause = Cause(kind="error", message=said, rank=0, traceback="\n".join(lines) + "\n")
+    made = record(status="failed", cause=cause)
+    shown = page(made).splitlines()
+    start = shown.index(lines[0])
+    assert shown[start + 1 : start + 3] == ["    return x / y", r"ZeroDivisionError: \u001b[2J"]
+    assert "job.py" not in page(made, extent="head")
+
+
 @pytest.mark.parametrize("make", [record, hostile])
 def test_no_line_is_wider_than_80(make):
     text = page(make(), width=80, extent="all")

@@ -145,7 +145,12 @@ def _form_of(output: Path | None) -> str:
     if form is None:
         rule = "the ending is .html, .md, .svg or .png"
         what = f"no form of a report ends in {output.suffix!r}"
-        raise UsageError(what, where=str(output), rule=rule, remedy="or choose one with --format")
+        raise UsageError(
+            what,
+            where=str(output),
+            rule=rule,
+            remedy="rename the file, or choose a form with --format",
+        )
     return form
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
+from trainmark.errors import escaped
 from trainmark.pages import cells
 from trainmark.pages.document import (
     Bars,
@@ -80,10 +81,11 @@ def show(
                     for line in _table(block, console.width, lang):
                         console.print(line, no_wrap=True)
                 case Code():
-                    line = Text(cells.clean(say(block.text, lang)))
-                    console.print(line, no_wrap=True, crop=False, overflow="ignore")
-    text = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", text)
+                    for code_line in say(block.text, lang).splitlines():
+                        text = Text(escaped(code_line.expandtabs(4)).rstrip())
+                        console.print(text, no_wrap=True, crop=False, overflow="ignore")
+    shown = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", shown)
 
 
 def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
@@ -125,7 +127,7 @@ def show_page(
 
     Args:
         colour: as ``show`` takes it.
-        extent: ``head``: its first lines; ``screen``: what fits on a screen, and the names of
+        extent: ``head``: its first lines alone; ``screen``: what fits on a screen, and the names of
             the sections left out; ``all``: all sections that a terminal shows.
     """
     marks = join((page.badge, page.verification))
@@ -135,7 +137,7 @@ def show_page(
     if extent != "head":
         blocks += page.lead
     left_out = []
-    for section in page.sections:
+    for section in page.sections if extent != "head" else ():
         if section.anchor in _PAGES_ONLY or not section.has_text:
             continue
         if extent == "all" or section.anchor in _ON_SCREEN or not section.folded:
