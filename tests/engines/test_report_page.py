@@ -34,10 +34,13 @@ def pages(runs, tmp_path_factory):
     for name in RUNS:
         found[name] = folder / f"{name}.html"
         found[name].write_text(html_page([read(runs / name)]), encoding="utf-8")
+    found["several"] = folder / "several.html"
+    records = [read(runs / name) for name in RUNS]
+    found["several"].write_text(html_page(records), encoding="utf-8")
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, "several"])
 def test_no_width_breaks_the_page(pages, visit, name):
     shown = visit(file_home(pages[name])).open("")
     for width in WIDTHS:

@@ -76,6 +76,13 @@ def test_the_loss_names_its_ends() -> None:
     assert [row["value"] for row in data(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
 
+def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
+    chart = drawn(steps.loss(record(loss=[0.7, 2.0, 7.6e33, None])))
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.drawn(chart, "en"))
+    assert "8e+33" in labels
+    assert max(map(len, labels)) <= 12
+
+
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Spec = dict[str, Any]
 WIDTH, HEIGHT = 640, 190  # px of a static picture; two stand side by side on a wide screen
-_LEGEND = {"title": None, "columns": 1, "labelLimit": 500}
+# Rows stand far enough apart for the letters of a narrow screen, which base.css makes larger.
+_LEGEND = {"title": None, "columns": 1, "labelLimit": 500, "rowPadding": 9}
 
 
 def step_time(*, scale: Spec, has_warmup: bool) -> Spec:
@@ -222,6 +223,7 @@ def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -
             },
             "y": {
                 "field": "value", "type": "quantitative", "title": None,
+                "axis": {"format": "~g"},  # a loss that diverges has 30 digits otherwise
                 "scale": scale or {"zero": False},
             },
         },
