@@ -1,6 +1,6 @@
 # Two commands do all: `make demo` measures here and now, `make test` proves the project.
 #
-# PYTHON  the interpreter to build .venv with; 3.11 or newer; default: the first found
+# PYTHON  the interpreter to build .venv with; 3.10 or newer; default: the first found
 # TORCH   lock: the tested torch from requirements.lock (default)
 #         system: the torch that PYTHON already has, a GPU vendor's build for instance
 #         once .venv is built, later calls follow what it was built with
@@ -73,6 +73,7 @@ lint: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.10- src tests tools benchmarks
 	$(BIN)/mkdocs build --strict --site-dir build/site  # --quiet would let warnings pass
 
 docs: install-dev ## the documentation as a site of plain files in site/

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path  # noqa: TC003 - pydantic reads it
 from typing import Annotated, Any, Literal, get_args
 
@@ -44,7 +44,7 @@ class Outer(Frozen):
     is_on: bool = True
     inner: Inner = Inner()
     places: tuple[Path, ...] = ()
-    started: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    started: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
     host: Annotated[str, written_as(r"[a-z]+(:\d+)?", "HOST[:PORT]")] = "a"
 
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Build a virtual environment with the program in it: tools/install.sh VENV
 #
-# PYTHON  the interpreter to use; default: the first of 3.11, 3.12 and python3 that fits, and
-#         that has torch if TORCH=system
+# PYTHON  the interpreter to use; default: the first of 3.11, 3.12, 3.10 and python3 that fits, and
+#         that has torch if TORCH=system; with TORCH=oldest 3.10 is the first
 # TORCH   lock    install the tested torch of requirements.lock (default)
 #         system  see the packages PYTHON already has and keep its torch
 #         oldest  install the lowest versions of pyproject.toml, and what the tests need
@@ -24,7 +24,7 @@ fail() {
 }
 
 fits() {
-    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
 }
 
 has_torch() {
@@ -64,17 +64,19 @@ need_venv_module() {
 }
 
 if [ -z "$python" ]; then
-    for candidate in python3.11 python3.12 python3; do
+    candidates="python3.11 python3.12 python3.10 python3"
+    [ "$torch" != oldest ] || candidates="python3.10 $candidates"
+    for candidate in $candidates; do
         fits "$candidate" || continue
         if [ "$torch" != system ] || has_torch "$candidate"; then python=$candidate && break; fi
     done
 fi
 if [ -z "$python" ] && [ "$torch" = system ]; then
-    fail "TORCH=system, but no Python 3.11 or newer on the path has torch" \
+    fail "TORCH=system, but no Python 3.10 or newer on the path has torch" \
         "name the one that has it: PYTHON=/path/to/python"
 fi
-[ -n "$python" ] || fail "no Python 3.11 or newer here" "install one, or make install PYTHON=PATH"
-fits "$python" || fail "PYTHON=$python is not Python 3.11 or newer, or does not start" \
+[ -n "$python" ] || fail "no Python 3.10 or newer here" "install one, or make install PYTHON=PATH"
+fits "$python" || fail "PYTHON=$python is not Python 3.10 or newer, or does not start" \
     "name another PYTHON"
 case $torch in
     lock | system | oldest) ;;

@@ -77,6 +77,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.version_info < (3, 11) or not sys.flags.safe_path:
+    if sys.version_info < (3, 11) or not sys.flags.safe_path:  # novm
         del sys.path[0]  # the working directory: a json.py there is not ours to import
     main()

@@ -24,7 +24,8 @@ _Read = TypeVar("_Read")
 class Text:
     """One sentence in the languages of the result page; English stands in for a missing Chinese."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # applies when pydantic reads one
+    # Applies when pydantic reads one.
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     en: str
     zh: str = ""

@@ -15,8 +15,8 @@ from trainmark import cases, devices
 from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.plan import choosing, overrides, plan, resolving
-from trainmark.plan.choosing import choose
+from trainmark.plan import overrides, plan, resolving
+from trainmark.plan.choosing import choose, refuse_ranks
 from trainmark.plan.request import RunRequest
 from trainmark.recipe import Recipe
 from trainmark.spec import DataFacts, RankMemory
@@ -32,7 +32,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "all_vendors", lambda: known)
-    monkeypatch.setattr(choosing, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
 
@@ -336,3 +336,20 @@ def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
     (tmp_path / plan.PLAN_FILE).write_text(json.dumps(document | {"surprise": 1}))
     with pytest.raises(ValueError, match="surprise"):
         plan.Plan.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "nproc"), [("checkpoint_every_steps", "2", 1), ("fsdp", "true", 2)]
+)
+def test_what_the_installed_torch_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, field: str, value: str, nproc: int
+) -> None:
+    request = RunRequest(case="gpt_megatron", recipe="tiny", nproc=nproc, overrides={field: value})
+    recipe = choose(request).recipe
+    vendor = FakeVendor("cpu", devices=4)
+    vendor.collective_backend = "gloo"
+    refuse_ranks(vendor, recipe, nproc, ranks_share_cores=True)
+    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
+    with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, and 2\.7\.1") as caught:
+        refuse_ranks(vendor, recipe, nproc, ranks_share_cores=True)
+    assert caught.value.where == f"recipe field {field}"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plan.overrides import apply_overrides, choose_recipe
+from trainmark.torch_version import installed_torch, require_torch
 
 if TYPE_CHECKING:
     from trainmark.plan.request import RunRequest
@@ -93,13 +93,9 @@ def choose(request: RunRequest) -> Choice:
 def case_key(choice: Choice, hardware: str) -> str:
     """Return the key of a choice as it runs here; the form is ``KEY_FORM``."""
     case = choice.case
-    framework = f"{case.framework}_{'.'.join(_torch_version().split('.')[:2])}"
+    framework = f"{case.framework}_{'.'.join(installed_torch().split('.')[:2])}"
     world = f"{choice.nnodes}:{choice.nproc}:{choice.repeat}"
     return f"{case.name}:{framework}:{hardware}:{world}"
-
-
-def _torch_version() -> str:
-    return version("torch").split("+")[0]
 
 
 def _check_framework(case: Case, framework: str) -> None:
@@ -108,7 +104,7 @@ def _check_framework(case: Case, framework: str) -> None:
     Raises:
         EnvironmentFault: so that no record answers for work it did not do.
     """
-    here = f"{case.framework}_{_torch_version()}"
+    here = f"{case.framework}_{installed_torch()}"
     if framework != case.framework and not f"{here}.".startswith(f"{framework}."):
         raise EnvironmentFault(
             f"the key asks for {framework}, and {here} is here", where="CASE",
@@ -183,9 +179,26 @@ def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
         )
 
 
+def _refuse_old_torch(vendor: Vendor, recipe: Recipe, nproc: int) -> None:
+    """Refuse what torch 2.7.1 lacks; 2.11 is the oldest version after it that was tried."""
+    if getattr(recipe, "checkpoint_every_steps", None) is not None:
+        # One process saves with async_save(no_dist=True), which 2.7.1 does not take.
+        require_torch(
+            "2.11", "checkpoint_every_steps",
+            where="recipe field checkpoint_every_steps", remedy="leave the field out",
+        )  # fmt: skip
+    if nproc > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
+        # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
+        require_torch(
+            "2.11", f"fsdp=true on {vendor.name} devices",
+            where="recipe field fsdp", remedy="use fsdp=false or --nproc 1",
+        )  # fmt: skip
+
+
 def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool) -> None:
     """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``capable_vendor``."""
     _refuse_without_collectives(vendor, nproc)
+    _refuse_old_torch(vendor, recipe, nproc)
     # Before the count, because it knows why there are fewer devices than there could be.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:

@@ -184,6 +184,22 @@ def test_fp8_without_its_extra_or_with_other_sizes_is_refused(
         recipe.check(1)
 
 
+@pytest.mark.parametrize("installed", ["2.7.1", "2.10.0", "2.11.0", "2.13.0"])
+def test_fp8_with_a_torch_that_torchao_cannot_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
+    recipe = Llama31Recipe(precision="fp8")
+    monkeypatch.setattr("trainmark.cases.llama31_8b.case.find_spec", lambda _: object())
+    monkeypatch.setattr("trainmark.torch_version.version", lambda _: f"{installed}+cu130")
+    if installed in {"2.11.0", "2.13.0"}:
+        recipe.check(1)
+        return
+    with pytest.raises(EnvironmentFault, match=r"2\.11 or newer") as caught:
+        recipe.check(1)
+    assert installed in str(caught.value)
+    assert caught.value.where == "recipe field precision"
+
+
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("default")  # torch's compiler warns of torch
 @pytest.mark.parametrize("activations", ["none", "selective", "full"])

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
 from trainmark.spec import Case, Mission, PrepareOption, Text
+from trainmark.torch_version import require_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,8 @@ ROPE_THETA = 500_000.0
 RMS_NORM_EPS = 1e-5
 ROPE_SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 ROPE_TRAINED_LENGTH, MAX_LENGTH = 8192, 131_072
+# torchao 0.18 imports torch.nn.functional.ScalingType, which torch 2.11 has and 2.7 lacks.
+_OLDEST_TORCH_FOR_FP8 = "2.11"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,7 @@ class Llama31Recipe(Recipe):
 
         Raises:
             UsageError: naming the field and what it must divide.
-            EnvironmentFault: fp8 without its extra.
+            EnvironmentFault: fp8 without its extra, or with a torch that is too old for it.
         """
         for field, value, of, whole in (
             ("num_heads", self.num_heads, "hidden_size", self.hidden_size),
@@ -126,7 +129,7 @@ class Llama31Recipe(Recipe):
             self._check_fp8()
 
     def _check_fp8(self) -> None:
-        """Refuse matmuls that units of fp8 do not do, and a missing extra."""
+        """Refuse matmuls that units of fp8 do not do, a missing extra, and too old a torch."""
         cut, width = self.tensor_parallel, self.hidden_size // self.num_heads
         for what, size in (
             ("hidden_size / tensor_parallel", self.hidden_size // cut),
@@ -146,6 +149,10 @@ class Llama31Recipe(Recipe):
                 where="recipe field precision",
                 remedy="pip install 'trainmark[fp8]'",
             )
+        require_torch(
+            _OLDEST_TORCH_FOR_FP8, "precision=fp8",
+            where="recipe field precision", remedy="use precision=bf16",
+        )  # fmt: skip
 
 
 def _standard(world: str) -> Llama31Recipe:
