@@ -23,6 +23,7 @@ SIZE ?= full
 SECTIONS ?=
 RESULTS ?=
 RESTART ?=
+BUDGET ?=
 # Of `make test-hollow`, see tests/hollow/README.md
 HOLLOW ?= build/hollow
 HOLLOW_TORCH ?= 2.11.0 2.13.0
@@ -86,10 +87,10 @@ bench: install-dev ## the speed benchmarks, each with its bar; takes about an ho
 pictures: install-dev $(VENV)/.installed-engines ## draw the README's pictures anew, from a run on this machine
 	$(BIN)/python -m tools.pictures docs/pictures
 
-gpu: $(VENV)/.installed-gpu ## measure and check an accelerator in sections; DEVICE, SECTIONS, RESTART=1
+gpu: $(VENV)/.installed-gpu ## measure and check an accelerator in sections; DEVICE, SECTIONS, RESTART=1, BUDGET=8m
 	@$(BIN)/python -m benchmarks.card --size $(SIZE) --sections "$(SECTIONS)" \
 		$(if $(DEVICE),--device $(DEVICE)) $(if $(RESULTS),--results "$(RESULTS)") \
-		$(if $(RESTART),--restart)
+		$(if $(RESTART),--restart) $(if $(BUDGET),--budget "$(BUDGET)")
 
 lock: ## write requirements.lock anew from what is installed in .venv
 	$(BIN)/python tools/lock.py

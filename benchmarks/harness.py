@@ -51,11 +51,15 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def interleave(
-    variants: Mapping[str, Callable[[], _Found]], *, rounds: int, warmup: int = 1
-) -> dict[str, list[_Found]]:
+    variants: Mapping[str, Callable[[], _Found]], *, rounds: int, warmup: int = 1,
+    can_go_on: Callable[[], bool] = lambda: True,
+) -> dict[str, list[_Found]]:  # fmt: skip
     """Run every variant once a round, the order reversed every other round.
 
     Each callable returns its own measure of one run. Warm-up rounds are not recorded.
+
+    Args:
+        can_go_on: asked after each round that counts; no further round follows if it is false.
     """
     rounds = sized(rounds, 1)
     kept: dict[str, list[_Found]] = {name: [] for name in variants}
@@ -67,6 +71,8 @@ def interleave(
                 kept[name].append(value)
         if (number + 1) % max(1, rounds // 30) == 0:
             print(f"  round {number + 1}/{warmup + rounds}", file=sys.stderr, flush=True)
+        if number >= warmup and not can_go_on():
+            break
     return kept
 
 

@@ -4,6 +4,7 @@
 SECTIONS = (
     "contract",
     "contract_runs",
+    "memory",
     "ceilings",
     "attention",
     "overhead",
@@ -18,3 +19,14 @@ SECTIONS = (
     "dlrm",
     "mmlu",
 )  # fmt: skip
+
+# What a budget is spent on, in this order, and each section's share of what is left of it by the
+# time it starts: what a short one leaves goes to those that follow.
+BRIEF_SHARES = {
+    "contract": 2.0,
+    "memory": 3.0,
+    "ceilings": 1.0,
+    "gpt": 2.0,
+    "llama": 2.5,
+    "dlrm": 2.0,
+}  # fmt: skip

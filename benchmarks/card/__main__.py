@@ -7,14 +7,18 @@ After a signal 128 and its number.
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import signal
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from benchmarks.card import SECTIONS
+from benchmarks.card import BRIEF_SHARES, SECTIONS
 from benchmarks.card import results as kept
 from benchmarks.card.running import ROOT, run
 from benchmarks.card.section import Card
@@ -25,11 +29,12 @@ from trainmark.launch.processes import stop_signals_noted
 from trainmark.library.redaction import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.launch.processes import StopRequest
 
 LIMIT_S = 480.0
+MIN_SECTION_S = 5.0  # a section with less does not start
 FACTS = "benchmarks.card.facts"
 BUILT = ROOT / "build" / "card"
 
@@ -57,14 +62,71 @@ def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace
     parser.add_argument(
         "--restart", action="store_true", help="run sections again that are finished"
     )
+    parser.add_argument(
+        "--budget", type=_seconds, metavar="8m",
+        help="minutes (8m) or seconds (90s) for all: the most important sections, each within "
+        f"its share of what is left; default of --sections: {', '.join(BRIEF_SHARES)}",
+    )  # fmt: skip
     given = parser.parse_args(words)
-    given.sections = given.sections.split() or list(names)
+    given.sections = given.sections.split() or _default_sections(names, given.budget)
     unknown = sorted(set(given.sections) - set(names))
     if unknown:
         parser.error(
             f"unknown sections: {' '.join(unknown)}; known, separated by spaces: {' '.join(names)}"
         )
     return given
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a budget: ``8m``, ``90s``."""
+    match = re.fullmatch(r"(\d+)([ms])", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no budget; write minutes or seconds, for instance 8m or 90s"
+        )
+    return float(match[1]) * (60 if match[2] == "m" else 1)
+
+
+def _default_sections(names: Sequence[str], budget_s: float | None) -> list[str]:
+    if budget_s is None:
+        return list(names)
+    return [name for name in BRIEF_SHARES if name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The time for all sections of a call.
+
+    Args:
+        seconds: from ``start_s`` on; infinite if each section may take its limit.
+        limit_s: the most that a section may take.
+        start_s: when the command started, by ``clock``.
+    """
+
+    seconds: float
+    limit_s: float
+    start_s: float
+    clock: Callable[[], float]
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether sections share a budget."""
+        return self.seconds < math.inf
+
+    def left_s(self) -> float:
+        """Return what is left of the budget."""
+        return self.start_s + self.seconds - self.clock()
+
+    def section_s(self, name: str, following: Sequence[str]) -> float:
+        """Return how long the section ``name`` may take; below ``MIN_SECTION_S``: it cannot start.
+
+        Args:
+            following: the sections that have to be run after it.
+        """
+        if not self.is_brief:
+            return self.limit_s
+        shares = [BRIEF_SHARES.get(each, 1.0) for each in (name, *following)]
+        return min(self.limit_s, self.left_s() * shares[0] / sum(shares))
 
 
 def _device(name: str | None) -> str:
@@ -89,14 +151,14 @@ def _device(name: str | None) -> str:
 
 
 def measure(
-    given: argparse.Namespace, modules: Mapping[str, str], *, limit_s: float, stop: StopRequest
+    given: argparse.Namespace, modules: Mapping[str, str], *, budget: Budget, stop: StopRequest
 ) -> int:
     """Run the sections asked for that are not finished; return the exit code over all."""
     card = Card(_device(given.device), given.size, given.scratch.resolve())
     for one in devices.occupants(card.device, 1):
         if one.computes:
             print(f"{one.said()}: the figures are not the device's alone", file=sys.stderr)
-    opened = run(FACTS, card, limit_s=limit_s, stop=stop)
+    opened = run(FACTS, card, limit_s=min(budget.limit_s, budget.left_s()), stop=stop)
     if opened.state == "interrupted":
         return EXIT_FAILED
     if opened.document is None:
@@ -105,19 +167,25 @@ def measure(
             where=f"--device {card.device}",
             remedy="`trainmark list devices` says what is here; docs/machine.md explains failures",
         )
+    shown = given.sections if budget.is_brief else list(modules)
     results = kept.Results(
         given.results or (RESULTS if card.size == "full" else BUILT), opened.document["found"],
-        device=card.device, size=card.size, names=list(modules),
+        device=card.device, size=card.size, names=shown, is_brief=budget.is_brief,
         redactor=Redactor((card.scratch, "<scratch>"), (ROOT, "<suite>")),
     )  # fmt: skip
     for line in results.resume():
         print(line)
-    for name in given.sections:
-        if results.finished(name) and not given.restart:
-            print(f"{name}: kept", flush=True)
+    kept_names = [name for name in given.sections if results.finished(name) and not given.restart]
+    for name in kept_names:
+        print(f"{name}: kept", flush=True)
+    waiting = [name for name in given.sections if name not in kept_names]
+    for number, name in enumerate(waiting):
+        limit_s = budget.section_s(name, waiting[number + 1 :])
+        if limit_s < MIN_SECTION_S:
+            print(f"{name}: not run: {budget.left_s():.0f} s of the budget are left", flush=True)
             continue
-        print(f"{name}: running, at most {limit_s:g} s; {card.scratch / name}.log", flush=True)
-        ended = run(modules[name], card, limit_s=limit_s, stop=stop)
+        print(f"{name}: running, at most {limit_s:.0f} s; {card.scratch / name}.log", flush=True)
+        ended = run(modules[name], card, limit_s=limit_s, stop=stop, is_brief=budget.is_brief)
         if ended.state == "interrupted":
             break
         results.keep(name, ended)
@@ -134,22 +202,25 @@ def measure(
 
 
 def main(words: Sequence[str], modules: Mapping[str, str] | None = None, *,
-         limit_s: float = LIMIT_S) -> int:  # fmt: skip
+         limit_s: float = LIMIT_S, clock: Callable[[], float] = time.monotonic) -> int:  # fmt: skip
     """Measure what the command line asks for.
 
     Args:
         modules: the module of each section by its name, in order.
         limit_s: after how many seconds a section is ended.
+        clock: of the budget.
     """
+    start_s = clock()
     modules = modules or {name: f"benchmarks.card.{name}" for name in SECTIONS}
     given = _arguments(words, list(modules))
+    budget = Budget(math.inf if given.budget is None else given.budget, limit_s, start_s, clock)
     try:
         given.scratch.mkdir(parents=True, exist_ok=True)
         with (
             stop_signals_noted() as stop,
             FileLock(given.scratch / "lock", timeout=0),
         ):
-            code = measure(given, modules, limit_s=limit_s, stop=stop)
+            code = measure(given, modules, budget=budget, stop=stop)
     except Timeout:
         print(f"another call measures with --scratch {given.scratch}", file=sys.stderr)
         return EXIT_USAGE

@@ -30,6 +30,7 @@ SHAPES: tuple[tuple[int, int, int], ...] = sized(
     ((64, 64, 64), (96, 64, 32)),
 )  # fmt: skip
 BUDGET_NS = sized(5e9, 1e8)  # of a precision
+BRIEF_SHARE = 0.5  # of what time there is, for the matmuls of all precisions
 MEMORY_BYTES = 8 << 30
 COPIED_BYTES: tuple[int, ...] = sized((1 << 20, 16 << 20, 1 << 30), (1 << 16,))
 LAUNCHES, ROUNDS = sized((500, 21), (20, 3))
@@ -48,13 +49,14 @@ def run(card: Card) -> Findings:
     findings = Findings(bars=[])
     measured: dict[Precision, Mapping[tuple[int, ...], Point]] = {}
     refused, wrong = [], []
+    budget_ns = min(BUDGET_NS, 1e9 * BRIEF_SHARE * card.seconds_left() / len(PRECISIONS))
     for precision in PRECISIONS:
         why = refusal(vendor, device, precision)
         if why is not None:
             refused.append(f"- {precision}: {why}.")
             continue
         candidates = matmul_candidates(device, precision, SHAPES)
-        points = sweep(device, candidates, budget_ns=BUDGET_NS, memory_bytes=MEMORY_BYTES)
+        points = sweep(device, candidates, budget_ns=budget_ns, memory_bytes=MEMORY_BYTES)
         measured[precision] = {point.size: point for point in points}
         wrong += [f"{precision} {p.size}: {p.reason}" for p in points if p.status == "wrong"]
     for precision in PRECISIONS:

@@ -9,6 +9,7 @@ import faulthandler
 import importlib
 import json
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ def main(words: list[str]) -> None:
     from trainmark.data.documents import written_whole
     from trainmark.rank.parent import die_with_parent
 
-    parent, module_name, device, size, scratch, stacks_after_s, result = words
+    parent, module_name, device, size, scratch, stacks_after_s, time_s, result = words
+    ends_at_s = time.monotonic() + float(time_s)
     die_with_parent(int(parent))
     # Before the parent ends this process, its output says where it hung.
     faulthandler.dump_traceback_later(float(stacks_after_s))
     assert size in ("full", "tiny")
     module = importlib.import_module(module_name)
-    found = module.run(Card(device, size, Path(scratch)))
+    found = module.run(Card(device, size, Path(scratch), ends_at_s))
     document: dict[str, Any] = {"title": module.TITLE, "found": asdict(found)}
     with written_whole(Path(result)) as file:
         file.write(json.dumps(document, allow_nan=False).encode())

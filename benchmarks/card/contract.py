@@ -14,8 +14,10 @@ from benchmarks.harness import Bar
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    import pytest
 
     from benchmarks.card.section import Card
 
@@ -54,13 +56,40 @@ def held(card: Card, files: Sequence[str]) -> Findings:
         ) from None  # fmt: skip
     report = card.scratch / "contract.xml"
     report.unlink(missing_ok=True)
+    deadline = Deadline(card.seconds_left)
     code = pytest.main([
         *(str(TESTS / name) for name in files), "--device", card.device,
         "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
         "--junitxml", str(report), "-p", "no:cacheprovider",
         "-p", "no:faulthandler",  # this process has its own, for a hang
-    ])  # fmt: skip
-    return findings(read(report), exit_code=int(code))
+    ], plugins=[deadline])  # fmt: skip
+    return findings(read(report), exit_code=int(code), not_run=deadline.not_run)
+
+
+class Deadline:
+    """A plugin of pytest that skips the tests for which there is no time.
+
+    Args:
+        seconds_left: how long tests may go on.
+        not_run: how many tests were skipped.
+    """
+
+    def __init__(self, seconds_left: Callable[[], float]) -> None:
+        self.seconds_left = seconds_left
+        self.not_run = 0
+        self._longest_s = 0.0
+
+    def pytest_runtest_setup(self) -> None:
+        """Skip a test that might last longer than there is time."""
+        import pytest
+
+        if self.seconds_left() < self._longest_s:
+            self.not_run += 1
+            pytest.skip("no time")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note how long the parts of tests last."""
+        self._longest_s = max(self._longest_s, report.duration)
 
 
 def read(report: Path) -> list[Case]:
@@ -81,13 +110,21 @@ def read(report: Path) -> list[Case]:
     return found
 
 
-def findings(found: Sequence[Case], *, exit_code: int) -> Findings:
-    """Return counts, and each test that did not pass with its reason."""
+def findings(found: Sequence[Case], *, exit_code: int, not_run: int = 0) -> Findings:
+    """Return counts, and each test that did not pass with its reason.
+
+    Args:
+        not_run: tests that were skipped for lack of time: without them nothing is judged, unless
+            another test failed.
+    """
     verdicts = [case.verdict for case in found]
     counts = {verdict: verdicts.count(verdict) for verdict in ("passed", "failed", "skipped")}
     measured = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     # A report without failures is no proof: pytest may have ended before its tests.
-    met = exit_code == 0 and counts["passed"] > 0 and not counts["failed"]
+    met: bool | None = exit_code == 0 and counts["passed"] > 0 and not counts["failed"]
+    if not_run:
+        measured += f", of these {not_run} for lack of time"
+        met = None if met else False
     bar = Bar("tests/device", f"{measured}; exit code {exit_code}", "none fails", met)
     rows = [
         f"| {case.name} | {case.verdict} | {case.reason.replace('|', chr(92) + '|')} |"

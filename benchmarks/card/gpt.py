@@ -107,6 +107,8 @@ def measure(card: Card, kind: Compiled) -> Findings:
         "Trainer as it comes, without logging or saving.\n",
         found.table(LABELS),
     ]
+    if card.is_brief:
+        return Findings(bars, found.figures(), "\n".join(lines))
     if not all(bar.met for bar in bars) or card.size == "tiny":
         head = f"\nWhere our {kind} steps spend their time"
         lines.append(profile_table(head, MODULE, "profile", *words, limit_s=PROFILE_S))

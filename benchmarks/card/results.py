@@ -47,18 +47,22 @@ class Results:
         folder: where ``<product>.md`` and ``<product>.json`` lie.
         facts: ``facts.Facts`` as JSON.
         names: every section there is, in order.
+        is_brief: the sections share a budget. Their results have files of their own: a section
+            that was cut short would otherwise pass for one that had all its time.
     """
 
     def __init__(
         self, folder: Path, facts: Mapping[str, Any], *, device: str, size: str,
-        names: Sequence[str], redactor: Redactor,
+        names: Sequence[str], redactor: Redactor, is_brief: bool = False,
     ) -> None:  # fmt: skip
         stem = slug(facts["device"]["name"]) + ("" if size == "full" else f"-{size}")
+        if is_brief:
+            stem += "-brief"
         self.json, self.page = folder / f"{stem}.json", folder / f"{stem}.md"
         self.names, self._redactor = names, redactor
         environment = facts["environment"]
         self.document: dict[str, Any] = redactor.document({
-            "date": _now(), "device": device, "size": size,
+            "date": _now(), "device": device, "size": size, "is_brief": is_brief,
             "measured": {  # sections hold together only where all of this is the same
                 "product": facts["device"]["name"], "driver": environment["driver"],
                 "python": environment["python"], "packages": environment["packages"],
@@ -152,7 +156,11 @@ class Results:
         document = self.document
         yield f"# {document['measured']['product']}\n"
         command = "make gpu" + ("" if document["size"] == "full" else f" SIZE={document['size']}")
+        if document["is_brief"]:
+            command += " BUDGET=…"
         yield f"Written by `{command}`."
+        if document["is_brief"]:
+            yield "The sections shared a budget of time: they measured fewer variants and rounds."
         if document["size"] != "full":
             yield "It shows that the sections work; its figures mean nothing."
         yield from ("", "| | |", "|---|---|")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class Measured:
         peak_flops: the published dense peak of the device, if there is one.
         product_name: of the device.
         failed: why a variant could not be measured, by name.
+        left_out: variants for which there was no time.
     """
 
     seconds: Mapping[str, Sequence[float]]
@@ -47,6 +49,7 @@ class Measured:
     peak_flops: float | None
     product_name: str
     failed: Mapping[str, str] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
 
     def mfu(self, name: str) -> Ratio | None:
         """Return a variant's model FLOP/s over the published peak; None without one."""
@@ -61,7 +64,7 @@ class Measured:
 
     def fastest(self, *names: str) -> str:
         """Return which of the variants that were measured takes the fewest seconds a step."""
-        known = [name for name in names if name not in self.failed]
+        known = [name for name in names if name in self.seconds]
         return min(known, key=lambda name: statistics.median(self.seconds[name]))
 
     def mfu_bar(self, name: str, what: str, least: float) -> Bar:
@@ -75,10 +78,16 @@ class Measured:
         return Bar(f"{what}, MFU", measured, f"at least {least:g}", met)
 
     def speed_bar(self, name: str, other: str, what: str, least: float = 1.0) -> Bar:
-        """Return the bar of one variant's speed over another's, missed where one failed."""
+        """Return the bar of one variant's speed over another's.
+
+        It is missed if one failed, and not judged if there was no time for one.
+        """
         if failed := [one for one in (name, other) if one in self.failed]:
             unknown = f"unknown: {' and '.join(failed)} failed"
             return Bar(f"{what}, speed", unknown, f"at least {least:g}", False)
+        if absent := [item for item in (name, other) if item in self.left_out]:
+            unknown = f"unknown: no time for {' and '.join(absent)}"
+            return Bar(f"{what}, speed", unknown, f"at least {least:g}", None)
         found = ratio(self.seconds[other], self.seconds[name])
         return Bar(f"{what}, speed", str(found), f"at least {least:g}", found.median >= least)
 
@@ -108,7 +117,7 @@ class Measured:
         head = ["", "ms a step", *(f"{unit}/s" for unit in units), "MFU", "MAMFU", "peak memory"]
         rows = [head, ["---"] * len(head)]
         for name, label in labels.items():
-            if name in self.failed:
+            if name not in self.seconds:
                 continue
             seconds = sorted(self.seconds[name])
             quarter, middle = len(seconds) // 4, statistics.median(seconds)
@@ -122,6 +131,7 @@ class Measured:
             ])  # fmt: skip
         lines = [f"| {' | '.join(row)} |" for row in rows]
         lines += [f"\n{labels[name]} failed: `{why}`" for name, why in self.failed.items()]
+        lines += [f"\nThere was no time for {labels[name]}." for name in self.left_out]
         return "\n".join(lines)
 
 
@@ -149,29 +159,46 @@ def take_turns(
     product = devices.choose(card.device).open(0, 1).describe()["name"]
     variants: dict[str, Peer] = {}
     failed: dict[str, str] = {}
+    left_out: list[str] = []
+    longest_start_s = 0.0
     with ExitStack() as stack:
         matmul = stack.enter_context(Peer("benchmarks.matmul", card.device, precision))
         for name, words in parts.items():
+            # A round is a turn of each that has started, of this one and of the matmuls.
+            round_s = TURN_S * (len(variants) + 2)
+            if variants and card.seconds_left() < longest_start_s + 2 * round_s:
+                left_out.append(name)
+                continue
+            started_s = time.monotonic()
             try:
                 peer = stack.enter_context(Peer(module, *words))
-                # Killed, it fails; the section keeps the others' figures.
-                limit = threading.Timer(SETTLE_S, peer.process.kill)
-                limit.start()
-                try:
-                    peer.settle(TURN_S)
-                finally:
-                    limit.cancel()
+                _settle(peer, limit_s=min(SETTLE_S, card.seconds_left()))
             except PeerFailedError as failure:
                 if not variants:
                     raise
                 failed[name] = str(failure)
             else:
                 variants[name] = peer
+            longest_start_s = max(longest_start_s, time.monotonic() - started_s)
         turns = {name: peer.turn for name, peer in variants.items()} | {MATMUL: matmul.turn}
-        seconds = interleave(turns, rounds=ROUNDS, warmup=sized(1, 0))
+        round_s = 2 * TURN_S * len(turns)
+        seconds = interleave(
+            turns, rounds=ROUNDS, warmup=0 if card.is_brief else sized(1, 0),
+            can_go_on=lambda: card.seconds_left() > round_s,
+        )  # fmt: skip
     rates = seconds.pop(MATMUL)
     peak = peaks.peak(product, precision)
     return Measured(
         seconds, {name: int(peer.more[-1][0]) for name, peer in variants.items()}, rates, flops,
-        units, None if peak is None else peak.per_second, product, failed,
+        units, None if peak is None else peak.per_second, product, failed, left_out,
     )  # fmt: skip
+
+
+def _settle(peer: Peer, *, limit_s: float) -> None:
+    """Warm a variant up; end its process after ``limit_s``, so that the others' figures remain."""
+    timer = threading.Timer(limit_s, peer.process.kill)
+    timer.start()
+    try:
+        peer.settle(TURN_S)
+    finally:
+        timer.cancel()

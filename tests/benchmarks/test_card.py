@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from benchmarks.card import SECTIONS
+from benchmarks.card import BRIEF_SHARES, SECTIONS, contract, memory
 from benchmarks.card import __main__ as command
+from benchmarks.card.contract import Deadline
 from benchmarks.card.running import ROOT, run
 from benchmarks.card.section import Card
+from benchmarks.card.training import Measured
+from benchmarks.harness import interleave
 
 from trainmark.launch.processes import StopRequest
 
@@ -134,7 +138,7 @@ def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> N
     for bar in section["bars"]:
         assert set(bar) == {"what", "measured", "bar", "met"}
         assert isinstance(bar["met"], bool) or (
-            bar["met"] is None and ("MFU" in bar["what"] or "fp8" in bar["what"])
+            bar["met"] is None and any(word in bar["what"] for word in ("MFU", "fp8", "memory"))
         )
     page = file.with_suffix(".md").read_text()
     assert f"## {section['title']}\n" in page
@@ -195,3 +199,172 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
     assert ended.state == "timed out"
     assert ended.document is None
     assert alive([int(pid) for pid in pids.read_text().split()]) == []
+
+
+BRIEF = """
+def run(card):
+    note(card)
+    left_s = card.seconds_left()
+    return Findings([], {"is_brief": float(card.is_brief), "left_s": left_s})
+"""
+
+
+def brief_call(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
+    """Measure the sections of the test within ten minutes of ``clock``."""
+    names = " ".join(sections.modules)
+    words = sections.words("--budget", "10m", "--sections", names, *more)
+    return command.main(words, sections.modules, limit_s=NEVER_S, clock=clock)
+
+
+def test_sections_share_what_is_left_of_a_budget() -> None:
+    now_s = 100.0
+    budget = command.Budget(600.0, 480.0, 100.0, lambda: now_s)
+
+    # Shares 2, 3, 1, 2, 2.5 and 2 of 12.5.
+    names = ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
+    assert [*BRIEF_SHARES] == names
+    assert budget.section_s("contract", names[1:]) == 96.0
+    now_s = 150.0  # it took 50 s: the others have more
+    assert budget.section_s("memory", names[2:]) == pytest.approx(550 * 3 / 10.5)
+    now_s = 500.0
+    assert budget.section_s("dlrm", []) == 200.0
+    now_s = 701.0
+    assert budget.section_s("dlrm", []) == -1.0
+
+    now_s = 100.0
+    assert budget.section_s("dlrm", []) == 480.0  # no section has more than its limit
+    unlimited = command.Budget(math.inf, 480.0, 100.0, lambda: now_s)
+    assert unlimited.section_s("contract", names[1:]) == 480.0
+
+
+def test_each_section_of_a_budget_knows_what_time_it_has(sections: Sections) -> None:
+    sections.add("first", BRIEF)
+    sections.add("second", BRIEF)
+
+    assert brief_call(sections, clock=lambda: 0.0) == 0
+
+    found = sections.document("some-card-tiny-brief")
+    assert found["is_brief"] is True
+    figures = {name: section["figures"] for name, section in found["sections"].items()}
+    assert all(figures[name]["is_brief"] == 1.0 for name in ("first", "second"))
+    assert 0 < figures["first"]["left_s"] <= 300.0 * 0.85  # half of the budget, less its end
+    assert 300.0 < figures["second"]["left_s"] <= 600.0 * 0.85
+    assert not (sections.folder / "results" / "some-card-tiny.json").exists()
+
+
+def test_a_section_without_a_budget_has_all_the_time(sections: Sections) -> None:
+    sections.add("first", """
+def run(card):
+    return Findings([], {"is_brief": float(card.is_brief)})
+""")  # fmt: skip
+
+    assert sections.measure() == 0
+    assert sections.document()["sections"]["first"]["figures"] == {"is_brief": 0.0}
+
+
+def test_what_a_spent_budget_leaves_out_is_named_and_runs_the_next_time(
+    sections: Sections, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections.add("first", BRIEF)
+    sections.add("second", BRIEF)
+    done = sections.folder / "scratch" / "injected_first.calls"
+
+    # The first section leaves three seconds.
+    assert brief_call(sections, clock=lambda: 597.0 if done.exists() else 0.0) == 1
+
+    assert (sections.calls("first"), sections.calls("second")) == (1, 0)
+    assert "second: not run" in capsys.readouterr().out
+    stem = "some-card-tiny-brief"
+    assert list(sections.document(stem)["sections"]) == ["first"]
+    assert "second (not run)" in (sections.folder / "results" / f"{stem}.md").read_text()
+
+    assert brief_call(sections, clock=lambda: 0.0) == 0
+    assert (sections.calls("first"), sections.calls("second")) == (1, 1)
+
+
+def test_the_sections_of_a_budget_are_the_most_important() -> None:
+    given = command._arguments(["--budget", "90s"], SECTIONS)
+
+    assert given.budget == 90.0
+    assert given.sections == ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
+    assert set(given.sections) <= set(SECTIONS)
+
+
+@pytest.mark.parametrize("text", ["8", "0m", "8h", "m", "-8m", "1.5m", ""])
+def test_a_budget_is_minutes_or_seconds(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([f"--budget={text}"])
+    assert ended.value.code == 2
+    assert "write minutes or seconds" in capsys.readouterr().err
+
+
+def test_tests_of_the_contract_are_skipped_for_lack_of_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([60.0, 60.0, -1.0])
+    deadline = Deadline(lambda: next(seconds))
+    file = tmp_path / "test_three.py"
+    file.write_text("\n".join(f"def test_{name}(): pass" for name in ("a", "b", "c")))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    report = tmp_path / "report.xml"
+    words = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
+             "-p", "no:cacheprovider"]  # fmt: skip
+    assert pytest.main(words, plugins=[deadline]) == 0
+
+    assert deadline.not_run == 1
+    verdicts = [case.verdict for case in contract.read(report)]
+    assert verdicts == ["passed", "passed", "skipped"]
+    (bar,) = contract.findings(contract.read(report), exit_code=0, not_run=1).bars
+    assert bar.met is None
+    failed = [contract.Case("test_d", "failed", "")]
+    (bar,) = contract.findings(failed, exit_code=1, not_run=1).bars
+    assert bar.met is False
+
+
+def test_rounds_end_with_the_time() -> None:
+    answers = iter([True, False])
+    found = interleave(
+        {"one": lambda: 1.0, "two": lambda: 2.0}, rounds=9, warmup=1,
+        can_go_on=lambda: next(answers),
+    )  # fmt: skip
+    assert found == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
+
+
+def test_a_variant_without_time_is_neither_missed_nor_met() -> None:
+    measured = Measured(
+        {"ours": [1.0]}, {"ours": 1}, [1.0], 1.0, {"tokens": 1}, None, "a card",
+        left_out=["trainer"],
+    )  # fmt: skip
+    bar = measured.speed_bar("ours", "trainer", "ours / trainer")
+    assert bar.met is None
+    assert measured.fastest("ours", "trainer") == "ours"
+    assert "There was no time for Trainer." in measured.table({"ours": "us", "trainer": "Trainer"})
+
+
+def test_memory_rows_without_time_are_left_out_and_failures_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"predicted": 80, "predicted_reserved": 95, "allocated": 90, "reserved": 100}
+    answers: list[Any] = [sizes, RuntimeError("out of memory"), None]
+
+    def answer(_: Card, number: int) -> dict[str, int] | None:
+        if isinstance(answers[number], RuntimeError):
+            raise memory.RowFailedError(str(answers[number]))
+        return answers[number]
+
+    rows = tuple(memory.Row("a_case", name) for name in ("first", "second", "third"))
+    monkeypatch.setattr(memory, "ROWS", rows)
+    monkeypatch.setattr(memory, "measured", answer)
+
+    found = memory.run(Card("cpu", "tiny", tmp_path))
+
+    off, failures = found.bars
+    assert (off.measured, off.met) == ("off by 5.0% at most, of 1 recipes", True)
+    assert (failures.measured, failures.met) == ("1", False)
+    assert found.figures["a_case first: reserved_bytes"] == 100
+    assert "- a_case second: out of memory." in found.text
+    assert "There was no time for a_case third." in found.text
+
+    sizes["predicted_reserved"] = 80
+    assert memory.run(Card("cpu", "tiny", tmp_path)).bars[0].met is False
