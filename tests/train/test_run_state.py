@@ -11,6 +11,7 @@ import pytest
 import tiny_gpt
 import tiny_llama31
 from fakes import FakeClock, SyncDevice
+from old_torch import needs_torch_2_11
 from real_ranks import on_ranks
 from trainmark.errors import DataError, TrainmarkError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
@@ -71,6 +72,7 @@ def interrupted(
     return [whole, rest]
 
 
+@needs_torch_2_11
 @pytest.mark.parametrize(
     ("new_job", "changes"),
     [
@@ -87,6 +89,7 @@ def test_the_steps_after_a_checkpoint_are_those_of_one_training(
     assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
 
 
+@needs_torch_2_11
 def test_shards_of_two_ranks_go_on_with_two_and_with_one(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 4}
     places = [tmp_path / name for name in ("ranks", "checkpoints")]
@@ -106,6 +109,7 @@ def test_shards_of_two_ranks_go_on_with_two_and_with_one(tmp_path: Path) -> None
     assert [step[0] for step in alone] == pytest.approx(means, abs=1e-6)
 
 
+@needs_torch_2_11
 def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
     train(tiny_llama31.new_job(checkpoint_every_steps=EVERY), tmp_path, steps=3)
     place, begin = tmp_path / "step-2", Progress(2, 0, 2, 16)
