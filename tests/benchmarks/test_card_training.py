@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.card import glm, largest_tables, training
+from benchmarks.card import dlrm, glm, largest_tables, section, training
 from benchmarks.card.section import Card
 from benchmarks.card.training import Measured
 from benchmarks.dlrm_plain import DIM, NUM_TABLES
@@ -88,6 +88,70 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
             Card("cpu", "tiny", tmp_path), "module", {"ours": ("hangs",)},
             precision="fp32", flops=1.0, units={},
         )  # fmt: skip
+
+
+def test_variants_and_rounds_for_which_there_is_no_time_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now_s = 0.0
+
+    class SlowPeer(FakePeer):
+        """Starts in 30 seconds and takes turns of two."""
+
+        def settle(self, _turn_s: float) -> None:
+            nonlocal now_s
+            now_s += 30.0
+
+        def turn(self) -> float:
+            nonlocal now_s
+            now_s += 2.0
+            return 2.0
+
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr(training, "time", clock)
+    monkeypatch.setattr(section, "time", clock)
+    monkeypatch.setattr(training, "Peer", SlowPeer)
+    monkeypatch.setattr(training, "TURN_S", 2.0)
+    monkeypatch.setattr(training, "ROUNDS", 7)
+    parts = {"ours": ("ours",), "plain": ("plain",), "trainer": ("trainer",)}
+
+    found = training.take_turns(
+        Card("cpu", "full", tmp_path, 100.0), "module", parts,
+        precision="fp32", flops=1.0, units={},
+    )  # fmt: skip
+
+    # Two starts take 60 s, a round of both and the matmuls six: after five rounds ten are left.
+    assert (found.left_out, found.failed) == (["trainer"], {})
+    assert found.seconds == {"ours": [2.0] * 5, "plain": [2.0] * 5}
+    assert now_s == 90.0
+
+
+def test_plain_bags_without_time_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now_s = 0.0
+    measured = {"seconds": [1.0], "embedding_seconds": [0.5], "read_seconds": [1.0],
+                "embedding_bytes_per_sample": 8, "copy_bytes_per_second": 100.0,
+                "peak_bytes": 3}  # fmt: skip
+
+    def measure(*_: str) -> dict[str, Any]:
+        nonlocal now_s
+        now_s += 40.0
+        return measured
+
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr(dlrm, "time", clock)
+    monkeypatch.setattr(section, "time", clock)
+    monkeypatch.setattr(dlrm, "measured", measure)
+    monkeypatch.setattr(dlrm, "TINY_ROWS", 10)
+    monkeypatch.setattr(dlrm, "drawn", lambda *_, **__: "folder")
+
+    found = dlrm.run(Card("cpu", "full", tmp_path, 60.0))
+
+    (bar,) = found.bars
+    assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
+    assert found.figures["plain_step_seconds"] == 1.0
+    assert now_s == 40.0
 
 
 @pytest.mark.parametrize("total_gib", [2, 80])
