@@ -5,7 +5,11 @@ Whole runs are a section of their own, ``contract_runs``, so that each ends in t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+import signal
+import threading
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from xml.etree import ElementTree
 
 from benchmarks.card.running import ROOT
@@ -14,7 +18,7 @@ from benchmarks.harness import Bar
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pytest
@@ -57,12 +61,13 @@ def held(card: Card, files: Sequence[str]) -> Findings:
     report = card.scratch / "contract.xml"
     report.unlink(missing_ok=True)
     deadline = Deadline(card.seconds_left)
-    code = pytest.main([
-        *(str(TESTS / name) for name in files), "--device", card.device,
-        "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
-        "--junitxml", str(report), "-p", "no:cacheprovider",
-        "-p", "no:faulthandler",  # this process has its own, for a hang
-    ], plugins=[deadline])  # fmt: skip
+    with deadline.interrupts() if card.is_brief else nullcontext():
+        code = pytest.main([
+            *(str(TESTS / name) for name in files), "--device", card.device,
+            "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
+            "--junitxml", str(report), "-p", "no:cacheprovider",
+            "-p", "no:faulthandler",  # this process has its own, for a hang
+        ], plugins=[deadline])  # fmt: skip
     return findings(read(report), exit_code=int(code), not_run=deadline.not_run)
 
 
@@ -78,14 +83,46 @@ class Deadline:
         self.seconds_left = seconds_left
         self.not_run = 0
         self._longest_s = 0.0
+        self._in_test = False
+
+    @contextmanager
+    def interrupts(self) -> Iterator[None]:
+        """Skip the test that runs when the time is over; a report of the others remains."""
+        before = signal.signal(signal.SIGUSR2, self._interrupt)
+        timer = threading.Timer(
+            max(0.0, self.seconds_left()), os.kill, (os.getpid(), signal.SIGUSR2)
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGUSR2, before)
+
+    def _interrupt(self, *_: object) -> None:
+        if self._in_test:
+            self._in_test = False
+            self._skip()
+
+    def _skip(self) -> NoReturn:
+        import pytest
+
+        self.not_run += 1
+        pytest.skip("no time")
 
     def pytest_runtest_setup(self) -> None:
         """Skip a test that might last longer than there is time."""
-        import pytest
-
         if self.seconds_left() < self._longest_s:
-            self.not_run += 1
-            pytest.skip("no time")
+            self._skip()
+
+    def pytest_runtest_call(self) -> None:
+        """Note that a test begins, which may be interrupted."""
+        self._in_test = True
+
+    def pytest_runtest_teardown(self) -> None:
+        """Note that a test has ended."""
+        self._in_test = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how long the parts of tests last."""

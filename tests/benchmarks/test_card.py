@@ -322,6 +322,29 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     assert bar.met is False
 
 
+def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "test_two.py"
+    file.write_text(
+        "import os, signal\n"
+        "def test_a(): pass\n"
+        "def test_b():\n"
+        "    os.kill(os.getpid(), signal.SIGUSR2)  # as the timer does\n"
+        "    raise AssertionError\n"
+    )
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    deadline, report = Deadline(lambda: NEVER_S), tmp_path / "report.xml"
+    words = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
+             "-p", "no:cacheprovider"]  # fmt: skip
+
+    with deadline.interrupts():
+        assert pytest.main(words, plugins=[deadline]) == 0
+
+    assert deadline.not_run == 1
+    assert [case.verdict for case in contract.read(report)] == ["passed", "skipped"]
+
+
 def test_rounds_end_with_the_time() -> None:
     answers = iter([True, False])
     found = interleave(
