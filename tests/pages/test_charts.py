@@ -81,6 +81,9 @@ def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.drawn(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
+    linear = drawn(steps.step_time(record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)])))
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.drawn(linear, "en"))
+    assert {"500", "1000"} <= set(labels)
 
 
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:

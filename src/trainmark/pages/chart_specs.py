@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Spec = dict[str, Any]
 WIDTH, HEIGHT = 640, 190  # px of a static picture; two stand side by side on a wide screen
+# A loss that diverges may have 30 digits.
+_SHORT_NUMBER = "abs(datum.value) < 1e7 || !datum.label ? datum.label : format(datum.value, '.2~e')"
 # Rows stand far enough apart for the letters of a narrow screen, which base.css makes larger.
 _LEGEND = {"title": None, "columns": 1, "labelLimit": 500, "rowPadding": 9}
 
@@ -223,7 +225,7 @@ def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -
             },
             "y": {
                 "field": "value", "type": "quantitative", "title": None,
-                "axis": {"format": "~g"},  # a loss that diverges has 30 digits otherwise
+                "axis": {"labelExpr": _SHORT_NUMBER},
                 "scale": scale or {"zero": False},
             },
         },
