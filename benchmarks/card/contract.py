@@ -69,6 +69,7 @@ def held(card: Card, files: Sequence[str]) -> Findings:
             "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
             "--junitxml", str(report), "-p", "no:cacheprovider",
             "-p", "no:faulthandler",  # this process has its own, for a hang
+            "-p", "no:unraisableexception",  # it collects garbage for many seconds at the end
         ], plugins=[deadline])  # fmt: skip
     return findings(read(report), exit_code=int(code), not_run=deadline.not_run)
 
