@@ -91,7 +91,7 @@ def _collection(cardinalities: Sequence[int], dim: int, device: torch.device) ->
             raise EnvironmentFault(
                 f"engine=torchrec was asked to look up on {device.type}",
                 rule="the installed fbgemm has no kernels for it",
-                remedy="engine=plain, --device cpu, or a build of fbgemm-gpu for the device",
+                fix="engine=plain, --device cpu, or a build of fbgemm-gpu for the device",
             )
         tables = [
             EmbeddingBagConfig(

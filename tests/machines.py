@@ -90,10 +90,10 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
 
 def said(found: Condition) -> Condition:
     """Return a condition in English; its Chinese must be there, with the same values."""
-    texts = [worded(text, "en") for text in (found.what, found.remedy)]
-    assert found.remedy == "" or worded(found.remedy, "zh") != texts[1]
+    texts = [worded(text, "en") for text in (found.what, found.fix)]
+    assert found.fix == "" or worded(found.fix, "zh") != texts[1]
     assert isinstance(found.what, str) or worded(found.what, "zh") != texts[0]
-    return replace(found, what=texts[0], remedy=texts[1])
+    return replace(found, what=texts[0], fix=texts[1])
 
 
 def only(found: Iterator[Condition]) -> Condition:

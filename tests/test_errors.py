@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_message_says_what_where_by_which_rule_and_the_way_out() -> None:
-    error = errors.UsageError("bs is 0", where="bs=0", rule="at least 1", remedy="write bs=1")
+def test_a_message_says_what_where_by_which_rule_and_how_to_fix_it() -> None:
+    error = errors.UsageError("bs is 0", where="bs=0", rule="at least 1", fix="write bs=1")
     assert str(error) == "bs=0: bs is 0; at least 1\n  try: write bs=1"
     assert str(errors.UsageError("bs is 0")) == "bs is 0"
     assert error.args == ("bs is 0",)

@@ -95,7 +95,7 @@ def test_misspelt_key_is_named_with_those_beside_it() -> None:
         Outer.model_validate({"name": "a", "inner": {"cuont": 2}})
     fault = usage_error(raised.value, Outer, "file: ")
     assert (fault.what, fault.where) == ("unknown key 'inner.cuont'", "file: inner.cuont")
-    assert fault.remedy == "did you mean inner.count? Known: inner.count"
+    assert fault.fix == "did you mean inner.count? Known: inner.count"
 
 
 def test_other_errors_keep_their_first_line() -> None:

@@ -6,7 +6,7 @@ set -eu
 
 fail() {
     echo "engines: $1" >&2
-    echo "  way out: $2" >&2
+    echo "  try: $2" >&2
     exit 2
 }
 

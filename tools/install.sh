@@ -19,7 +19,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 
 fail() {
     echo "install: $1" >&2
-    echo "  way out: $2" >&2
+    echo "  try: $2" >&2
     exit 2
 }
 

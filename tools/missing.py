@@ -137,7 +137,7 @@ def read_locks() -> Lock:
     return Lock(pins, requires)
 
 
-def way_out(found: dict[str, list[tuple[Requirement, str]]], pins: dict[str, str]) -> Iterator[str]:
+def fix(found: dict[str, list[tuple[Requirement, str]]], pins: dict[str, str]) -> Iterator[str]:
     """Yield the commands that fetch ``found`` on another machine.
 
     Tested packages come in their tested versions, one by one; otherwise a package that needs torch
@@ -183,7 +183,7 @@ def main() -> int:
             "  way out: fetch them on a machine with a network, copy the folder here, and name it"
         )
         print("  as WHEELS=wheels:")
-        for line in way_out(found, lock.pins):
+        for line in fix(found, lock.pins):
             print(f"    {line}")
     return 1 if found else 0
 

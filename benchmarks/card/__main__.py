@@ -146,7 +146,7 @@ def _device(name: str | None) -> str:
         "no accelerator that this installation can use",
         where="--device",
         rule="an accelerator needs its driver and a torch built for it",
-        remedy="see `trainmark list devices`; make gpu DEVICE=cpu SIZE=tiny tries the sections",
+        fix="see `trainmark list devices`; make gpu DEVICE=cpu SIZE=tiny tries the sections",
     )
 
 
@@ -165,7 +165,7 @@ def measure(
         raise EnvironmentFault(
             f"the device could not be opened:\n{opened.output}",
             where=f"--device {card.device}",
-            remedy="`trainmark list devices` says what is here; docs/machine.md explains failures",
+            fix="`trainmark list devices` says what is here; docs/machine.md explains failures",
         )
     shown = given.sections if budget.is_brief else list(modules)
     results = kept.Results(

@@ -58,7 +58,7 @@ def held(card: Card, files: Sequence[str]) -> Findings:
     except ImportError:
         raise EnvironmentFault(
             "pytest is not installed", rule="the device contract is a set of tests",
-            remedy="install pytest, or `make gpu`, which does",
+            fix="install pytest, or `make gpu`, which does",
         ) from None  # fmt: skip
     report = card.scratch / "contract.xml"
     report.unlink(missing_ok=True)

@@ -90,7 +90,7 @@ class Results:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(
                 f"not results of make gpu: {error!r}", where=str(self.json),
-                remedy="move the file away",
+                fix="move the file away",
             ) from error  # fmt: skip
         mine = self.document["measured"]
         differ = sorted(key for key in mine if mine[key] != theirs.get(key))

@@ -260,7 +260,7 @@ def submitted(plan: Plan, cluster: Cluster) -> str:
         what = f"{plan.repeat_count} launch(es) on {plan.launcher}"
         raise UsageError(
             what, where="--detach", rule="an engine must keep the job, and a job is one launch",
-            remedy="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
+            fix="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
         )  # fmt: skip
     return submission.prepare(plan, cluster)().id
 

@@ -46,7 +46,7 @@ class TrainmarkError(Exception):
         what: the fault with the offending value, one sentence without a full stop.
         where: file, row or key that has the fault.
         rule: what is valid there.
-        remedy: what to do now.
+        fix: what to do now.
     """
 
     exit_code = EXIT_USAGE
@@ -57,13 +57,13 @@ class TrainmarkError(Exception):
         *,
         where: str | None = None,
         rule: str | None = None,
-        remedy: str | None = None,
+        fix: str | None = None,
     ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
         self.rule = rule
-        self.remedy = remedy
+        self.fix = fix
 
     def __str__(self) -> str:
         # On one line: a name out of a record begins no line, which a runner might obey.
@@ -71,8 +71,8 @@ class TrainmarkError(Exception):
         text = f"{where}: {self.what}" if where else self.what
         if self.rule:
             text += f"; {self.rule}"
-        if self.remedy:
-            text += f"\n  try: {self.remedy}"
+        if self.fix:
+            text += f"\n  try: {self.fix}"
         return escaped(text)
 
 
@@ -84,7 +84,7 @@ class DataError(TrainmarkError):
     """Input data that is missing, malformed or outside its range."""
 
 
-# Makes the error of one kind of file: ``partial(DataError, rule=…, remedy=…)``.
+# Makes the error of one kind of file: ``partial(DataError, rule=…, fix=…)``.
 Fault = Callable[..., DataError]
 
 
@@ -125,7 +125,7 @@ class CaseError(TrainmarkError):
             f"{type(error).__name__}: {error}",
             where=f"case {case}, {place} ({source})",
             rule="the code of a case raises a DataError where data is wrong, and else nothing",
-            remedy=f"correct the code of the case; `trainmark check {case}` tries it",
+            fix=f"correct the code of the case; `trainmark check {case}` tries it",
         )
         self.place = place
         self.__cause__ = error
@@ -172,7 +172,7 @@ class NotTrainedError(RunError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy sentence naming the nearest of ``known``, and all if they are few or far."""
+    """Return a fix sentence naming the nearest of ``known``, and all if they are few or far."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     if close and len(names) > _MAX_LISTED:

@@ -123,7 +123,7 @@ class Recipe:
         A case overrides it to add its own rules.
 
         Raises:
-            UsageError: naming the field, its rule and the way out.
+            UsageError: naming the field, its rule and fix.
             EnvironmentFault: a package that the recipe needs is not installed.
         """
 

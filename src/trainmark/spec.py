@@ -157,7 +157,7 @@ MESSAGES_FILE, PAGE_FILE = "messages.toml", "page.toml"
 
 
 def read_messages(path: Path) -> dict[str, Text]:
-    """Return the sentences of a ``messages.toml`` by their codes, for example ``way_out.oom``.
+    """Return the sentences of a ``messages.toml`` by their codes, for example ``fix.oom``.
 
     An entry is a table of ``en`` and, optionally, ``zh``; a code with dots is a nested table.
 
@@ -304,10 +304,8 @@ class PrepareOption:
         except ValueError:
             fits = False
         if not fits:
-            remedy = "correct the value" if self.required else "leave it out for the default"
-            raise UsageError(
-                f"{self.name} is {text!r}", where=self.name, rule=self.rule, remedy=remedy
-            )
+            fix = "correct the value" if self.required else "leave it out for the default"
+            raise UsageError(f"{self.name} is {text!r}", where=self.name, rule=self.rule, fix=fix)
         return value
 
 

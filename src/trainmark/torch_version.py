@@ -12,14 +12,14 @@ def installed_torch() -> str:
     return version("torch").partition("+")[0]
 
 
-def require_torch(oldest: str, feature: str, *, where: str, remedy: str) -> None:
+def require_torch(oldest: str, feature: str, *, where: str, fix: str) -> None:
     """Refuse a feature that the installed torch lacks.
 
     Args:
         oldest: the first version that has it.
         feature: as the user writes it, for example ``precision=fp8``.
         where: the field that asks for it.
-        remedy: what to use instead.
+        fix: what to use instead.
 
     Raises:
         EnvironmentFault: torch is older; nothing was started.
@@ -32,5 +32,5 @@ def require_torch(oldest: str, feature: str, *, where: str, remedy: str) -> None
         raise EnvironmentFault(
             f"{feature} needs torch {oldest} or newer, and {installed} is installed",
             where=where,
-            remedy=f"install a newer torch, or {remedy}",
+            fix=f"install a newer torch, or {fix}",
         )

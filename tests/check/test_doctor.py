@@ -69,7 +69,7 @@ def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
 
     found = examine(machine(tmp_path), [check, of("fine")])
     assert [one.severity for one in found.checks] == ["spoils", "unknown", "fine"]
-    assert all(one.remedy for one in found.checks if one.severity != "fine")
+    assert all(one.fix for one in found.checks if one.severity != "fine")
     assert str(error).splitlines()[0] in found.checks[1].what
 
 
@@ -110,7 +110,7 @@ def vendors(monkeypatch):
 def test_too_few_devices_stop_a_run(tmp_path):
     found = only(doctor.device(machine(tmp_path, nproc=3)))
     assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
-    assert "--nproc 2" in found.remedy
+    assert "--nproc 2" in found.fix
     cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert only(doctor.device(cores)).severity == "fine"  # `cores` says that they compete
 
@@ -219,7 +219,7 @@ def test_a_missing_folder_stops_a_run(here, tmp_path):
     found = only(doctor.data(here("distilbert_sst2", data=tmp_path / "none")))
     assert (found.code, found.severity) == ("data", "stops")
     assert str(tmp_path / "none") in found.what
-    assert "prepare" in found.remedy
+    assert "prepare" in found.fix
 
 
 def test_a_recipe_that_does_not_fit_stops_a_run(here):

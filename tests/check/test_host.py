@@ -55,16 +55,16 @@ def test_a_fault_is_found_and_its_neighbour_is_not(
     found = only(check(machine(tmp_path, files, **readings)))
     assert found.severity == severity
     assert numbers in found.what
-    assert bool(found.remedy) == (severity != "fine")
+    assert bool(found.fix) == (severity != "fine")
 
 
-@pytest.mark.parametrize(("parent", "remedy"), [(1, "`kill {}`"), (2, "wait until it has ended")])
+@pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it has ended")])
 def test_only_processes_that_lost_their_launcher_are_to_be_ended(
-    tmp_path, monkeypatch, parent, remedy
+    tmp_path, monkeypatch, parent, fix
 ):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
     found = only(host.other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
-    assert (found.severity, found.remedy) == ("spoils", remedy.format(os.getpid()))
+    assert (found.severity, found.fix) == ("spoils", fix.format(os.getpid()))
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
@@ -73,7 +73,7 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
     (found,) = examine(subject, [host.memory]).checks
     assert (found.code, found.severity) == ("memory", "unknown")
     assert "FileNotFoundError" in found.what
-    assert found.remedy
+    assert found.fix
 
 
 @pytest.mark.parametrize(

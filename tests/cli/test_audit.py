@@ -61,7 +61,7 @@ def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: 
     assert "does not match its raw events" in err
 
 
-def test_rows_of_an_unknown_model_are_told_the_way_out(cli: Cli, tmp_path: Path) -> None:
+def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
     table = "configuration,precision,p_train\nA100 1x1,fp32,100000\n"
     (tmp_path / "rows.csv").write_text(table)
     assert "add a column `model`" in cli("audit", tmp_path / "rows.csv")[2]

@@ -32,7 +32,7 @@ from trainmark.data.model_folder import (
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
 
-FAULT = partial(DataError, rule="a folder of a model", remedy="fetch it")
+FAULT = partial(DataError, rule="a folder of a model", fix="fetch it")
 
 
 class Keys(ConfigKeys):
@@ -94,7 +94,7 @@ def test_a_value_outside_its_range_is_named(
     assert error.what.startswith(key)
     assert what in error.what
     assert rule in str(error.rule)
-    assert error.remedy == "fetch it"
+    assert error.fix == "fetch it"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_key_that_may_change_the_model_is_refused(
     assert caught.value.what == what
     assert caught.value.where == f"{tmp_path / 'config.json'}, {next(iter(changes))}"
     assert caught.value.rule
-    assert caught.value.remedy
+    assert caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ SHAPES = {"table": (8, 4), "layers.0.weight": (4, 4), "head.bias": (2,)}
 
 
 def expected(**changes: Any) -> ModelWeights:
-    fields = {"model": "the model", "shapes": SHAPES, "remedy": "use another"}
+    fields = {"model": "the model", "shapes": SHAPES, "fix": "use another"}
     return ModelWeights(**{**fields, **changes})
 
 
@@ -197,7 +197,7 @@ def test_weights_of_another_model_are_refused(
         expected().match(held(**changes), where=Path("folder"))
     error = caught.value
     assert (error.what, error.where, error.rule) == (what, where, rule)
-    assert error.remedy == "use another"
+    assert error.fix == "use another"
 
 
 def test_weight_that_is_stored_twice_is_refused() -> None:

@@ -61,7 +61,7 @@ def test_a_stopped_call_is_gone_on_with(raw, tmp_path):
     with pytest.raises(EnvironmentFault, match="No space left") as caught:
         write(raw, fail=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
-    assert ".data.partial" in caught.value.remedy
+    assert ".data.partial" in caught.value.fix
     assert write(raw) == ["late"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [

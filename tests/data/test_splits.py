@@ -12,7 +12,7 @@ from trainmark.data.cache import Extremes, cached_scan, extremes, mapped_arrays
 from trainmark.data.splits import Form, find_layout
 from trainmark.errors import DataError, UsageError
 
-FAULT = partial(DataError, rule="a folder holds both", remedy="run prepare")
+FAULT = partial(DataError, rule="a folder holds both", fix="run prepare")
 FORMS = (
     Form("table", {"train": ("train.parquet",), "validation": ("validation.parquet",)},
          (".", "data")),
@@ -126,7 +126,7 @@ class Outer(BaseModel):
 def read(folder, text):
     file = folder / "a.yaml"
     file.write_text(text)
-    return documents.checked(Outer, documents.read_yaml(file), file, remedy="see the docs")
+    return documents.checked(Outer, documents.read_yaml(file), file, fix="see the docs")
 
 
 def test_words_stay_words_and_become_what_a_field_asks_for(tmp_path):
@@ -148,7 +148,7 @@ def test_a_fault_of_a_yaml_file_names_the_key(tmp_path, text, says):
     with pytest.raises(UsageError, match=says) as caught:
         read(tmp_path, text)
     assert str(tmp_path / "a.yaml") in caught.value.where
-    assert caught.value.remedy
+    assert caught.value.fix
 
 
 def test_a_document_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ def fault(folder):
         open_corpus_tokenizer(folder)
     assert caught.value.where
     assert caught.value.rule
-    assert "token" in caught.value.remedy
+    assert "token" in caught.value.fix
     return str(caught.value)
 
 
@@ -122,6 +122,6 @@ def test_only_padding_explains_a_shorter_vocabulary(
     said = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")
     with said if refused else nullcontext():
         refuse_short(
-            tmp_path, entries=entries, vocab_size=vocab_size, of="config", remedy="fetch it",
+            tmp_path, entries=entries, vocab_size=vocab_size, of="config", fix="fetch it",
             multiple=multiple,
         )  # fmt: skip

@@ -138,4 +138,4 @@ def test_card_that_does_not_compute_is_refused_first() -> None:
     with pytest.raises(EnvironmentFault) as refused:
         opened(torch)
     assert refused.value.what.endswith("it does not compute: no kernel image is available")
-    assert "driver" in (refused.value.remedy or "")
+    assert "driver" in (refused.value.fix or "")

@@ -77,7 +77,7 @@ def test_a_device_is_chosen_by_torchs_type_where_one_vendor_has_it(
             devices.choose(absent)
     with pytest.raises(UsageError) as unknown:
         devices.choose("cudaa")
-    assert "cuda" in (unknown.value.remedy or "")
+    assert "cuda" in (unknown.value.fix or "")
 
 
 def test_a_vendor_that_must_be_named_is_never_taken_otherwise(

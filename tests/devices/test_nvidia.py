@@ -51,7 +51,7 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
     assert vendor.count() == 0
     with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
         devices.choose("cuda")
-    assert "TORCH=system" in (caught.value.remedy or "")
+    assert "TORCH=system" in (caught.value.fix or "")
     # With no --device the processor is taken, and the reason can be said.
     assert devices.choose(None).name == "cpu"
     assert [fault.what for fault in devices.unusable()] == [caught.value.what]
@@ -80,7 +80,7 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
     if refusal is not None:
         assert "torch 2.13.0+x is built for CUDA 13.0" in refusal.why
         assert "driver 570.26 runs CUDA up to 12.8" in refusal.why
-        assert "a torch built for CUDA 12" in refusal.way_out
+        assert "a torch built for CUDA 12" in refusal.fix
 
 
 def test_the_vendor_tells_what_planning_asks(
@@ -164,7 +164,7 @@ def device_of(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
 
 
 @pytest.mark.parametrize(
-    ("capability", "precision", "way_out"),
+    ("capability", "precision", "fix"),
     [
         ((7, 0), "bf16", "use precision=fp32 or fp16"),
         ((7, 5), "tf32", "use precision=fp32"),
@@ -173,15 +173,15 @@ def device_of(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
     ],
 )
 def test_a_cuda_device_refuses_a_precision_it_would_emulate(
-    capability: tuple[int, int], precision: str, way_out: str | None
+    capability: tuple[int, int], precision: str, fix: str | None
 ) -> None:
     device = device_of(capability)
-    if way_out is None:
+    if fix is None:
         assert device.set_precision(precision)["deterministic"] is False
         return
     with pytest.raises(EnvironmentFault, match=f"precision={precision} on Tesla X") as caught:
         device.set_precision(precision)
-    assert caught.value.remedy == way_out
+    assert caught.value.fix == fix
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_precision_that_the_environment_overrules_is_refused(
         assert device.set_precision(precision).get("tf32_override") is expected
         return
     assert refusal is not None
-    assert refusal.way_out == fix
+    assert refusal.fix == fix
     with pytest.raises(EnvironmentFault) as caught:
         device.set_precision(precision)
-    assert caught.value.remedy == fix
+    assert caught.value.fix == fix
 
 
 @pytest.mark.parametrize("node", ["iluvatar0", None])

@@ -32,7 +32,7 @@ def test_the_full_form_examines_everything(tmp_path):
     silent = {"occupants", "monitor"}
     assert set(found) == {check.__name__ for check in CHECKS} - silent | {"recipe"}
     assert (found["torch"], found["data"], found["recipe"]) == ("fine", "fine", "fine")
-    assert all(check["remedy"] for check in document["checks"] if check["severity"] != "fine")
+    assert all(check["fix"] for check in document["checks"] if check["severity"] != "fine")
     assert not (tmp_path / "runs").exists()
 
 

@@ -260,7 +260,7 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(series("a", RATES), b, allow=allow)
-        assert fault.value.remedy is None
+        assert fault.value.fix is None
 
 
 def test_another_model_is_refused_though_its_recipe_is_allowed() -> None:
@@ -268,7 +268,7 @@ def test_another_model_is_refused_though_its_recipe_is_allowed() -> None:
          for one in series("b", RATES, recipe={"max_steps": 7})]  # fmt: skip
     with pytest.raises(UsageError, match="never compared") as fault:
         compare(series("a", RATES), b, allow=["max_steps"])
-    assert fault.value.remedy is None
+    assert fault.value.fix is None
 
 
 def at_ranks(name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any) -> Any:

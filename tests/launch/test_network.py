@@ -57,7 +57,7 @@ def test_variable_that_names_no_interface_is_refused(backend, name, value):
     assert refused.value.where == f"environment variable {name}={value}"
     here = "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; down: ib1"
     assert refused.value.rule.endswith(here)
-    assert name in refused.value.remedy
+    assert name in refused.value.fix
 
 
 @pytest.mark.usefixtures("machine")

@@ -71,7 +71,7 @@ def test_a_log_of_batches_without_samples_has_no_speed():
     assert (found.FINAL_RESULT, found.JOB_FAIL_FLAG) == (0.0, 1)
 
 
-def test_a_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_told_the_way_out():
+def test_a_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_a_fix():
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
     found = analyze("train.log", Options(preset="auto")).record
     assert (found.FINAL_RESULT, found.UNIT, found.LOSS_RESULT) == (320.5, "samples/s", 2.1)

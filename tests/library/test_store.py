@@ -68,7 +68,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
         ("distilled", "not a filter"),
     ],
 )
-def test_what_is_no_filter_is_refused_with_the_way_out(many, word, reason):
+def test_what_is_no_filter_is_refused_with_a_fix(many, word, reason):
     with pytest.raises(UsageError) as refused:
         listing(many, [word])
     assert reason in str(refused.value)

@@ -148,7 +148,7 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "what", "way_out"),
+    ("word", "what", "fix"),
     [
         ("micro_batch=96", "unknown recipe field 'micro_batch'", "did you mean micro_batch_size?"),
         ("bs=many", "recipe field micro_batch_size: 'many' is not valid", "own value is 64"),
@@ -166,13 +166,11 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
         ),
     ],
 )
-def test_a_word_that_does_not_fit_is_refused(
-    resolve: Any, word: str, what: str, way_out: str
-) -> None:
+def test_a_word_that_does_not_fit_is_refused(resolve: Any, word: str, what: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(words=[word])
     assert what in str(caught.value)
-    assert way_out in str(caught.value)
+    assert fix in str(caught.value)
     assert caught.value.exit_code == 2
 
 
@@ -224,7 +222,7 @@ def test_more_ranks_than_accelerators_are_refused(resolve: Any) -> None:
     assert resolve(device="fake", nproc=2).device.product_names == ["Fake Accelerator 1"] * 2
     with pytest.raises(EnvironmentFault, match="3 fake devices needed, 2 here") as caught:
         resolve(device="fake", nproc=3)
-    assert "--nproc" in (caught.value.remedy or "")
+    assert "--nproc" in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +247,7 @@ def test_two_ranks_without_collectives_are_refused(
     with pytest.raises(EnvironmentFault) as refused:
         resolve(device="fake", nproc=2)
     assert refused.value.where == "device fake"
-    assert "--nproc 1" in (refused.value.remedy or "")
+    assert "--nproc 1" in (refused.value.fix or "")
 
 
 def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +272,7 @@ def test_several_machines_need_another_launcher(resolve: Any) -> None:
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
         with pytest.raises(EnvironmentFault, match="2 nodes are needed, at most 1") as caught:
             resolve(word, recipe=recipe_name)
-        assert "--launcher" in (caught.value.remedy or "")
+        assert "--launcher" in (caught.value.fix or "")
 
 
 def test_nproc_says_that_there_is_one_machine() -> None:

@@ -87,15 +87,15 @@ def test_missed_target_names_the_field_that_ended_the_training() -> None:
 def test_stopped_run_goes_on_only_from_a_checkpoint(steps: int, may_go_on: bool) -> None:
     stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
     made = failed("signal", stopped, steps=steps, checkpoint_every_steps=100)
-    assert codes(made) == ["try.resume" if may_go_on else "way_out.stopped_by_signal"]
-    assert codes(failed("signal", stopped)) == ["way_out.stopped_by_signal"]
+    assert codes(made) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
+    assert codes(failed("signal", stopped)) == ["fix.stopped_by_signal"]
     late = message("timed_out_training", limit_s=60.0, steps=steps, quiet_s=0.1)
     made = failed("timeout", late, steps=steps, checkpoint_every_steps=100)
     resume = ["try.resume"] if may_go_on else []
     assert codes(made) == [*resume, "try.raise_timeout"]
 
 
-def test_remedy_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
-    own = message("exception", text="no memory left", remedy="lower bs")
-    assert codes(failed("oom", own)) == ["own_way_out"]
-    assert codes(failed("of_tomorrow", message("of_tomorrow"))) == ["way_out.unknown"]
+def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
+    own = message("exception", text="no memory left", fix="lower bs")
+    assert codes(failed("oom", own)) == ["own_fix"]
+    assert codes(failed("of_tomorrow", message("of_tomorrow"))) == ["fix.unknown"]

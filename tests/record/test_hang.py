@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, window, write_events, write_run
-from trainmark.record.messages import way_out
+from trainmark.record.messages import find_fix
 from trainmark.record.run.cause import find, status_of
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import message
@@ -61,7 +61,7 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(cause: Any) -> None
         group("0-1", "collective", "all_reduce"),
         group("2", "elsewhere", None, "a.py:5 f"),
     ]  # fmt: skip
-    assert way_out(found).code == "way_out.timed_out_missing"
+    assert find_fix(found).code == "fix.timed_out_missing"
 
 
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> None:
@@ -76,7 +76,7 @@ def test_no_rank_is_missing_where_all_wait_or_none_does(cause: Any) -> None:
     for state in ("collective", "elsewhere"):
         found = cause(group("0-1", state, "barrier"), group("2", state, "all_reduce"))
         assert found.message == message("timed_out", limit_s=59.0, steps=3)
-        assert way_out(found).code == "way_out.timeout"
+        assert find_fix(found).code == "fix.timeout"
 
 
 @pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out_training"), (8, "timed_out_missing")])

@@ -16,7 +16,7 @@ from trainmark.server.client import RefusedBundleError, connected, send
 from trainmark.server.serving import Tokens
 
 STORED = {"digest": "d" * 64, "runs": [{"run_id": "a-1", "page": "/runs/a-1.html"}]}
-REFUSED = {"error": {"what": "no", "where": "record", "rule": None, "remedy": "look"}}
+REFUSED = {"error": {"what": "no", "where": "record", "rule": None, "fix": "look"}}
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path)
     shard.write_bytes(shard.read_bytes()[:-20_000])
     with pytest.raises(DataError, match="cannot be loaded") as caught:
         train(tiny_llama31.new_job(), tmp_path, steps=3, begin=(place, begin))
-    assert "remove this folder" in (caught.value.remedy or "")
+    assert "remove this folder" in (caught.value.fix or "")
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_other_work_is_refused(
     with pytest.raises(TrainmarkError) as caught:
         planned(**fields, resume=tmp_path / "a")
     assert caught.value.what == what
-    assert caught.value.remedy
+    assert caught.value.fix
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, planned: Any) -> None:

@@ -55,7 +55,7 @@ def _packages() -> dict[str, Path | str]:
     for root in (*roots, Path(__file__).parent):
         if not root.is_dir():
             raise UsageError(
-                f"{root} is not a folder", where=PATH_VARIABLE, remedy="name folders of cases"
+                f"{root} is not a folder", where=PATH_VARIABLE, fix="name folders of cases"
             )
         for file in root.glob("*/case.py"):
             found[file.parent.name] = file.parent
@@ -106,7 +106,7 @@ def part(name: str, part: Part) -> ModuleType:
             f"case {name} has no module {part!r}",
             where=str(folder(name)),
             rule="a case has modules or packages called data and job, some prepare, figures, sizes",
-            remedy=f"add {part}.py; docs/adding-a-case.md shows a complete case",
+            fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
     try:
         return importlib.import_module(f"{_package(name)}.{part}")
@@ -117,7 +117,7 @@ def part(name: str, part: Part) -> ModuleType:
             f"cannot be imported: {type(error).__name__}: {error}",
             where=f"case {name}, module {part}",
             rule="the modules of a case can be imported without an error",
-            remedy="correct the module; docs/adding-a-case.md shows a complete case",
+            fix="correct the module; docs/adding-a-case.md shows a complete case",
         ) from error
 
 
@@ -239,7 +239,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
             raise EnvironmentFault(
                 f"cannot write there: {error.strerror or error}",
                 where=str(folder.parent),
-                remedy=f"free some space, or set {ROOT_VARIABLE} to a folder you may write to",
+                fix=f"free some space, or set {ROOT_VARIABLE} to a folder you may write to",
             ) from error
     finally:
         if staging:
@@ -266,9 +266,7 @@ def load(name: str) -> Case:
     aliases = {alias: case for case in loaded for alias in case.aliases}
     if name in aliases:
         return _with_tables(aliases[name])
-    raise UsageError(
-        f"unknown case {name!r}", where="CASE", remedy=nearest(name, [*known, *aliases])
-    )
+    raise UsageError(f"unknown case {name!r}", where="CASE", fix=nearest(name, [*known, *aliases]))
 
 
 def load_all() -> tuple[list[Case], list[UsageError]]:
@@ -295,14 +293,14 @@ def _load(name: str) -> Case:
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
             rule="a case.py defines CASE and can be imported without an error",
-            remedy="correct the file; docs/adding-a-case.md shows a complete one",
+            fix="correct the file; docs/adding-a-case.md shows a complete one",
         ) from error
     if case.name != name:
         raise UsageError(
             f"CASE.name is {case.name!r} in the folder {name!r}",
             where=file,
             rule="a case has the name of its folder",
-            remedy=f"write name={name!r}, or rename the folder",
+            fix=f"write name={name!r}, or rename the folder",
         )
     return case
 

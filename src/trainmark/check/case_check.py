@@ -101,7 +101,7 @@ def check_case(
         batch = one.recipe["micro_batch_size"]
         try:  # two ranks take the same rows in a step as one
             if batch % 2:
-                raise UsageError(f"bs={batch} cannot be halved", remedy="check with an even bs")
+                raise UsageError(f"bs={batch} cannot be halved", fix="check with an even bs")
             plans[2] = plan(2, micro_batch_size=str(batch // 2))
         except TrainmarkError as error:
             missing = message("check_without_second_rank", text=str(error))

@@ -228,11 +228,11 @@ def _wait(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float
         if request.signal_name is not None:
             raise MeasurementError(f"stopped by {request.signal_name}")
         if None in codes and time.monotonic() >= deadline:
-            remedy = "try a smaller --budget-s, or fewer ranks"
-            raise MeasurementError("the ranks did not finish in time", remedy=remedy)
+            fix = "try a smaller --budget-s, or fewer ranks"
+            raise MeasurementError("the ranks did not finish in time", fix=fix)
     if any(codes):
-        remedy = "see above what it printed"
-        raise MeasurementError(f"exit codes of the ranks: {codes}", remedy=remedy)
+        fix = "see above what it printed"
+        raise MeasurementError(f"exit codes of the ranks: {codes}", fix=fix)
 
 
 def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Examine a machine before a run: what stops it or spoils its figures, with a remedy for each.
+"""Examine a machine before a run: what stops it or spoils its figures, with a fix for each.
 
 Owns the table of checks, and those of devices and case, of which vendors and planning are asked.
 Their sentences stand in ``messages.toml`` beside this file. Must not import torch.
@@ -83,7 +83,7 @@ def subject_of(request: RunRequest, *, quick: bool) -> Subject:
         choice = choose_work(request)
         device, nproc = device or choice.hardware, choice.nproc
     elif request.recipe is not None:
-        raise UsageError("a recipe without its case", where="--recipe", remedy="name the case too")
+        raise UsageError("a recipe without its case", where="--recipe", fix="name the case too")
     with suppress(EnvironmentFault):  # which the check of devices tells
         vendor = devices.choose(device)
     if nproc is None:
@@ -98,7 +98,7 @@ def device(subject: Subject) -> Conditions:
         vendor = subject.vendor or devices.choose(subject.request.device)
         refuse_ranks(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
-        yield judged("text", fault.remedy, text=fault.what, stops=True)
+        yield judged("text", fault.fix, text=fault.what, stops=True)
         return
     names = ", ".join(sorted(set(vendor.product_names())))
     yield judged("device", count=vendor.count(), vendor=vendor.name, names=names)
@@ -108,7 +108,7 @@ def driver(subject: Subject) -> Conditions:
     """Find devices that are here and cannot be used, and packages of vendors that do not work."""
     faults = [*devices.load_all()[1], *devices.unusable()]
     for fault in faults:  # one of the device that is asked for stops a run, as `device` says
-        yield judged("text", fault.remedy, text=f"{fault.where}: {fault.what}", spoils=True)
+        yield judged("text", fault.fix, text=f"{fault.where}: {fault.what}", spoils=True)
     if not faults:
         version_of = subject.vendor and subject.vendor.driver_version()
         yield judged("text", text=version_of) if version_of else judged("no_fault")
@@ -206,7 +206,7 @@ def data(subject: Subject) -> Conditions:
     except TrainmarkError as fault:
         text = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
         code = "data" if isinstance(fault, DataError) else "recipe"
-        yield judged("text", fault.remedy, text=text, stops=True, code=code)
+        yield judged("text", fault.fix, text=text, stops=True, code=code)
         return
     yield judged("recipe", recipe=plan.recipe_name, nproc=plan.nproc, code="recipe")
     found = plan.data
@@ -231,16 +231,15 @@ def examine(subject: Subject, checks: Sequence[Check] = CHECKS, *, lang: str = "
         try:
             found += (replace(one, code=one.code or check.__name__) for one in check(subject))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
-            remedy = getattr(error, "remedy", None)
+            fix = getattr(error, "fix", None)
             text = error.what if isinstance(error, TrainmarkError) else repr(error)
-            found.append(judged("text", remedy, text=text, unknown=True, code=check.__name__))
+            found.append(judged("text", fix, text=text, unknown=True, code=check.__name__))
     severities = {one.severity for one in found}
     return Examination(
         device=subject.request.device if subject.vendor is None else subject.vendor.name,
         nproc=subject.nproc,
         exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
         checks=[
-            replace(one, what=worded(one.what, lang), remedy=worded(one.remedy, lang))
-            for one in found
+            replace(one, what=worded(one.what, lang), fix=worded(one.fix, lang)) for one in found
         ],
     )

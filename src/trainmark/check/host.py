@@ -42,19 +42,19 @@ _LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case save
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something about a machine that stops a run or spoils its figures, and its remedy.
+    """Something about a machine that stops a run or spoils its figures, and its fix.
 
     Args:
         code: what was examined, ``memory`` for example: the same on every machine.
         severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
         what: what was found, with its numbers; words once a language is chosen.
-        remedy: what to do, in a few words; empty if ``fine``.
+        fix: what to do, in a few words; empty if ``fine``.
     """
 
     code: str
     severity: Severity
     what: str | Message
-    remedy: str | Message = ""
+    fix: str | Message = ""
 
 
 Conditions = Iterator[Condition]
@@ -82,7 +82,7 @@ class Subject:
 
 def judged(
     key: str,
-    remedy: str | None = None,
+    fix: str | None = None,
     *,
     stops: bool = False,
     spoils: bool = False,
@@ -90,19 +90,19 @@ def judged(
     code: str = "",
     **values: Any,
 ) -> Condition:
-    """Return a condition with the first severity that holds, else ``fine`` without a remedy.
+    """Return a condition with the first severity that holds, else ``fine`` without a fix.
 
     Args:
         key: of its sentence in ``messages.toml``, whose places ``values`` fill.
-        remedy: that of an error; None: the sentence ``remedy.`` with that key.
+        fix: that of an error; None: the sentence ``fix.`` with that key.
         code: empty: that of the check, which is its function's name.
     """
     what = Message(key, values)
     if not (stops or spoils or unknown):
         return Condition(code, "fine", what)
     severity: Severity = "stops" if stops else "spoils" if spoils else "unknown"
-    way_out = message("own_way_out", text=remedy) if remedy else Message(f"remedy.{key}", values)
-    return Condition(code, severity, what, way_out)
+    advice = message("own_fix", text=fix) if fix else Message(f"fix.{key}", values)
+    return Condition(code, severity, what, advice)
 
 
 def memory(subject: Subject) -> Conditions:
@@ -175,7 +175,7 @@ def network(subject: Subject) -> Conditions:
             os.environ, subject.vendor, world_size=subject.nproc, master=LOOPBACK
         )
     except TrainmarkError as fault:
-        yield judged("text", fault.remedy, text=f"{fault.where}: {fault.what}", stops=True)
+        yield judged("text", fault.fix, text=f"{fault.where}: {fault.what}", stops=True)
     else:
         yield judged("network")
 

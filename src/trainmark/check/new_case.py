@@ -34,14 +34,10 @@ def write_new_case(name: str, folder: Path) -> Path:
         rule = "lower-case letters, digits and _, a letter first"
         raise UsageError(f"not a name for a case: {name!r}", where="CASE", rule=rule)
     if name in cases.names():
-        raise UsageError(
-            f"there is a case {name} already", where="CASE", remedy="choose another name"
-        )
+        raise UsageError(f"there is a case {name} already", where="CASE", fix="choose another name")
     target = folder / name
     if target.exists():
-        raise UsageError(
-            "exists already", where=str(target), remedy="choose another name or folder"
-        )
+        raise UsageError("exists already", where=str(target), fix="choose another name or folder")
     named = f'name="{EXAMPLE}"'
 
     def fill(place: Path) -> None:

@@ -145,8 +145,8 @@ def main() -> None:
         if package == "trainmark":
             raise
         wanted = f"'trainmark[{_EXTRAS[package]}]'" if package in _EXTRAS else package
-        remedy = f"pip install {wanted}"
-        fault = EnvironmentFault(f"{error.name} is not installed", remedy=remedy)
+        fix = f"pip install {wanted}"
+        fault = EnvironmentFault(f"{error.name} is not installed", fix=fix)
     except OSError as error:
         fault = EnvironmentFault(str(error.strerror or error), where=str(error.filename or "")[:80])
     print(f"trainmark: {fault}", file=sys.stderr)

@@ -84,7 +84,7 @@ def bundle(
         what = (
             "neither -o nor --push is given" if output is None else "both -o and --push are given"
         )
-        raise UsageError(what, where="bundle", remedy="give -o FILE, or --push URL")
+        raise UsageError(what, where="bundle", fix="give -o FILE, or --push URL")
     words = runs or [newest_run()]
     if push is not None:
         _push(words, push)
@@ -173,7 +173,7 @@ def export(
         raise RecordError("no record found", rule="rows of pages are not exported")
     if form == "parquet":
         if output is None:
-            raise UsageError(f"--to {form} is no text", remedy="give -o PATH")
+            raise UsageError(f"--to {form} is no text", fix="give -o PATH")
         with writing(output):
             write_parquet(found.records, output)
         say(str(output), err=True)
@@ -230,7 +230,7 @@ def analyze(
         else:
             logs.append(word)
     if not logs:
-        raise UsageError("no log", where="LOG", remedy="name one, or - for standard input")
+        raise UsageError("no log", where="LOG", fix="name one, or - for standard input")
     options = parse_options(parse_assignments(keys))
     analyses = [analyze_log(log, options) for log in logs]
     for analysis in analyses:

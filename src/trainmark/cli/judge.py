@@ -139,19 +139,15 @@ def gate(
     from trainmark.record.work import each_once
 
     if not (baseline or history):
-        raise UsageError(
-            "nothing to check against", remedy="give --baseline WORD or --history WORD"
-        )
+        raise UsageError("nothing to check against", fix="give --baseline WORD or --history WORD")
     if junit and not junit.absolute().parent.is_dir():
-        raise UsageError(
-            "no such folder", where=f"--junit {junit}", remedy="make it, or name another"
-        )
+        raise UsageError("no such folder", where=f"--junit {junit}", fix="make it, or name another")
     given = [_selected(words) if words else Selection() for words in (runs, baseline, history)]
     records, expected, earlier = (one.records for one in given)
     for record in (*records, *expected, *earlier):
         if record.verification == "unverified" and not unverified:
             rule = "only records that match their raw events are checked"
-            raise UsageError("unverified", where=record.run_id, rule=rule, remedy="--unverified")
+            raise UsageError("unverified", where=record.run_id, rule=rule, fix="--unverified")
     each_once(record.run_id for record in records)
     judged = (
         list(gating.against_baseline(records, expected, figure or (), worse_by=worse_by))

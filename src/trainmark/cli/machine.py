@@ -74,7 +74,7 @@ def doctor(
 
 
 def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
-    """Print what needs attention first, each with its remedy."""
+    """Print what needs attention first, each with its fix."""
     from trainmark.check.doctor import worded
 
     def show(key: str, **values: Any) -> str:
@@ -87,8 +87,8 @@ def _print_table(found: Examination, lang: str, *, quiet: bool) -> None:
             say(show(severity))
         for one in rows:
             say_lines([str(one.what)], before=f"  {one.code:<{width}}  ")
-            if one.remedy:
-                say_lines([show("way_out", text=one.remedy)], before=" " * (width + 4))
+            if one.fix:
+                say_lines([show("fix", text=one.fix)], before=" " * (width + 4))
     if not quiet:
         say(show("examined", device=found.device, nproc=found.nproc))
 

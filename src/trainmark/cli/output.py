@@ -122,7 +122,7 @@ def writing(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFault(
-            f"cannot write: {error.strerror}", where=str(output), remedy="name another place"
+            f"cannot write: {error.strerror}", where=str(output), fix="name another place"
         ) from error
 
 

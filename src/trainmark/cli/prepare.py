@@ -62,7 +62,7 @@ def prepare(
         raise UsageError(
             f"case {chosen.name} has nothing to prepare",
             where="CASE",
-            remedy=f"`trainmark run {chosen.name}` generates its data",
+            fix=f"`trainmark run {chosen.name}` generates its data",
         )
     values = _read_options(chosen, options or [])
     with open_reporter(quiet=quiet) as reporter:
@@ -79,15 +79,15 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
     known = {option.name: option for option in case.prepare_options}
     given = parse_assignments(words, example=f"{next(iter(known), 'name')}=VALUE")
     for name in given.keys() - known.keys():
-        remedy = nearest(name, known) if known else f"{case.name} takes no option"
-        raise UsageError(f"no option of {case.name}", where=name, remedy=remedy)
+        fix = nearest(name, known) if known else f"{case.name} takes no option"
+        raise UsageError(f"no option of {case.name}", where=name, fix=fix)
     for name, option in known.items():
         if option.required and name not in given:
             raise UsageError(
                 f"option {name} is missing",
                 where=f"trainmark prepare {case.name}",
                 rule=f"{name}: {option.help}",
-                remedy=f"add {name}=VALUE",
+                fix=f"add {name}=VALUE",
             )
     return {name: known[name].read(text) for name, text in given.items()}
 

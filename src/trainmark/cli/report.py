@@ -97,9 +97,9 @@ def report(
 
     wanted = form or ("json" if as_json else _form_of(output))
     if chart is not None and wanted not in _PICTURES:
-        raise UsageError("only pictures have it", where="--chart", remedy="-o chart.svg or .png")
+        raise UsageError("only pictures have it", where="--chart", fix="-o chart.svg or .png")
     if wanted == "png" and output is None:
-        raise UsageError("a PNG is not printed", where="--format", remedy="name a file: -o X.png")
+        raise UsageError("a PNG is not printed", where="--format", fix="name a file: -o X.png")
     found = select(runs or [], rows=False)
     if as_json:
         records = [record.model_dump(mode="json") for record in found.records]
@@ -107,8 +107,8 @@ def report(
         fail_if_damaged(found)
         return
     if against and wanted == "md":
-        remedy = "leave out --format md, or write HTML: -o report.html"
-        raise UsageError("not for Markdown", where="--against", remedy=remedy)
+        fix = "leave out --format md, or write HTML: -o report.html"
+        raise UsageError("not for Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
     others = None if wanted == "md" else _others(found, against)
     pages = documents(found.records, others, price=price)
@@ -149,7 +149,7 @@ def _form_of(output: Path | None) -> str:
             what,
             where=str(output),
             rule=rule,
-            remedy="rename the file, or choose a form with --format",
+            fix="rename the file, or choose a form with --format",
         )
     return form
 

@@ -78,11 +78,11 @@ def token(
     of_server = ctx.parent.params["store"] if ctx.parent is not None else None
     if None not in (store, of_server) and store != of_server:
         what = f"{of_server} and {store} are two stores"
-        raise UsageError(what, where="--store", remedy="name the server's store once")
+        raise UsageError(what, where="--store", fix="name the server's store once")
     folder = Path(store or of_server or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
-        remedy = "name the server's folder of runs: --store FOLDER"
-        raise EnvironmentFault("no such folder", where=str(folder), remedy=remedy)
+        fix = "name the server's folder of runs: --store FOLDER"
+        raise EnvironmentFault("no such folder", where=str(folder), fix=fix)
     tokens = Tokens(folder)
     with writing(folder):
         say(tokens.make(name))

@@ -88,15 +88,15 @@ def read_yaml(file: Path) -> Any:
         what = f"cannot be read: {error.strerror}"
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the first names its line
         what = f"not YAML: {' '.join(str(error).split())}"
-    raise UsageError(what, where=str(file), remedy="name a file in YAML")
+    raise UsageError(what, where=str(file), fix="name a file in YAML")
 
 
-def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> Model:
+def checked(kind: type[Model], document: object, file: Path, *, fix: str) -> Model:
     """Return the content of a file as a pydantic model.
 
     Args:
         document: as ``read_yaml`` returns it.
-        remedy: where the keys are described.
+        fix: where the keys are described.
 
     Raises:
         UsageError: with file and key: an unknown key, or a wrong value.
@@ -105,12 +105,12 @@ def checked(kind: type[Model], document: object, file: Path, *, remedy: str) -> 
         return kind.model_validate(document)
     except ValidationError as error:
         fault = usage_error(error, kind, f"{file}: ")
-    fault.remedy = fault.remedy or remedy
+    fault.fix = fault.fix or fix
     raise fault
 
 
 def damaged(
-    error: OSError | ValueError, file: Path, what: str, *, rule: str, remedy: str | None = None
+    error: OSError | ValueError, file: Path, what: str, *, rule: str, fix: str | None = None
 ) -> RecordError:
     """Return the fault of a JSON file of ours that cannot be read.
 
@@ -128,7 +128,7 @@ def damaged(
             reason = misfit.rule
         place = line[1] if line else misfit.key
         where = f"{file}:{place}" if place else where
-    return RecordError(f"{what}: {reason}", where=where, rule=rule, remedy=remedy)
+    return RecordError(f"{what}: {reason}", where=where, rule=rule, fix=fix)
 
 
 def usage_error(error: ValidationError, model: type[BaseModel], where: str) -> UsageError:
@@ -142,7 +142,7 @@ def usage_error(error: ValidationError, model: type[BaseModel], where: str) -> U
     place = where + (key.replace("_", "-") if where == "--" else key)
     if misfit.kind == "extra_forbidden":
         known = _keys_beside(model, key.split("."))
-        return UsageError(f"unknown key {key!r}", where=place, remedy=nearest(key, known))
+        return UsageError(f"unknown key {key!r}", where=place, fix=nearest(key, known))
     return UsageError(misfit.what, where=place.removesuffix(": "), rule=misfit.rule)
 
 

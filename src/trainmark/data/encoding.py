@@ -48,7 +48,7 @@ BLOCK_BYTES = 1 << 21
 WORKER_BYTES = 1 << 25  # of a corpus, for which another worker is started
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 GZIP_MAGIC = b"\x1f\x8b"
-REMEDY = "give --from a file of JSON lines, plain or gzip, or a folder of them"
+FIX = "give --from a file of JSON lines, plain or gzip, or a folder of them"
 SHOWN_CHARACTERS = 80  # of what stands in place of a text
 
 
@@ -106,7 +106,7 @@ def write_pairs(
                     f"no document in the corpus, {counts['empty_texts']} empty texts",
                     where=str(raw),
                     rule="a corpus has at least one text that is not empty",
-                    remedy="name the texts' key with text_key=, or give another file with --from",
+                    fix="name the texts' key with text_key=, or give another file with --from",
                 )
             unfinished.report(
                 f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
@@ -254,7 +254,7 @@ def encode_blocks(
         raise EnvironmentFault(
             "a worker process ended before its work was done",
             rule="each holds the tokenizer and some blocks of lines in memory",
-            remedy="give workers= a smaller number",
+            fix="give workers= a smaller number",
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -352,7 +352,7 @@ def source_files(raw: Path) -> dict[str, Path]:
     if raw.is_file():
         return {raw.name: raw}
     if not raw.is_dir():
-        raise DataError("no such file or folder", where=str(raw), remedy=REMEDY)
+        raise DataError("no such file or folder", where=str(raw), fix=FIX)
     found = {
         file.relative_to(raw).as_posix(): file
         for file in raw.rglob("*")
@@ -360,7 +360,7 @@ def source_files(raw: Path) -> dict[str, Path]:
     }
     if not found:
         rule = f"files that end in {', '.join(ENDINGS)} count"
-        raise DataError("no file of JSON lines", where=str(raw), rule=rule, remedy=REMEDY)
+        raise DataError("no file of JSON lines", where=str(raw), rule=rule, fix=FIX)
     return dict(sorted(found.items()))
 
 
@@ -450,6 +450,6 @@ def texts_of(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) 
                 _fault_of_line(error, text_key),
                 where=f"{path}, line {number}",
                 rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
-                remedy="mend or remove the line, or name the text's key with text_key=",
+                fix="mend or remove the line, or name the text's key with text_key=",
             ) from None
     return texts

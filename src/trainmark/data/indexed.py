@@ -38,7 +38,7 @@ HEADER = struct.Struct("<9sqBqq")
 VERSION = 1
 INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 UINT16_BELOW = 65_500  # Megatron's bound, somewhat below 2**16
-_fault = partial(DataError, remedy="copy both files of the pair again, or prepare the data again")
+_fault = partial(DataError, fix="copy both files of the pair again, or prepare the data again")
 
 PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
@@ -49,7 +49,7 @@ readable = partial(
     fault=partial(
         DataError,
         rule="an indexed data set is a readable .bin with its .idx",
-        remedy="check the name and the permissions, or prepare the data again",
+        fix="check the name and the permissions, or prepare the data again",
     ),
 )
 
@@ -285,12 +285,12 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
             f"token ids from {content.smallest} to {content.largest}",
             where=str(tokens),
             rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            remedy=f"set vocab_size to {noted or 'that'} of the tokenizer "
+            fix=f"set vocab_size to {noted or 'that'} of the tokenizer "
             "the data was made with, or prepare the data again",
         )
     if noted is not None:
         refuse_short(
             folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
-            multiple=PADDED_TO, remedy=f"set vocab_size={noted}",
+            multiple=PADDED_TO, fix=f"set vocab_size={noted}",
         )  # fmt: skip
     return content

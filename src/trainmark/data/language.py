@@ -91,7 +91,7 @@ def generate(
             f"vocab_size={vocab_size} is too small for generated data",
             where="recipe field vocab_size",
             rule=f"the generated language has {SYMBOLS} symbols",
-            remedy=f"use {SYMBOLS} or more",
+            fix=f"use {SYMBOLS} or more",
         )
     text = symbols(documents=documents, length=DOCUMENT_TOKENS, seed=seed)
     ids = text * (vocab_size // SYMBOLS)

@@ -118,15 +118,15 @@ def _refuse_unknown_keys(
         if key in defaults and value == defaults[key]:
             continue
         rule = "a key that this case does not know may change the model"
-        remedy = f"use a model without {key}; or remove the key, if the model is the same without"
+        fix = f"use a model without {key}; or remove the key, if the model is the same without"
         if key in defaults:
             rule = f"this case trains models with {key} {json.dumps(defaults[key])} only"
-            remedy = "use the folder of such a model"
+            fix = "use the folder of such a model"
         raise fault(
             f"{key} is {json.dumps(value):.{_SHOWN_CHARACTERS}}",
             where=f"{file}, {key}",
             rule=rule,
-            remedy=remedy,
+            fix=fix,
         )
 
 
@@ -154,7 +154,7 @@ def refuse_long(folder: Path, *, positions: int, seq_length: int) -> None:
             f"the recipe's seq_length is {seq_length}",
             where=f"{folder / CONFIG}, max_position_embeddings",
             rule=f"the model has {positions} positions",
-            remedy=f"add seq={positions}, or use another model folder",
+            fix=f"add seq={positions}, or use another model folder",
         )
 
 
@@ -174,7 +174,7 @@ class ModelWeights:
     Args:
         model: what decides the shapes, ``the Llama of model/config.json``.
         shapes: shape of every weight by name.
-        remedy: the way out where a checkpoint is sound but of another model.
+        fix: used if a checkpoint is sound but of another model.
         wrappers: what may stand before a name, ``module.``; not part of it.
         optional: what the names of weights that may be missing begin with.
         unused: tells of a name without wrappers that the model has no use for it.
@@ -183,7 +183,7 @@ class ModelWeights:
 
     model: str
     shapes: Mapping[str, tuple[int, ...]]
-    remedy: str = "use the config.json and the weights of one and the same model"
+    fix: str = "use the config.json and the weights of one and the same model"
     wrappers: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     unused: Callable[[str], bool] = field(default=lambda _: False)
@@ -232,7 +232,7 @@ class ModelWeights:
         return name
 
     def _fault(self, what: str, where: str, rule: str) -> DataError:
-        return DataError(what, where=where, rule=rule, remedy=self.remedy)
+        return DataError(what, where=where, rule=rule, fix=self.fix)
 
 
 def weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Path]:

@@ -162,7 +162,7 @@ def writing(
         raise DataError(
             "the folder to write lies inside the raw one", where=str(data),
             rule="what is written must not become a source of the next call",
-            remedy="name a folder beside the raw one with --data",
+            fix="name a folder beside the raw one with --data",
         )  # fmt: skip
     folder = data.with_name(f".{data.name}.partial")
     try:
@@ -202,7 +202,7 @@ def writing(
             f"cannot prepare: {error.strerror or error}",
             where=str(error.filename or data),
             rule="raw files must be readable, and the folder to write on a disk with room",
-            remedy="free some space or change the permissions, then call again: what is finished "
+            fix="free some space or change the permissions, then call again: what is finished "
             f"is kept in {folder}",
         ) from error
 
@@ -221,7 +221,7 @@ def _locked(data: Path) -> Iterator[None]:
     except Timeout:
         raise EnvironmentFault(
             "another prepare is at work on this folder", where=str(data),
-            remedy="wait for it, or name another folder with --data",
+            fix="wait for it, or name another folder with --data",
         ) from None  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def _finished(data: Path, made_of: dict[str, Any]) -> bool:
         raise DataError(
             f"not empty, and not prepared with this {other}", where=str(data),
             rule="prepare never writes over files",
-            remedy="name a new or empty folder with --data, or remove this one",
+            fix="name a new or empty folder with --data, or remove this one",
         )  # fmt: skip
     return True
 
@@ -386,5 +386,5 @@ def whole_gzip(path: Path) -> Iterator[None]:
         raise DataError(
             f"not readable as gzip: {error}", where=str(path),
             rule="a file that begins as gzip is whole gzip to its end",
-            remedy="fetch or compress the file again",
+            fix="fetch or compress the file again",
         ) from None  # fmt: skip

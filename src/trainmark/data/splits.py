@@ -62,8 +62,8 @@ def library(name: str, *, where: Path | str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        remedy, what = "pip install 'trainmark[prepare]'", f"{error.name} is not installed"
-        raise EnvironmentFault(what, where=str(where), remedy=remedy) from None
+        fix, what = "pip install 'trainmark[prepare]'", f"{error.name} is not installed"
+        raise EnvironmentFault(what, where=str(where), fix=fix) from None
 
 
 def parquet_rows(file: Path) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
     """Find the splits of ``folder`` in the first of ``forms`` that it has.
 
     Args:
-        fault: says what a data folder holds, and the way out.
+        fault: says what a data folder holds, and the fix.
 
     Raises:
         DataError: no such folder, no form, only one split, or a file that is empty or cannot
@@ -151,7 +151,7 @@ def _files(place: Path, name: str) -> list[Path]:
             f"numbered parts {', '.join(part.name for part in parts)}",
             where=str(place),
             rule=f"{split} has {int(matches[0][2])} parts, each there once",
-            remedy="fetch what is missing, move other versions away",
+            fix="fetch what is missing, move other versions away",
         )
     return parts
 

@@ -30,7 +30,7 @@ END_OF_DOCUMENT = "<|endoftext|>"
 CORPUS_FAULT = partial(
     DataError,
     rule="text is tokenised with the model's own tokenizer, its files as the library wrote them",
-    remedy="name with tokenizer= the folder of the tokenizer, as the model hub has it",
+    fix="name with tokenizer= the folder of the tokenizer, as the model hub has it",
 )
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -152,7 +152,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
                 f"{key} is {json.dumps(written[key])}",
                 where=f"{settings}, {key}",
                 rule=f"text is tokenised with {key} {json.dumps(value)}, as {file.name} is read",
-                remedy=f"give the {FAST} that the library saved with these settings",
+                fix=f"give the {FAST} that the library saved with these settings",
             )
 
 
@@ -169,7 +169,7 @@ def named_token(folder: Path, key: str, fault: Fault) -> str | None:
 
 
 def refuse_short(
-    file: Path, *, entries: int, vocab_size: int, of: str, remedy: str, multiple: int = 1
+    file: Path, *, entries: int, vocab_size: int, of: str, fix: str, multiple: int = 1
 ) -> None:
     """Refuse a vocabulary of ``entries`` for a model of ``vocab_size``.
 
@@ -190,7 +190,7 @@ def refuse_short(
             f"{entries} entries, the model has {vocab_size}",
             where=str(file),
             rule=f"the vocabulary is the model's own{padding}; {of} says vocab_size {vocab_size}",
-            remedy=remedy,
+            fix=fix,
         )
 
 
@@ -246,6 +246,6 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
         raise DataError(
             f"no token {end!r}, which ends a document", where=str(file),
             rule="a document ends with a token that no text has",
-            remedy=f"name the token as eos_token in {SETTINGS[0]}, or add it to the vocabulary",
+            fix=f"name the token as eos_token in {SETTINGS[0]}, or add it to the vocabulary",
         )  # fmt: skip
     return CorpusTokenizer(library, vocab_size, end, end_id)

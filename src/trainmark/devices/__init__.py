@@ -75,7 +75,7 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
         f"skipped: {fault}",
         where=f"device {entry.name}{package} ({entry.value})",
         rule="a vendor is a class that implements the Vendor Protocol and can be imported",
-        remedy="fix or remove the package; docs/adding-a-device.md has a check for it",
+        fix="fix or remove the package; docs/adding-a-device.md has a check for it",
     )
 
 
@@ -106,7 +106,7 @@ def unusable() -> list[EnvironmentFault]:
 
 def _faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
     refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
-    return [EnvironmentFault(refusal.why, where=where, remedy=refusal.way_out)] if refusal else []
+    return [EnvironmentFault(refusal.why, where=where, fix=refusal.fix)] if refusal else []
 
 
 def occupants(name: str, nproc: int) -> list[Occupant]:
@@ -160,9 +160,7 @@ def choose(name: str | None) -> Vendor:
         for fault in load_all()[1]:
             if fault.where and fault.where.startswith(f"device {name} "):
                 raise fault
-        raise UsageError(
-            f"unknown device {name!r}", where="--device", remedy=nearest(name, choices())
-        )
+        raise UsageError(f"unknown device {name!r}", where="--device", fix=nearest(name, choices()))
     present = [vendor for vendor in meant if vendor.count() > 0]
     if len(present) == 1:
         return present[0]
@@ -171,7 +169,7 @@ def choose(name: str | None) -> Vendor:
             f"devices of several vendors here are {name} to torch: "
             + ", ".join(vendor.name for vendor in present),
             where="--device",
-            remedy="name the vendor",
+            fix="name the vendor",
         )
     for fault in (fault for vendor in meant for fault in _faults(vendor, where="--device")):
         raise fault
@@ -180,5 +178,5 @@ def choose(name: str | None) -> Vendor:
         f"no {name} device that this installation can use",
         where="--device",
         rule=f"a {name} device needs its driver and a torch built for it",
-        remedy=f"devices present: {names}; see `trainmark list devices`",
+        fix=f"devices present: {names}; see `trainmark list devices`",
     )

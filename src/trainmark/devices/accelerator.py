@@ -102,7 +102,7 @@ class Accelerator:
                 raise EnvironmentFault(
                     f"torch {self._torch.__version__} cannot import {module}: {error}",
                     where=f"--device {self.name}",
-                    remedy="install the version of it that is made for this torch",
+                    fix="install the version of it that is made for this torch",
                 ) from error
         self._backend = Backend(
             self._torch, self.torch_type, self.index, where=f"--device {self.name}"
@@ -167,7 +167,7 @@ class Accelerator:
                 f"precision=fp8: torch {self._torch.__version__} does not multiply it on this "
                 f"device: {str(error).partition(chr(10))[0]}",
                 where="recipe field precision",
-                remedy="use precision=bf16",
+                fix="use precision=bf16",
             ) from error
 
     def memory(self) -> MemoryUse:

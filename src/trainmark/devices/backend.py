@@ -84,7 +84,7 @@ class Backend:
         except Exception as error:  # backends raise classes of their own
             raise self._fault(
                 f"it does not compute: {_first_line(error)}",
-                remedy="check the driver with the vendor's tool and the devices with "
+                fix="check the driver with the vendor's tool and the devices with "
                 "`trainmark list devices`",
             ) from error
 
@@ -111,15 +111,15 @@ class Backend:
             raise self._fault(
                 f"nothing {task}: {'; '.join(failures)}",
                 rule=NEEDED,
-                remedy="ask the maker of the backend for it, or override what is missing in the "
+                fix="ask the maker of the backend for it, or override what is missing in the "
                 "vendor's own Device (docs/adding-a-device.md)",
             )
         return working
 
-    def _fault(self, what: str, *, remedy: str, rule: str | None = None) -> EnvironmentFault:
+    def _fault(self, what: str, *, fix: str, rule: str | None = None) -> EnvironmentFault:
         return EnvironmentFault(
             f"torch {self._torch.__version__}, {self._type} device {self._index}: {what}",
-            where=self._where, rule=rule, remedy=remedy,
+            where=self._where, rule=rule, fix=fix,
         )  # fmt: skip
 
     def peak_allocated_bytes(self) -> int | None:

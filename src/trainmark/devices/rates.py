@@ -91,7 +91,7 @@ def refuse_wrong_marks(
                 f"{wall_ns / 1e6:.3g} ms of the host's clock",
                 where=f"device {device.name}",
                 rule="time between two marks is the time that passes between them on the device",
-                remedy="mark() must record an event in the stream of the work, elapsed_ns() must "
+                fix="mark() must record an event in the stream of the work, elapsed_ns() must "
                 "return nanoseconds, and synchronize() must wait for all work; "
                 "tests/device/test_time.py checks them",
             )

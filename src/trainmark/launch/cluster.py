@@ -157,7 +157,7 @@ class Cluster(Frozen):
     _file: Path | None = PrivateAttr(None)  # from which the settings were read
 
     def fault(
-        self, key: str, what: str, *, rule: str | None = None, remedy: str | None = None
+        self, key: str, what: str, *, rule: str | None = None, fix: str | None = None
     ) -> UsageError:
         """Return the error of a setting that a launcher cannot use.
 
@@ -165,14 +165,14 @@ class Cluster(Frozen):
             key: of the setting, with dots.
         """
         if self._file is None and not self.model_fields_set:
-            write = remedy or f"write {key}"
+            write = fix or f"write {key}"
             return UsageError(
                 f"{what}, and no cluster file is given", where=f"--cluster, {key}", rule=rule,
-                remedy=f"{write} into a file and name it: --cluster cluster.yaml; "
+                fix=f"{write} into a file and name it: --cluster cluster.yaml; "
                 "docs/launchers.md has the keys",
             )  # fmt: skip
         place = "cluster file" if self._file is None else str(self._file)
-        return UsageError(what, where=f"{place}, {key}", rule=rule, remedy=remedy)
+        return UsageError(what, where=f"{place}, {key}", rule=rule, fix=fix)
 
     def elsewhere(self, launcher: str | None) -> Elsewhere | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
@@ -183,7 +183,7 @@ class Cluster(Frozen):
             return None
         if name not in NAMES:
             raise UsageError(
-                f"unknown launcher {name!r}", where="--launcher", remedy=nearest(name, NAMES)
+                f"unknown launcher {name!r}", where="--launcher", fix=nearest(name, NAMES)
             )
         return Elsewhere(
             launcher=name,
@@ -216,7 +216,7 @@ def read_cluster(path: Path | None) -> Cluster:
         return Cluster()
     document = documents.read_yaml(file)
     cluster = documents.checked(
-        Cluster, {} if document is None else document, file, remedy="docs/launchers.md has the keys"
+        Cluster, {} if document is None else document, file, fix="docs/launchers.md has the keys"
     )
     cluster._file = file
     return cluster

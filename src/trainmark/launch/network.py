@@ -94,7 +94,7 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
         what,
         where=f"environment variable {name}={value}",
         rule=f"{rule}; down: {', '.join(down)}" if down else rule,
-        remedy=f"name one that is up, or unset {name}",
+        fix=f"name one that is up, or unset {name}",
     )
 
 
@@ -110,7 +110,7 @@ def _refuse_absent_address(name: str, value: str) -> None:
             "no interface has this address",
             where=f"environment variable {name}={value}",
             rule=f"addresses of this machine: {', '.join(addresses) or 'none'}",
-            remedy=f"name one of them, or unset {name}",
+            fix=f"name one of them, or unset {name}",
         )
 
 
@@ -124,5 +124,5 @@ def _refuse_without_loopback() -> None:
             f"{LOOPBACK} cannot be reached: {error.strerror or error}",
             where="loopback interface lo",
             rule="ranks of one machine meet there",
-            remedy="`ip link set lo up` switches it on, as root; or run with --nproc 1",
+            fix="`ip link set lo up` switches it on, as root; or run with --nproc 1",
         ) from None

@@ -185,7 +185,7 @@ def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
             "other data than where the run was planned",
             where=f"node {node}, {folder}",
             rule="all nodes train on the same data",
-            remedy="copy the data to this node again",
+            fix="copy the data to this node again",
         )
     return folder
 
@@ -252,7 +252,7 @@ def main(words: list[str]) -> int:
         except TrainmarkError as fault:
             print(escaped(f"node {number}: {fault}"), file=sys.stderr, flush=True)
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
-            said = message("node_refused", node=number, text=text, remedy=fault.remedy)
+            said = message("node_refused", node=number, text=text, fix=fault.fix)
             events.emit("refused", message=said.as_dict())
         events.emit("finished")
         events.close()

@@ -83,16 +83,14 @@ def _in_use(run_dir: Path) -> EnvironmentFault:
         "the folder is not empty" if run_dir.is_dir() else "not a folder",
         where=str(run_dir),
         rule="a run never writes into another run's folder",
-        remedy="choose another --out",
+        fix="choose another --out",
     )
 
 
 def cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
     """Return the fault of a folder into which a run cannot write."""
-    remedy = "choose an --out with write permission and free space"
-    return EnvironmentFault(
-        f"cannot write there: {error.strerror}", where=str(run_dir), remedy=remedy
-    )
+    fix = "choose an --out with write permission and free space"
+    return EnvironmentFault(f"cannot write there: {error.strerror}", where=str(run_dir), fix=fix)
 
 
 def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
@@ -124,7 +122,7 @@ def leave_unplannable(error: UnplannableError) -> Record:
         events = begin(error.plan, folder, {})
         events.emit(
             "stop", reason="case_error", message=report["message"]["args"]["text"],
-            remedy=fault.remedy, type=report["type"], place=report["place"],
+            fix=fault.fix, type=report["type"], place=report["place"],
             traceback=report["traceback"],
         )  # fmt: skip
         return finish(folder, events)
@@ -156,7 +154,7 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
         raise LostRunError(
             f"the record cannot be written: {error.strerror}",
             where=str(run_dir),
-            remedy="if the folder is still there, `trainmark report` makes the record",
+            fix="if the folder is still there, `trainmark report` makes the record",
         ) from error
     try:
         index_record.write_index(built, run_dir)
@@ -197,15 +195,15 @@ def make_record(folder: Path) -> None:
         raise RecordError(f"cannot be read: {fault}", where=str(folder)) from None
     if plan.node_processes:
         what = f"a run of launcher {plan.launcher}, whose job may still be running"
-        remedy = f"`trainmark run --attach {folder}` waits for it and makes the record"
-        raise RecordError(what, where=str(folder), remedy=remedy)
+        fix = f"`trainmark run --attach {folder}` waits for it and makes the record"
+        raise RecordError(what, where=str(folder), fix=fix)
     try:
         with locked(folder):
             if not (folder / record.RECORD_FILE).exists():
                 _make(plan, folder)
     except BlockingIOError:
-        remedy = "wait for its end, or stop it with Ctrl-C"
-        raise RecordError("the run is still running", where=str(folder), remedy=remedy) from None
+        fix = "wait for its end, or stop it with Ctrl-C"
+        raise RecordError("the run is still running", where=str(folder), fix=fix) from None
     except (OSError, ValueError) as error:
         what = f"cannot be read: {in_words(error)}"
         raise RecordError(what, where=str(folder)) from None
@@ -215,8 +213,8 @@ def _make(plan: Plan, folder: Path) -> None:
     path = folder / LAUNCHER_FILE
     names = {event["event"] for event in EventFile(path)} if path.exists() else set()
     if "launch" not in names:
-        remedy = "delete the folder and run it again"
-        raise RecordError("the run never began", where=str(folder), remedy=remedy)
+        fix = "delete the folder and run it again"
+        raise RecordError("the run never began", where=str(folder), fix=fix)
     psutil.wait_procs(processes.of_run(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)

@@ -203,7 +203,7 @@ def check(file: PlanFile, *, dry_run: bool = False) -> list[Outcome]:
     if (file.out / PLAN_FILE).exists():
         raise EnvironmentFault("the folder is that of a single run", where=str(file.out),
                                rule="the runs of a plan file need their own folder",
-                               remedy="choose another --out")  # fmt: skip
+                               fix="choose another --out")  # fmt: skip
     read_once, entries = cache(read_cluster), []
     for entry in file.entries:
         try:
@@ -331,8 +331,8 @@ def _alone(entries: Sequence[Outcome]) -> Iterator[None]:
             stack.enter_context(locked(base))
         except BlockingIOError:
             what = "another `trainmark run` of this plan is running there"
-            remedy = "wait for it, or choose another --out"
-            raise EnvironmentFault(what, where=str(base), remedy=remedy) from None
+            fix = "wait for it, or choose another --out"
+            raise EnvironmentFault(what, where=str(base), fix=fix) from None
         except OSError as error:
             raise cannot_write(base, error) from error
         yield

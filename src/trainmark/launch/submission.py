@@ -46,7 +46,7 @@ def launcher_of(cluster: Cluster, name: str) -> Launcher:
         raise EnvironmentFault(
             f"launcher {name} cannot be used here: {why}",
             where="--launcher",
-            remedy="see `trainmark list launchers`, and docs/launchers.md for what each needs",
+            fix="see `trainmark list launchers`, and docs/launchers.md for what each needs",
         )
     return launchers.load(name)
 
@@ -83,7 +83,7 @@ def attach(folder: Path) -> Job:
     folder = folder.absolute()
     if (folder / RECORD_FILE).exists():
         raise RecordError(
-            "the record exists already", where=str(folder), remedy="`trainmark report` prints it"
+            "the record exists already", where=str(folder), fix="`trainmark report` prints it"
         )
     try:
         plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})

@@ -139,8 +139,8 @@ def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpack
     except (FileNotFoundError, IsADirectoryError) as error:
         raise BundleError(f"not a bundle: {error}", where=str(path)) from None
     except OSError as error:
-        what, remedy = f"cannot unpack: {error.strerror}", "set TMPDIR to a folder on another disk"
-        raise EnvironmentFault(what, where=str(path), remedy=remedy) from None
+        what, fix = f"cannot unpack: {error.strerror}", "set TMPDIR to a folder on another disk"
+        raise EnvironmentFault(what, where=str(path), fix=fix) from None
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked:

@@ -53,8 +53,8 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         EnvironmentFault: it cannot be written.
     """
     if not output.name.endswith(archive.ENDING):
-        remedy = f"end it in {archive.ENDING}"
-        raise BundleError("not the name of a bundle", where=str(output), remedy=remedy)
+        fix = f"end it in {archive.ENDING}"
+        raise BundleError("not the name of a bundle", where=str(output), fix=fix)
     try:
         with tempfile.TemporaryDirectory() as place, written_whole(output) as file:
             for number, launches in enumerate(runs, 1):
@@ -76,12 +76,12 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
                 f"{size:,} bytes",
                 where=str(path),
                 rule=f"a file of a bundle has at most {archive.MAX_FILE_BYTES:,} bytes",
-                remedy="shorten the file, or move it out of the run's folder if it is not the "
+                fix="shorten the file, or move it out of the run's folder if it is not the "
                 "run's own",
             )
     if not (folder / PLAN_FILE).exists() or len(reduce.evidence(folder)) < 2:
-        what, remedy = "its evidence is not there", "bundle the run where it was made"
-        raise BundleError(what, where=str(folder), remedy=remedy)
+        what, fix = "its evidence is not there", "bundle the run where it was made"
+        raise BundleError(what, where=str(folder), fix=fix)
     plan = read_plan(folder)
     if plan.about.page.figures and plan.case not in cases.names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
@@ -89,8 +89,8 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     checked = _recomputed(record.read(folder), folder, "")
     if checked.state == "broken":
         what = f"contradicted by its evidence: {render(checked.said[0], 'en')}"
-        remedy = "bundle the run as it was made; `trainmark verify` tells all that differs"
-        raise BundleError(what, where=str(folder), remedy=remedy)
+        fix = "bundle the run as it was made; `trainmark verify` tells all that differs"
+        raise BundleError(what, where=str(folder), fix=fix)
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = place / name / below
     target.mkdir(parents=True)

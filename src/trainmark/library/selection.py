@@ -93,8 +93,8 @@ def newest_run() -> Path:
     files = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
     there = [file for file in files if file.exists()]
     if not there:
-        remedy = "`trainmark run CASE`, or name a run"
-        raise RecordError("no runs found", where=str(RUNS_DIR), remedy=remedy)
+        fix = "`trainmark run CASE`, or name a run"
+        raise RecordError("no runs found", where=str(RUNS_DIR), fix=fix)
     run = files[max(there, key=lambda file: file.stat().st_mtime_ns)]
     return run[0].parent if len(run) > 1 else run[0]
 
@@ -167,8 +167,8 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
             from trainmark.library.importers.table import references
 
             if not rows:
-                remedy = "name runs; `audit` and `report --against` take published rows"
-                raise RecordError("published rows, and no record", where=word, remedy=remedy)
+                fix = "name runs; `audit` and `report --against` take published rows"
+                raise RecordError("published rows, and no record", where=word, fix=fix)
             found.rows += references(word.removeprefix(REFERENCE))
         else:
             launches = [launch for run in find_runs(Path(word)) for launch in run]
@@ -204,10 +204,10 @@ def _imported(path: Path, found: Selection) -> bool:
             f"no run and no results in this folder: {files_read} files read",
             where=str(path),
             rule=f"the first is {where}: {why}",
-            remedy="name a folder with runs, result pages, tables or logs",
+            fix="name a folder with runs, result pages, tables or logs",
         )
-    remedy = "add what is missing, or name another page, table or log"
-    raise RecordError(why, where=where, remedy=remedy)
+    fix = "add what is missing, or name another page, table or log"
+    raise RecordError(why, where=where, fix=fix)
 
 
 def _is_record(path: Path) -> bool:

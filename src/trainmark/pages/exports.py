@@ -136,7 +136,7 @@ def to_index(records: Sequence[Record]) -> str:
                 f"case {record.plan.case} names no mission",
                 where=record.run_id,
                 rule="an index record files a run under its case's mission",
-                remedy="leave this run out, or give the case a mission",
+                fix="leave this run out, or give the case a mission",
             )
         lines += [item.to_json() for item in found]
     return "".join(f"{line}\n" for line in lines)
@@ -156,7 +156,7 @@ def to_mlperf(record: Record, folder: Path) -> str:
         raise RecordError(
             "goes on from a checkpoint", where=record.run_id,
             rule="an MLPerf log has the whole training between run_start and run_stop",
-            remedy="export the log of a run that was not interrupted, or --to perflog",
+            fix="export the log of a run that was not interrupted, or --to perflog",
         )  # fmt: skip
     lines, case = LINES["mlperf"], record.plan.case
     if case in cases.names() and (ruleset := cases.load(case).mlperf):
@@ -212,8 +212,8 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
     launch = next(starts, None)
     if launch is None:
         rule = "a log is written from a record and the events beside it, which have the times"
-        remedy = "name the run directory"
-        raise RecordError("no events there", where=str(folder), rule=rule, remedy=remedy)
+        fix = "name the run directory"
+        raise RecordError("no events there", where=str(folder), rule=rule, fix=fix)
     of_run, shift_ns = _of_run(record), launch["unix_ns"] - launch["t_ns"]
     trained, losses = [0, *accumulate(record.steps.samples)], [None, *record.steps.loss]
     epoch, step, last_ns, path = -1, 0, 0, folder / rank_file(0)
@@ -226,7 +226,7 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
                 raise RecordError(
                     f"{step} steps until here, and {len(record.steps.samples)} in the record",
                     where=f"{path}:{event['lineno']}", rule="the events are those of the record",
-                    remedy="`trainmark verify` names what differs",
+                    fix="`trainmark verify` names what differs",
                 )  # fmt: skip
             last_ns, time_ms = t_ns, (t_ns + shift_ns) // 1_000_000
             so_far = {"trained": trained[step], "loss": losses[step], "step": step}
@@ -292,6 +292,6 @@ def to_text(form: str, records: Sequence[Record], places: Sequence[str]) -> str:
     if form in TEXTS:
         return TEXTS[form](records)
     if len(records) != 1:
-        raise UsageError(f"{len(records)} runs in one log", remedy="write a file for each run")
+        raise UsageError(f"{len(records)} runs in one log", fix="write a file for each run")
     path = Path(places[0])
     return LOGS[form](records[0], path if path.is_dir() else path.parent)

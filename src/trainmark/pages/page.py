@@ -126,7 +126,7 @@ def documents(
         RecordError: no record.
     """
     if not records:
-        raise RecordError("no record to show", remedy="name one run or more")
+        raise RecordError("no record to show", fix="name one run or more")
     once = [*{(record.run_id, str(record.figures)): record for record in records}.values()]
     works = groups(once)
     pages = [_overview(once, works)] if len(works) > 1 else []

@@ -43,8 +43,8 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
         return next(iter(charts.values()))
     if name not in charts:
         rule = f"one of {', '.join(charts)}"
-        remedy = nearest(name, charts)
-        raise UsageError(f"no chart {name!r}", where="--chart", rule=rule, remedy=remedy)
+        fix = nearest(name, charts)
+        raise UsageError(f"no chart {name!r}", where="--chart", rule=rule, fix=fix)
     return charts[name]
 
 

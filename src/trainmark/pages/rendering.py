@@ -80,7 +80,7 @@ def rendered(template: str, lang: str, **values: Any) -> str:
         UsageError: no such language.
     """
     if lang not in LANGUAGES:
-        raise UsageError(f"no page in {lang!r}", where="--lang", remedy=nearest(lang, LANGUAGES))
+        raise UsageError(f"no page in {lang!r}", where="--lang", fix=nearest(lang, LANGUAGES))
     return escaped(templates().get_template(template).render(lang=lang, **values))
 
 

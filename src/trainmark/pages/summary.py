@@ -86,7 +86,7 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
         UsageError: a run given twice.
     """
     if not records:
-        raise RecordError("no record to sum up", remedy="name one run or more")
+        raise RecordError("no record to sum up", fix="name one run or more")
     first = work(records[0])
     for record in records[1:]:
         other = work(record)
@@ -381,7 +381,7 @@ def failure(record: Record) -> Phrase:
 def what_to_try(record: Record) -> Callout:
     """Return what to do about a run that failed."""
     steps = (sentence(record, message) for message in advise(record))
-    return Callout(t("cause.remedy"), join(steps, "semicolon"))
+    return Callout(t("cause.fix"), join(steps, "semicolon"))
 
 
 def first_lines(

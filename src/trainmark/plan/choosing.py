@@ -60,7 +60,7 @@ def choose(request: RunRequest) -> Choice:
         if found is None:
             raise UsageError(
                 f"{request.case!r} is not a case key", where="CASE", rule=f"a key is {KEY_FORM}",
-                remedy="for example distilbert:pytorch_2.13:cpu:1:2:1",
+                fix="for example distilbert:pytorch_2.13:cpu:1:2:1",
             )  # fmt: skip
         name, framework, hardware, *numbers = found.groups()
         machines, ranks, repeat = map(int, numbers)
@@ -81,7 +81,7 @@ def choose(request: RunRequest) -> Choice:
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
             f"precision=fp8 in {case.name}", where="recipe field precision",
-            rule="the case's linear layers compute in fp8", remedy="use precision=bf16",
+            rule="the case's linear layers compute in fp8", fix="use precision=bf16",
         )  # fmt: skip
     recipe.check(nnodes * nproc)
     return Choice(
@@ -108,7 +108,7 @@ def _check_framework(case: Case, framework: str) -> None:
     if framework != case.framework and not f"{here}.".startswith(f"{framework}."):
         raise EnvironmentFault(
             f"the key asks for {framework}, and {here} is here", where="CASE",
-            remedy=f"install that version, or write {case.framework} in the key",
+            fix=f"install that version, or write {case.framework} in the key",
         )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def capable_vendor(
     elif wanted in (known := devices.all_vendors()):  # it need not be on this machine
         vendor = known[wanted]
     else:
-        raise UsageError(f"no vendor {wanted!r}", where="--device", remedy=nearest(wanted, known))
+        raise UsageError(f"no vendor {wanted!r}", where="--device", fix=nearest(wanted, known))
     for asked, most, unit, option in (
         (choice.nnodes, nodes, "nodes", "--nnodes"),
         (choice.nproc, on_node, f"{vendor.name} devices on a node", "--nproc"),
@@ -151,15 +151,15 @@ def capable_vendor(
             launcher = "local" if elsewhere is None else elsewhere.launcher
             if option == "--nnodes" and launcher in _ON_ONE_MACHINE:
                 rule = f"launcher {launcher} runs on one machine"
-                remedy = "choose a --launcher for several machines (see `trainmark list launchers`)"
+                fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
             else:
                 rule = "the cluster file says so"
-                remedy = "correct the file"
+                fix = "correct the file"
             raise EnvironmentFault(
                 f"{asked} {unit} are needed, at most {most} can be used",
                 where=f"CASE, --recipe or {option}",
                 rule=rule,
-                remedy=f"use {option} {most} or less, or {remedy}",
+                fix=f"use {option} {most} or less, or {fix}",
             )
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
     if elsewhere is None:
@@ -175,7 +175,7 @@ def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
             where=f"device {vendor.name}",
             rule="ranks exchange gradients in the devices' memory, which torch's gloo does not "
             "reach on these devices",
-            remedy="use --nproc 1 on one machine",
+            fix="use --nproc 1 on one machine",
         )
 
 
@@ -185,13 +185,13 @@ def _refuse_old_torch(vendor: Vendor, recipe: Recipe, nproc: int) -> None:
         # One process saves with async_save(no_dist=True), which 2.7.1 does not take.
         require_torch(
             "2.11", "checkpoint_every_steps",
-            where="recipe field checkpoint_every_steps", remedy="leave the field out",
+            where="recipe field checkpoint_every_steps", fix="leave the field out",
         )  # fmt: skip
     if nproc > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
         # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
         require_torch(
             "2.11", f"fsdp=true on {vendor.name} devices",
-            where="recipe field fsdp", remedy="use fsdp=false or --nproc 1",
+            where="recipe field fsdp", fix="use fsdp=false or --nproc 1",
         )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_core
     # Before the count, because it knows why there are fewer devices than there could be.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
-        raise EnvironmentFault(refusal.why, where=f"device {vendor.name}", remedy=refusal.way_out)
+        raise EnvironmentFault(refusal.why, where=f"device {vendor.name}", fix=refusal.fix)
     here = vendor.count()
     if nproc > here and not (vendor.counts_cores and ranks_share_cores):
         unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
@@ -210,7 +210,7 @@ def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_core
             f"{nproc} {unit} needed, {here} here",
             where="--nproc",
             rule="each rank has a device of its own",
-            remedy=f"use --nproc {here} or less; see `trainmark list devices`",
+            fix=f"use --nproc {here} or less; see `trainmark list devices`",
         )
 
 
@@ -240,5 +240,5 @@ def _accelerator() -> Vendor:
         raise fault
     raise EnvironmentFault(
         "no accelerator here; --device cpu takes the processor",
-        remedy="for other machines name their device in the file of --cluster",
+        fix="for other machines name their device in the file of --cluster",
     )

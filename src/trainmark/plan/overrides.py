@@ -74,7 +74,7 @@ def rules_of(case: Case | None) -> Rules:
             f"cannot be read: {in_words(error)}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",
             rule=f"a division has {', '.join(Division.model_fields)}",
-            remedy="docs/audit.md describes the file",
+            fix="docs/audit.md describes the file",
         ) from None
 
 
@@ -107,7 +107,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
     raise UsageError(
         f"case {case.name} has no recipe {wanted!r}" + f" for a world of {world}" * bool(family),
         where="--recipe",
-        remedy=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
+        fix=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
     )
 
 
@@ -124,15 +124,15 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         if name not in known:
             names = known | {k for k, v in FIELD_ALIASES.items() if v in known}
             what = f"unknown recipe field {key!r}"
-            raise UsageError(what, where=where, remedy=nearest(key, names))
+            raise UsageError(what, where=where, fix=nearest(key, names))
         if name in fields_under(type(recipe), "fixed"):
             raise UsageError(
                 f"{name} cannot be changed by hand", where=where,
                 rule="it follows from the recipe and from --data",
-                remedy="choose another --recipe, or give --data",
+                fix="choose another --recipe, or give --data",
             )  # fmt: skip
         if name in values:
-            raise UsageError(f"{name} is given twice", where=where, remedy="name it once")
+            raise UsageError(f"{name} is given twice", where=where, fix="name it once")
         known_as = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else known_as.get(text, text)
     kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
@@ -147,7 +147,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         raise UsageError(
             f"{values.get(name)!r} is not valid", where=f"recipe field {name}",
             rule="; or ".join(dict.fromkeys(rules)),
-            remedy=f"the recipe's own value is {'none' if usual is None else repr(usual)}",
+            fix=f"the recipe's own value is {'none' if usual is None else repr(usual)}",
         ) from None  # fmt: skip
     return resolved
 
@@ -231,9 +231,9 @@ def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str,
             raise UsageError(
                 f"{word!r} is not KEY=VALUE",
                 where="KEY=VALUE",
-                remedy=f"write {example}, for example",
+                fix=f"write {example}, for example",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=word, remedy="name it once")
+            raise UsageError(f"{name} is given twice", where=word, fix="name it once")
         values[name] = text
     return values

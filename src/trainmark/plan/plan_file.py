@@ -112,7 +112,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             f"{option} does not go with a plan file",
             where=str(path),
             rule="each run in the file says it for itself",
-            remedy="write it under the runs it is meant for; docs/measuring.md has the keys",
+            fix="write it under the runs it is meant for; docs/measuring.md has the keys",
         )
     try:
         file = _File.model_validate(read_yaml(path) or {})
@@ -139,10 +139,10 @@ def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """
     for key in run:
         if key not in _KEYS:
-            raise UsageError(f"unknown key {key!r}", where=where, remedy=nearest(key, _KEYS))
+            raise UsageError(f"unknown key {key!r}", where=where, fix=nearest(key, _KEYS))
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
-        raise UsageError("not KEY: VALUE", where=f"{where}: set", remedy="write {bs: 16}")
+        raise UsageError("not KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
     if "name" in run and _as_name(str(run["name"])) != run["name"]:
         raise UsageError(
             f"{run['name']!r} is not the name of a folder",
@@ -153,7 +153,7 @@ def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     options = {key: value for key, value in run.items() if key != "set"}
     listed = {key: x for key, x in (options | settings).items() if isinstance(x, list)}
     if not all(listed.values()):
-        raise UsageError("an empty list", where=where, remedy="give a value, or leave the key out")
+        raise UsageError("an empty list", where=where, fix="give a value, or leave the key out")
     for values in product(*listed.values()):
         chosen = dict(zip(listed, values, strict=True))
         point = {key: chosen.get(key, value) for key, value in options.items()}
@@ -173,4 +173,4 @@ def _check_names(entries: Sequence[Entry]) -> None:
         if other is not entry:
             rule = f"the first is {other.where}; each has a folder of its own"
             raise UsageError(f"a second run is called {entry.name}", where=entry.where, rule=rule,
-                             remedy="give it another `name:`")  # fmt: skip
+                             fix="give it another `name:`")  # fmt: skip

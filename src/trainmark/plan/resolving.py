@@ -44,7 +44,7 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
         raise UsageError(
             f"eval_from_sample={recipe.eval_from_sample} has no effect without eval_every_samples",
             where="recipe field eval_from_sample",
-            remedy="set eval_every_samples too, or eval_from_sample=none",
+            fix="set eval_every_samples too, or eval_from_sample=none",
         )
     if facts.train_samples < 1:
         raise DataError("no training samples", where=str(folder), rule="at least 1 is needed")
@@ -61,13 +61,13 @@ def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:
             f"target_value={target.value:g} cannot be reached",
             where="recipe field target_value",
             rule=f"the best {case.metric} any model can score on this data is {best:.4g}",
-            remedy="choose a target below it" if case.higher_is_better else "choose one above it",
+            fix="choose a target below it" if case.higher_is_better else "choose one above it",
         )
     if not recipe.evaluates:
         raise UsageError(
             f"target_value={target.value:g} cannot be reached without an evaluation",
             where="recipe field eval_every_epochs",
-            remedy="add target_value=none",
+            fix="add target_value=none",
         )
 
 
@@ -101,7 +101,7 @@ class UnplannableError(TrainmarkError):
     exit_code = EXIT_FAILED
 
     def __init__(self, fault: CaseError, plan: Plan) -> None:
-        super().__init__(fault.what, where=fault.where, rule=fault.rule, remedy=fault.remedy)
+        super().__init__(fault.what, where=fault.where, rule=fault.rule, fix=fault.fix)
         self.fault = fault
         self.plan = plan
 
@@ -124,7 +124,7 @@ def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path,
         f"recipe {choice.recipe_name} trains on real data",
         where="--data",
         rule="a real recipe needs the folder that holds it",
-        remedy="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
+        fix="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
     )
 
 

@@ -38,7 +38,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
             f"{plan.repeat_count} launches",
             where=where,
             rule="only a single launch can continue from a checkpoint",
-            remedy="remove --repeat",
+            fix="remove --repeat",
         )
     _refuse_different_work(plan, earlier, where)
     checkpoint, progress = _find_last_checkpoint(run, earlier)
@@ -48,7 +48,7 @@ def resume_plan(plan: Plan, run: Path) -> Plan:
             f"{progress.steps} of max_steps={max_steps} are done",
             where=where,
             rule="at least one step must be left",
-            remedy="raise max_steps",
+            fix="raise max_steps",
         )
     earlier_runs = earlier.resumed.runs if earlier.resumed else []
     resumed = Resumed(
@@ -67,7 +67,7 @@ def _read_earlier_plan(run: Path, where: str) -> Plan:
             "not a run directory",
             where=where,
             rule="name the folder of an earlier launch",
-            remedy="see `trainmark results`",
+            fix="see `trainmark results`",
         ) from None
 
 
@@ -80,7 +80,7 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
                 where=where,
                 rule="a resumed run keeps its model, data, schedule and samples per step; how they "
                 "are divided among ranks may differ",
-                remedy=f"repeat the command of {earlier.run_id}, or start anew without --resume",
+                fix=f"repeat the command of {earlier.run_id}, or start anew without --resume",
             )
 
 
@@ -112,7 +112,7 @@ def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
             "no complete checkpoint",
             where=str(run / CHECKPOINTS_DIR),
             rule="a run with checkpoint_every_steps saves them",
-            remedy=f"resume the run of {previous}" if previous else "start anew without --resume",
+            fix=f"resume the run of {previous}" if previous else "start anew without --resume",
         )
     last = max(complete, key=lambda folder: int(folder.name.removeprefix("step-")))
     return last, Progress(**json.loads((last / PROGRESS_FILE).read_text()))

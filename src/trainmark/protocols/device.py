@@ -103,10 +103,10 @@ class Device(Protocol):
 
 
 class Refusal(NamedTuple):
-    """Why a device cannot run something, and the way out."""
+    """Why a device cannot run something, and what to do instead."""
 
     why: str
-    way_out: str
+    fix: str
 
 
 class ContainerNeeds(NamedTuple):

@@ -269,13 +269,13 @@ class Stop(Event, tag="stop"):
 
     Args:
         type: of the exception that code of the case raised outside a rank, with its ``message``,
-            ``remedy``, ``place`` and ``traceback``.
+            ``fix``, ``place`` and ``traceback``.
     """
 
     reason: Literal["timeout", "launcher_killed", "launcher_error", "case_error", "signal"]
     timeout_s: float = 0.0
     message: str = ""
-    remedy: str = ""
+    fix: str = field(default="", name="remedy")  # the name in earlier files too
     type: str = ""
     place: str = ""
     traceback: str = ""

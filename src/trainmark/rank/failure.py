@@ -43,7 +43,7 @@ def _message_of(error: BaseException) -> dict[str, Any]:
         return {"code": error.code, "args": error.details}
     if isinstance(error, TrainmarkError):
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
-        return message("fault", text=str(fault)[:4000], remedy=error.remedy).as_dict()
+        return message("fault", text=str(fault)[:4000], fix=error.fix).as_dict()
     text = escaped(error).strip()
     if not text or isinstance(error, _TERSE):
         text = f"{type(error).__name__}: {text}".removesuffix(": ")

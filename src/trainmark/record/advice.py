@@ -1,6 +1,6 @@
 """What to try after a run that did not pass: only what applies to it.
 
-Sentences are ``try.*`` and ``way_out.*`` in ``messages.toml``.
+Sentences are ``try.*`` and ``fix.*`` in ``messages.toml``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.plan.overrides import fix_hp_text, setting_text
-from trainmark.record.messages import way_out
+from trainmark.record.messages import find_fix, stated_fix
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ _WIDE = ("fp32", "tf32")  # precisions that need more memory than 16 bits
 def advise(record: Record) -> list[Message]:
     """Return what to try after a run that did not pass, the most promising first.
 
-    An error's own remedy takes precedence.
+    An error's own fix takes precedence.
     """
     cause, plan = record.cause, record.plan
     if cause is None:
         return []
-    if cause.message.args.get("remedy"):
-        return [way_out(cause)]
+    if stated_fix(cause):
+        return [find_fix(cause)]
     code, steps = cause.message.code, record.counts.steps
     found: list[Message] = []
     if code in _MAY_GO_ON and _has_checkpoint(plan, steps):
@@ -44,7 +44,7 @@ def advise(record: Record) -> list[Message]:
         found += _converge(plan)
     elif cause.kind == "oom":
         found += _need_less_memory(plan, on_host=code == "rank_killed_out_of_memory")
-    return found or [way_out(cause)]
+    return found or [find_fix(cause)]
 
 
 def _has_checkpoint(plan: Plan, steps: int) -> bool:

@@ -74,17 +74,26 @@ def in_short(reason: Message) -> Message:
     return message(code, **reason.args) if code in MESSAGES else reason
 
 
-def way_out(cause: Cause) -> Message:
-    """Return what to do about ``cause``; an error's own advice takes precedence.
+def stated_fix(cause: Cause) -> str:
+    """Return the fix that an error itself states; empty: none.
+
+    Earlier records call it ``remedy``.
+    """
+    args = cause.message.args
+    return str(args.get("fix") or args.get("remedy") or "")
+
+
+def find_fix(cause: Cause) -> Message:
+    """Return what to do about ``cause``; a fix that the error states takes precedence.
 
     A cause's code takes precedence over its kind: a killed rank needs other advice than a
     stopped launcher.
     """
-    own = cause.message.args.get("remedy")
-    if own:
-        return message("own_way_out", text=own)
-    known = (name for name in (cause.message.code, cause.kind) if f"way_out.{name}" in MESSAGES)
+    stated = stated_fix(cause)
+    if stated:
+        return message("own_fix", text=stated)
+    known = (name for name in (cause.message.code, cause.kind) if f"fix.{name}" in MESSAGES)
     name = next(known, "unknown")
     if name == "error" and cause.traceback is None:
         name = "unknown"
-    return message(f"way_out.{name}", rank=cause.rank)
+    return message(f"fix.{name}", rank=cause.rank)

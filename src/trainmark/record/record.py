@@ -347,14 +347,14 @@ def read(path: Path) -> Record:
     try:
         found = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError as error:
-        remedy = "name a run directory or its record.json"
+        fix = "name a run directory or its record.json"
         what = f"no record found: {error.strerror}"
-        raise RecordError(what, where=str(file), remedy=remedy) from None
+        raise RecordError(what, where=str(file), fix=fix) from None
     except (OSError, ValueError) as error:
         rule = "a record is read by the version that wrote it"
-        remedy = "name a run directory or its record.json; the schema: `trainmark list schema`"
+        fix = "name a run directory or its record.json; the schema: `trainmark list schema`"
         raise documents.damaged(
-            error, file, "not a record of this schema", rule=rule, remedy=remedy
+            error, file, "not a record of this schema", rule=rule, fix=fix
         ) from None
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 

@@ -229,7 +229,7 @@ def each_once(names: Iterable[str]) -> None:
     """
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError("the same run is given twice", where=name, remedy="name it once")
+            raise UsageError("the same run is given twice", where=name, fix="name it once")
 
 
 def name_of(result: Result) -> str:

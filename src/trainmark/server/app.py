@@ -81,7 +81,7 @@ def _answer(request: Request, error: Any) -> Response:
     if request.url.path.endswith("/compare"):
         links = Links("compare", _lang(request), served=True)
         return HTMLResponse(error_page(error, links), status, headers)
-    parts = {name: getattr(error, name) for name in ("what", "where", "rule", "remedy")}
+    parts = {name: getattr(error, name) for name in ("what", "where", "rule", "fix")}
     problem = {"error": {name: told and escaped(told) for name, told in parts.items()}}
     return JSONResponse(problem, status, headers)
 

@@ -58,7 +58,7 @@ def connected(address: str, transport: httpx2.BaseTransport | None = None) -> ht
 
     token = os.environ.get(VARIABLE, "").strip()
     if not token:
-        raise UsageError("no token", remedy=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
+        raise UsageError("no token", fix=f"{VARIABLE}=$(cat FILE) trainmark bundle …")
     with suppress(httpx2.InvalidURL):
         url = httpx2.URL(address)
         # Without TLS, the token could be read on the way.
@@ -93,8 +93,8 @@ def send(server: httpx2.Client, file: Path) -> Stored:
                 if answer.status_code not in (401, 403):
                     raise
     except httpx2.TransportError as error:
-        what, remedy = str(error) or type(error).__name__, "nothing is lost: call again later"
-        raise EnvironmentFault(what, where=address, remedy=remedy) from None
+        what, fix = str(error) or type(error).__name__, "nothing is lost: call again later"
+        raise EnvironmentFault(what, where=address, fix=fix) from None
     told = f"{answer.status_code} {answer.reason_phrase}"
     what, more = f"its answer is not that of a Trainmark server: {told}", dict[str, Any]()
     with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
@@ -104,8 +104,8 @@ def send(server: httpx2.Client, file: Path) -> Stored:
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored
         problem = answer.json()["error"]
-        more = {name: problem[name] for name in ("where", "rule", "remedy")}
+        more = {name: problem[name] for name in ("where", "rule", "fix")}
         what = f"{problem['what']} ({answer.status_code})"
     if answer.status_code in (409, 413, 415, 422):
         raise RefusedBundleError(what, **more)
-    raise EnvironmentFault(what, where=address, remedy=more.get("remedy"))
+    raise EnvironmentFault(what, where=address, fix=more.get("fix"))

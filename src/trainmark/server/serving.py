@@ -45,7 +45,7 @@ _SECURITY = {  # headers of all answers
 
 
 class Refused(TrainmarkError):
-    """A request that is answered with ``status``; ``told``: where, rule and remedy."""
+    """A request that is answered with ``status``; ``told``: where, rule and fix."""
 
     def __init__(self, status: int, what: str, **told: str | None) -> None:
         super().__init__(what, **told)
@@ -75,7 +75,7 @@ class Tokens:
         if not _NAME.fullmatch(name):
             raise UsageError("not a name", where=name, rule="letters, digits and ._@-, at most 64")
         if name in known:
-            raise UsageError("there is a token of this name", where=name, remedy="choose another")
+            raise UsageError("there is a token of this name", where=name, fix="choose another")
         secret = _PREFIX + secrets.token_urlsafe(32)
         state(self._folder)
         with written_whole(self.file) as file:
@@ -103,8 +103,8 @@ class Tokens:
             if secrets.compare_digest(known, hashed):
                 return name
         what = "no valid token" if authorization else "a token is needed"
-        remedy = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` makes one"
-        raise Refused(401, what, remedy=remedy)
+        fix = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` makes one"
+        raise Refused(401, what, fix=fix)
 
 
 def _hashed(secret: str) -> str:
@@ -173,8 +173,8 @@ def bound(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        what, remedy = f"cannot listen: {error.strerror}", "name another --host or --port"
-        raise EnvironmentFault(what, where=f"{host}:{port}", remedy=remedy) from None
+        what, fix = f"cannot listen: {error.strerror}", "name another --host or --port"
+        raise EnvironmentFault(what, where=f"{host}:{port}", fix=fix) from None
 
 
 def run(app: Starlette, listening: socket.socket) -> None:

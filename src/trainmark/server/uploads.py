@@ -53,7 +53,7 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
     except OSError as error:
         LOG.warning("%s", error)
         what = "the server cannot store it, as when its disk is full"
-        raise Refused(507, what, remedy="tell whoever runs it") from None
+        raise Refused(507, what, fix="tell whoever runs it") from None
     LOG.warning("upload %s with token %s: %s", digest, token, "new" if stored[1] else "known")
     return stored
 
@@ -111,6 +111,6 @@ def _verified(place: Path) -> list[str]:
     if found:
         what = f"it does not verify: {render(found[0].said[0], 'en')}"
         where = f"{found[0].name} {found[0].place}".strip()
-        remedy = "`trainmark verify` shows all; pack with the server's version of the program"
-        raise Refused(422, what, where=where, remedy=remedy)
+        fix = "`trainmark verify` shows all; pack with the server's version of the program"
+        raise Refused(422, what, where=where, fix=fix)
     return run_ids

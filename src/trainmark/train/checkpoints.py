@@ -44,7 +44,7 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
     They are mapped: numbers are read when they are used.
 
     Args:
-        fault: says what a valid checkpoint is, and the way out.
+        fault: says what a valid checkpoint is, and the fix.
 
     Raises:
         DataError: the file is missing or damaged, or holds more than tensors by name.
@@ -151,7 +151,7 @@ class Checkpoints:
                 raise DataError(
                     f"cannot be loaded: {str(cause).partition(chr(10))[0] or type(cause).__name__}",
                     where=str(place), rule="a complete checkpoint of the same model",
-                    remedy="remove this folder: a run then goes on from the one before, if any",
+                    fix="remove this folder: a run then goes on from the one before, if any",
                 ) from None  # fmt: skip
             job = self._job
             set_state_dict(

@@ -132,7 +132,7 @@ def _pinned(device: Device, tensor: Tensor) -> Tensor:
             f"a batch holds a tensor on {tensor.device}",
             where="Job.batches",
             rule="batches hold tensors of the host, which the harness reads ahead and moves",
-            remedy="leave out the move to the device",
+            fix="leave out the move to the device",
         )
     return cast("Tensor", device.pin(tensor))
 

@@ -258,7 +258,7 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         rule=", ".join(
             f"{name} {_gib(size)}" for name, size in parts.items() if size >= _SHOWN_BYTES
         ),
-        remedy=(f"{fits} fits; else " if fits else "")
+        fix=(f"{fits} fits; else " if fits else "")
         + "use checkpoint_activations or fsdp where the case has them, more or larger devices, or "
         "a smaller model; `trainmark doctor` names who else uses the devices",
     )

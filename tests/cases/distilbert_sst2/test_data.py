@@ -47,7 +47,7 @@ def fault(folder, recipe=REAL):
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     assert caught.value.where
-    assert caught.value.remedy
+    assert caught.value.fix
     return str(caught.value)
 
 
@@ -215,18 +215,16 @@ def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
 
 
 @pytest.mark.parametrize(
-    ("sentence", "label", "where", "remedy"),
+    ("sentence", "label", "where", "fix"),
     [(None, 0, "row 2, sentence", "remove the row"), ("a", -1, "row 2, label", "no labels")],
 )
-def test_row_without_sentence_or_label_is_named_with_its_key(
-    folder, sentence, label, where, remedy
-):
+def test_row_without_sentence_or_label_is_named_with_its_key(folder, sentence, label, where, fix):
     write_split(folder, "train", ["good film", sentence], [1, label])
     with pytest.raises(DataError) as caught:
         prepare(folder, folder.with_name(f"{folder.name}-made"), print)
     assert caught.value.where == f"{folder / 'train.parquet'}, {where}"
-    assert remedy in caught.value.remedy
-    assert "prepare" not in caught.value.remedy
+    assert fix in caught.value.fix
+    assert "prepare" not in caught.value.fix
 
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):

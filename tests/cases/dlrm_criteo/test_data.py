@@ -93,7 +93,7 @@ def fault(act, *arguments):
     with pytest.raises(DataError) as caught:
         act(*arguments)
     error = caught.value
-    assert all((error.where, error.rule, error.remedy)), error.what
+    assert all((error.where, error.rule, error.fix)), error.what
     return error
 
 

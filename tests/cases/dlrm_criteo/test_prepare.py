@@ -224,7 +224,7 @@ def test_a_faulty_row_is_named_by_file_and_row(days, tmp_path, small, fault):
     assert caught.value.what == what
     assert caught.value.where == f"{days / 'day_0'}, row 138"
     assert caught.value.rule
-    assert caught.value.remedy
+    assert caught.value.fix
     assert [p.name for p in tmp_path.iterdir()] == ["raw"]
 
 
@@ -232,7 +232,7 @@ def refused(days, data):
     with pytest.raises(DataError) as caught:
         run(days, data)
     assert caught.value.rule
-    assert caught.value.remedy
+    assert caught.value.fix
     assert not data.exists()
     return str(caught.value)
 

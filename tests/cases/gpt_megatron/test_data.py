@@ -36,7 +36,7 @@ def fault(folder, recipe=RECIPE):
     error = caught.value
     assert error.where, error.what
     assert error.rule, error.what
-    assert error.remedy, error.what
+    assert error.fix, error.what
     with pytest.raises(DataError) as again:
         data.load(folder, recipe)
     assert str(again.value) == str(error)
@@ -116,4 +116,4 @@ def test_a_bad_split_is_refused(split):
     with pytest.raises(UsageError) as caught:
         data.split_documents(split, 10)
     assert caught.value.where == "recipe field split"
-    assert "949,50,1" in caught.value.remedy
+    assert "949,50,1" in caught.value.fix

@@ -120,7 +120,7 @@ def fault(kind, corpus, data, tokenizer, **options):
         run(corpus, data, tokenizer, **options)
     assert caught.value.where
     assert caught.value.rule
-    assert caught.value.remedy
+    assert caught.value.fix
     assert not data.exists()
     return str(caught.value)
 
@@ -141,7 +141,7 @@ def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
-    assert "text_key=" in caught.value.remedy
+    assert "text_key=" in caught.value.fix
 
 
 def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):

@@ -83,8 +83,8 @@ def fault(folder, file="train.json"):
     """Return what, and where below the folder, reading the split says."""
     with pytest.raises(DataError) as caught:
         read_dialogues([folder / file])
-    assert caught.value.remedy
-    assert "prepare" not in caught.value.remedy
+    assert caught.value.fix
+    assert "prepare" not in caught.value.fix
     return caught.value.what, caught.value.where.removeprefix(f"{folder}/")
 
 

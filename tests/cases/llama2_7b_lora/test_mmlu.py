@@ -81,7 +81,7 @@ def test_a_wrong_csv_row_is_named(tmp_path, text, where, what):
         read_questions(file)
     assert caught.value.what == what
     assert caught.value.where == (f"{file}, {where}" if where else str(file))
-    assert caught.value.remedy
+    assert caught.value.fix
 
 
 def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):

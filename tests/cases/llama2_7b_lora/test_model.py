@@ -179,7 +179,7 @@ def test_a_config_that_cannot_be_trained_is_refused(
     with pytest.raises(DataError, match=said) as caught:
         read_config(tmp_path)
     assert "config.json" in str(caught.value.where)
-    assert caught.value.remedy
+    assert caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -62,5 +62,5 @@ def test_nothing_is_left_where_a_source_is_missing(raw, tmp_path):
     shutil.rmtree(raw / "corpus")
     with pytest.raises(DataError, match="no data files") as caught:
         prepare(raw, out, print)
-    assert caught.value.remedy.startswith("samsum comes as corpus.7z")
+    assert caught.value.fix.startswith("samsum comes as corpus.7z")
     assert not out.exists()

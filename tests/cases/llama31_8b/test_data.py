@@ -84,7 +84,7 @@ def test_validation_tokens_are_counted_against_the_published(
     assert data.check(prepared, recipe).changed_rules == {"train_shards": 2}
 
 
-def test_bad_data_is_refused_with_the_way_out(prepared: Path, raw: Path) -> None:
+def test_bad_data_is_refused_with_a_fix(prepared: Path, raw: Path) -> None:
     recipe = tiny_llama31.recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="set vocab_size") as larger:
         data.check(prepared, replace(recipe, vocab_size=1000))

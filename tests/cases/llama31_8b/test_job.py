@@ -132,10 +132,10 @@ def test_the_batch_and_the_layers_that_fit_are_named() -> None:
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
         with pytest.raises(EnvironmentFault) as caught:
             check_fit(Path(), recipe, 1, enough)
-        assert named in str(caught.value.remedy).split()
+        assert named in str(caught.value.fix).split()
     with pytest.raises(EnvironmentFault) as caught:
         check_fit(Path(), recipe, 1, RankMemory(PROCESS_BYTES))
-    assert "fits" not in str(caught.value.remedy)
+    assert "fits" not in str(caught.value.fix)
 
 
 def test_mfu_by_both_published_counts_of_attention() -> None:

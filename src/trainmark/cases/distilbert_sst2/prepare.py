@@ -47,7 +47,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` was not written by this command.
         EnvironmentFault: the system refused something.
     """
-    layout = find_layout(raw, FORMS, partial(DataError, rule=RULE, remedy=WHERE_DATA))
+    layout = find_layout(raw, FORMS, partial(DataError, rule=RULE, fix=WHERE_DATA))
     model = raw / "model"
     config = read_config(model)
     if layout.kind != NPZ.kind:

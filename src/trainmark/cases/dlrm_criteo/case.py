@@ -48,7 +48,7 @@ class DlrmRecipe(Recipe):
                     f"{field}={str(getattr(self, field)).lower()} does not go with fused tables",
                     where=f"recipe field {field}",
                     rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
-                    remedy=f"leave {field} at {str(plain).lower()}",
+                    fix=f"leave {field} at {str(plain).lower()}",
                 )
 
 
@@ -66,7 +66,7 @@ def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
                 f"{field}={getattr(recipe, field)}",
                 where=f"recipe field {field}",
                 rule=f"whole numbers above 0 with commas between, ending in {last}",
-                remedy="end bottom_layers in embedding_dim and top_layers in 1",
+                fix="end bottom_layers in embedding_dim and top_layers in 1",
             )
         found.append([int(word) for word in words])
     return found[0], found[1]

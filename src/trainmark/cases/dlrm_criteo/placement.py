@@ -108,7 +108,7 @@ def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size
             + "s" * (world_size > 1),
             where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
             rule=f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them",
-            remedy=f"use {-(-rows // max(1, most)):,} {unit} or more; or lower embedding_dim, or "
+            fix=f"use {-(-rows // max(1, most)):,} {unit} or more; or lower embedding_dim, or "
             "prepare with a higher frequency_threshold",
         )
     room = [row_budget] * world_size

@@ -114,7 +114,7 @@ class GlmRecipe(Recipe):
                 f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
                 where="recipe field num_heads",
                 rule="every head has the same width",
-                remedy="use a divisor of hidden_size",
+                fix="use a divisor of hidden_size",
             )
 
 

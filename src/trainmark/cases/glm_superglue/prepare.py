@@ -30,7 +30,7 @@ FAULT = partial(
     DataError,
     rule="a download has train.jsonl and val.jsonl of ReCoRD, or "
     "train_sparse.hdf5 and eval_sparse.hdf5, in itself or where the archives keep them",
-    remedy="fetch ReCoRD as the case's README says",
+    fix="fetch ReCoRD as the case's README says",
 )
 PUBLISHED_TOKENS = 30_522  # of bert-large-uncased
 # Questions of the published ReCoRD, https://huggingface.co/datasets/aps/super_glue

@@ -78,21 +78,21 @@ class GptRecipe(Recipe):
             ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
         ):
             if whole % value:
-                # What the way out names must pass the other checks too.
+                # What the fix names must pass the other checks too.
                 fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
                 raise UsageError(
                     f"{field}={value} does not divide {of} {whole}",
                     where=f"recipe field {field}",
                     rule="every head has the same width, every rank the same heads, "
                     "every replica the same ranks",
-                    remedy=f"use one of {fitting}",
+                    fix=f"use one of {fitting}",
                 )
         if 1 < degree < world_size and not self.fsdp:
             raise UsageError(
                 f"{world_size // degree} replicas cut over tensor_parallel={degree} ranks",
                 where="recipe field fsdp",
                 rule="the gradients of such replicas are averaged by FSDP2 only",
-                remedy="add fsdp=true",
+                fix="add fsdp=true",
             )
         if self.min_learning_rate > self.learning_rate:
             raise UsageError(
@@ -100,7 +100,7 @@ class GptRecipe(Recipe):
                 f"learning_rate={self.learning_rate:g}",
                 where="recipe field min_learning_rate",
                 rule="the cosine falls from learning_rate to min_learning_rate",
-                remedy="lower min_learning_rate too",
+                fix="lower min_learning_rate too",
             )
 
 

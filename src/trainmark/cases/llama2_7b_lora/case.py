@@ -70,7 +70,7 @@ class LlamaRecipe(Recipe):
         """Refuse fields that contradict each other.
 
         Raises:
-            UsageError: naming the field, its rule and the way out.
+            UsageError: naming the field, its rule and fix.
         """
         del world_size
         targets(self)
@@ -79,14 +79,14 @@ class LlamaRecipe(Recipe):
                 f"seq_length={self.seq_length}",
                 where="recipe field seq_length",
                 rule="next-token prediction needs at least 2",
-                remedy="add seq=512",
+                fix="add seq=512",
             )
         if self.weights_dtype not in ("fp32", self.precision):
             raise UsageError(
                 f"weights_dtype={self.weights_dtype} with precision={self.precision}",
                 where="recipe field weights_dtype",
                 rule="frozen weights are fp32, or of the same type as precision",
-                remedy=f"add precision={self.weights_dtype}, or leave weights_dtype at fp32",
+                fix=f"add precision={self.weights_dtype}, or leave weights_dtype at fp32",
             )
         if self.target_value is None:
             return
@@ -99,7 +99,7 @@ class LlamaRecipe(Recipe):
                     f"{field}={value} with target_value={self.target_value:g}",
                     where=f"recipe field {field}",
                     rule=why,
-                    remedy="add target=none eval_every_epochs=none",
+                    fix="add target=none eval_every_epochs=none",
                 )
 
 
@@ -116,13 +116,13 @@ def targets(recipe: LlamaRecipe) -> list[str]:
             f"no linear layer is called {strange!r}",
             where="recipe field lora_targets",
             rule="layer names separated by commas, without spaces",
-            remedy=nearest(strange, TARGETS),
+            fix=nearest(strange, TARGETS),
         )
     if len(set(names)) < len(names):
         raise UsageError(
             f"{recipe.lora_targets} names a layer twice",
             where="recipe field lora_targets",
-            remedy="name it once",
+            fix="name it once",
         )
     return names
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FAULT = partial(
     DataError,
     rule="model/ is a Hugging Face folder of a Llama: config.json, safetensors, tokenizer",
-    remedy="copy the files of a Llama-2 model folder in the Hugging Face form into model/",
+    fix="copy the files of a Llama-2 model folder in the Hugging Face form into model/",
 )
 ABOVE_0 = "a number above 0"
 Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
@@ -276,11 +276,11 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             f"ids go up to {size - 1}",
             where=str(file),
             rule=f"the embedding of model/config.json has {vocab_size} rows (vocab_size)",
-            remedy="put the tokenizer and the config.json of the same model into model/",
+            fix="put the tokenizer and the config.json of the same model into model/",
         )
     refuse_short(
         file, entries=len(vocab), vocab_size=vocab_size, of="model/config.json",
-        remedy="put the model's own tokenizer into model/; where its table is padded, add unused "
+        fix="put the model's own tokenizer into model/; where its table is padded, add unused "
         "tokens up to that size",
     )  # fmt: skip
     begin_id = vocab.get(named_token(folder, "bos_token", FAULT) or "<s>")
@@ -289,7 +289,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         raise DataError(
             "no end token", where=str(file),
             rule="every dialogue ends with the end token",
-            remedy=f"name it as eos_token in {SETTINGS[0]}",
+            fix=f"name it as eos_token in {SETTINGS[0]}",
         )  # fmt: skip
     begins = None
     if (settings := folder / SETTINGS[0]).is_file():

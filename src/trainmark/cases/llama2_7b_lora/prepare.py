@@ -48,7 +48,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         DataError: a source is missing or damaged, or ``data`` was not written by this command.
         EnvironmentFault: the operating system refused an operation.
     """
-    layout = find_layout(raw, FORMS, partial(LAYOUT_FAULT, remedy=WHERE_DIALOGUES))
+    layout = find_layout(raw, FORMS, partial(LAYOUT_FAULT, fix=WHERE_DIALOGUES))
     model, mmlu = raw / MODEL, raw / MMLU
     config = read_config(model)
     open_tokenizer(model, vocab_size=config.vocab_size)

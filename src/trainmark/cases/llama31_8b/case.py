@@ -115,7 +115,7 @@ class Llama31Recipe(Recipe):
                     f"{field}={value} does not divide {of} {whole}",
                     where=f"recipe field {field}",
                     rule="every rank of a replica holds the same heads, columns and classes",
-                    remedy=f"use a divisor of {whole}",
+                    fix=f"use a divisor of {whole}",
                 )
         cut_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or cut_replicas):
@@ -123,7 +123,7 @@ class Llama31Recipe(Recipe):
                 "fsdp=false with sequence_parallel=true, or several replicas cut over ranks",
                 where="recipe field fsdp",
                 rule="the gradients of such replicas are averaged by FSDP2 only",
-                remedy="leave out fsdp=false",
+                fix="leave out fsdp=false",
             )
         if self.precision == "fp8":
             self._check_fp8()
@@ -141,17 +141,17 @@ class Llama31Recipe(Recipe):
                 raise UsageError(
                     f"{what} is {size}, with precision=fp8", where="recipe field precision",
                     rule="fp8 multiplies matrices whose sides are multiples of 16",
-                    remedy="use such sizes, or precision=bf16",
+                    fix="use such sizes, or precision=bf16",
                 )  # fmt: skip
         if find_spec("torchao") is None:
             raise EnvironmentFault(
                 "precision=fp8 needs torchao, which is not installed",
                 where="recipe field precision",
-                remedy="pip install 'trainmark[fp8]'",
+                fix="pip install 'trainmark[fp8]'",
             )
         require_torch(
             _OLDEST_TORCH_FOR_FP8, "precision=fp8",
-            where="recipe field precision", remedy="use precision=bf16",
+            where="recipe field precision", fix="use precision=bf16",
         )  # fmt: skip
 
 

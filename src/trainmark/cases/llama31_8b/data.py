@@ -56,7 +56,7 @@ def _pair(folder: Path, word: str, published: str) -> Path:
             f"{len(found)} indices with {word} in their names",
             where=str(folder),
             rule=f"one pair of .idx and .bin each for train and validation, as {published}",
-            remedy="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
+            fix="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
         )
     return found[0].with_suffix("")
 
@@ -65,7 +65,7 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
     """Open both pairs; nothing of the tokens is held in memory.
 
     Raises:
-        DataError: the first fault found, with file, rule and way out.
+        DataError: the first fault found, with file, rule and fix.
     """
     made, digests = [], []
     for word, published, most in (
@@ -77,7 +77,7 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
                 f"{len(reader.tokens)} tokens: not one whole sample",
                 where=str(bin_file(reader.prefix)),
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                remedy="lower seq_length, or give more text",
+                fix="lower seq_length, or give more text",
             )
         content = checked_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
         digests.append(content.digest[:16])
@@ -119,7 +119,7 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
             where=str(folder),
             rule=f"the {VALIDATION_DOCUMENTS:,} documents have {VALIDATION_TOKENS:,} tokens of "
             "Llama 3.1's tokenizer, none of which ends a document",
-            remedy="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
+            fix="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
         )
     return DataFacts(*facts, changed_rules=changed)
 

@@ -40,7 +40,7 @@ def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
                 f"no shard c4-{kind}.*.json.gz", where=str(raw),
                 rule=f"C4 en has 1,024 training shards, of which {first} to {last} are trained, "
                 "and 8 for validation",
-                remedy="download them from https://huggingface.co/datasets/allenai/c4 (en)",
+                fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
             )  # fmt: skip
     count = len(found["train"])
     if count != len(TRAIN_SHARDS):

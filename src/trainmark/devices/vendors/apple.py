@@ -116,7 +116,7 @@ class MpsDevice(Accelerator):
                 f"torch {self._torch.__version__} cannot use this device",
                 where=f"--device {self.name}",
                 rule="torch needs a build with MPS, and a macOS that this build supports",
-                remedy="install torch from the package index",
+                fix="install torch from the package index",
             )
 
     def mark(self) -> Any:

@@ -156,7 +156,7 @@ def chosen_threads(variables: Mapping[str, str]) -> int | None:
             f"OMP_NUM_THREADS={chosen}",
             where="environment",
             rule="threads of each rank, a whole number from 1 to 9999",
-            remedy="unset OMP_NUM_THREADS: ranks then share the cores evenly",
+            fix="unset OMP_NUM_THREADS: ranks then share the cores evenly",
         )
     return int(chosen)
 

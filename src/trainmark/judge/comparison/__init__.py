@@ -120,13 +120,13 @@ def compare(
             launches.
     """
     if not a or not b:
-        raise UsageError("a side without launches", remedy="name runs that have a record")
+        raise UsageError("a side without launches", fix="name runs that have a record")
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 0.03")
     known = specs(a[0].plan.about.page)
     for name in figures or ():
         if name not in known:
-            raise UsageError(f"no figure {name!r}", where="--figure", remedy=nearest(name, known))
+            raise UsageError(f"no figure {name!r}", where="--figure", fix=nearest(name, known))
     allowed, refused = sides.different_work(a, b, allow)
     if refused:
         scaling = None

@@ -122,7 +122,7 @@ def against_baseline(
         UsageError: there is none, a run is its own baseline, or one of ``names`` is no figure.
     """
     if not baseline:
-        raise UsageError("no run there", where="--baseline", remedy="name runs that passed")
+        raise UsageError("no run there", where="--baseline", fix="name runs that passed")
     for one in baseline:
         if refuted(one.trust) or not one.passed:
             rule = "a baseline is of runs that passed and match their raw events"
@@ -160,7 +160,7 @@ def _without(baseline: Sequence[Record], records: Sequence[Record]) -> list[Reco
         raise UsageError(
             "the run is its own baseline", where=baseline[0].run_id,
             rule="a run is judged by other runs: against itself it always passes",
-            remedy="name earlier runs with --baseline",
+            fix="name earlier runs with --baseline",
         )  # fmt: skip
     return others
 
@@ -169,8 +169,8 @@ def _refuse_unknown(record: Record, names: Sequence[str]) -> None:
     possible = (QUALITY, *specs(record.plan.about.page))
     for name in names:
         if name not in possible:
-            remedy = nearest(name, possible)
-            raise UsageError(f"no figure {name!r}", where="--figure", remedy=remedy)
+            fix = nearest(name, possible)
+            raise UsageError(f"no figure {name!r}", where="--figure", fix=fix)
 
 
 def against_history(

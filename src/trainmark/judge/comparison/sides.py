@@ -124,7 +124,7 @@ def different_work(
     for key in allow:
         if key not in known:
             what = f"no key {key!r} of the work"
-            raise UsageError(what, where="--allow", remedy=nearest(key, known))
+            raise UsageError(what, where="--allow", fix=nearest(key, known))
     sides = _facts(facts[: len(a)], facts[len(a) :])
     found = [one for one in sides if len({*map(repr, (*one.a, *one.b))}) > 1]
     refused = [one for one in found if one.name in NEVER_ALLOWED or one.name not in allow]
@@ -143,8 +143,8 @@ def other_work(refused: Sequence[Difference]) -> UsageError:
         return UsageError(what, where=where, rule=rule)
     names = [one.name for one in shown]
     rule = f"only the same work compares; differing: {', '.join(names)}"
-    remedy = " ".join(f"--allow {name}" for name in names)
-    return UsageError(what, where=where, rule=rule, remedy=remedy)
+    fix = " ".join(f"--allow {name}" for name in names)
+    return UsageError(what, where=where, rule=rule, fix=fix)
 
 
 def _known_work(record: Record) -> dict[str, Any]:

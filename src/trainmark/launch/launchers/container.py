@@ -31,9 +31,9 @@ class Container(Launcher):
         try:
             ask(runtime, *words, image)
         except EnvironmentFault as fault:
-            remedy = "pull or build the image here first; docs/launchers.md has the keys"
+            fix = "pull or build the image here first; docs/launchers.md has the keys"
             where = f"container image {image}"
-            raise EnvironmentFault(fault.what, where=where, remedy=remedy) from fault
+            raise EnvironmentFault(fault.what, where=where, fix=fix) from fault
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the container; the runtime passes on the signal that ends it.
@@ -42,6 +42,6 @@ class Container(Launcher):
             UsageError: the cluster names none.
         """
         if cluster.container is None or not cluster.container.of_node:
-            raise cluster.fault("container", NO_RUNTIME, remedy=_HOW_TO_NAME)
+            raise cluster.fault("container", NO_RUNTIME, fix=_HOW_TO_NAME)
         script = node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return Command(argv=("sh", SCRIPT), files={SCRIPT: script})

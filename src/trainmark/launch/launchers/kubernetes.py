@@ -71,7 +71,7 @@ def manifest(plan: Plan, cluster: Cluster) -> str:
     box = cluster.container
     if box is None:
         raise cluster.fault(
-            "container", "pods need an image", remedy="write container: {image: IMAGE}"
+            "container", "pods need an image", fix="write container: {image: IMAGE}"
         )
     for key, instead in _NOT_OF_PODS.items():
         if key in box.model_fields_set and getattr(box, key):
@@ -79,7 +79,7 @@ def manifest(plan: Plan, cluster: Cluster) -> str:
                 f"container.{key}",
                 f"{key} cannot be used with Kubernetes",
                 rule="the cluster starts the image itself",
-                remedy=f"remove `{key}` from `container`{instead}",
+                fix=f"remove `{key}` from `container`{instead}",
             )
     own, called = cluster.kubernetes, name(plan.run_id)
     master = f"{called}-node-0-0.{called}"
@@ -104,7 +104,7 @@ class Kubernetes(Launcher):
             raise cluster.fault(
                 "kubernetes.volumes",
                 f"no volume of the pods holds {plan.run_dir}",
-                remedy="name one that this machine shares, by its path here",
+                fix="name one that this machine shares, by its path here",
             )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST

@@ -57,7 +57,7 @@ class Ray(Launcher):
             raise cluster.fault(
                 "container.runtime",
                 "a container on Ray needs a runtime",
-                remedy="write runtime: podman, docker or apptainer",
+                fix="write runtime: podman, docker or apptainer",
             )
         _asked(cluster)
 

@@ -69,7 +69,7 @@ class Slurm(Launcher):
             raise EnvironmentFault(
                 fault.what.replace("sbatch: ", "").replace("error: ", ""), where="sbatch",
                 rule="Slurm refused the job",
-                remedy="use fewer --nnodes, or correct `slurm` in the file; --dry-run prints it",
+                fix="use fewer --nnodes, or correct `slurm` in the file; --dry-run prints it",
             ) from fault  # fmt: skip
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
@@ -111,7 +111,7 @@ def _options(plan: Plan, cluster: Cluster) -> list[str]:
             f"slurm.options.{min(both)}",
             f"{min(both)!r} cannot be set",
             rule="the launcher sets it",
-            remedy="remove it",
+            fix="remove it",
         )
     own["time"] = str(math.ceil(limit_s(plan) / 60))  # minutes
     if slurm.exclusive:  # all memory of the node too, which is not implied

@@ -60,7 +60,7 @@ def first_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
             "ssh.hosts",
             f"{nnodes} nodes need as many hosts, and {named}" if nnodes > 1 else "no host is named",
             rule="[user@]host[:port] each, an IPv6 address in brackets; one node on each host",
-            remedy="write ssh: {hosts: [HOST, …]}"
+            fix="write ssh: {hosts: [HOST, …]}"
             if not hosts
             else "add hosts, or use fewer --nnodes",
         )
@@ -108,10 +108,8 @@ def _on_all(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         found = zip(hosts, pool.map(fault, hosts.values()), strict=True)
         said = [f"{name}: {what}" for name, what in found if what]
     if said:
-        remedy = (
-            "let `ssh HOST` work without questions; name `python` and `setup` in the cluster file"
-        )
-        raise EnvironmentFault("\n".join(said), remedy=remedy)
+        fix = "let `ssh HOST` work without questions; name `python` and `setup` in the cluster file"
+        raise EnvironmentFault("\n".join(said), fix=fix)
 
 
 class Ssh(Launcher):

@@ -135,8 +135,8 @@ def _read_keyword(log: str, options: Options) -> _Reading:
             quantity = choice.sample.source.quantity
             keyword = keyword or choice.sample.source.key
     if not keyword and options.position is None:
-        remedy = "give keyword=TEXT, as in the log"
-        raise UsageError("no keyword to look for", where="keyword", remedy=remedy)
+        fix = "give keyword=TEXT, as in the log"
+        raise UsageError("no keyword to look for", where="keyword", fix=fix)
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
     keyword_reader = KeywordReader(
         keyword=keyword, separator=options.separator, position=options.position,

@@ -55,11 +55,11 @@ class Options(Frozen):
             UsageError: for them.
         """
         if self.preset not in {None, AUTO, *NAMES}:
-            remedy = nearest(str(self.preset), [*NAMES, AUTO])
-            raise UsageError(f"no preset {self.preset!r}", where="preset", remedy=remedy)
+            fix = nearest(str(self.preset), [*NAMES, AUTO])
+            raise UsageError(f"no preset {self.preset!r}", where="preset", fix=fix)
         if not (self.keyword or self.preset):
-            remedy = "give keyword=TEXT, as in the log, or preset=auto"
-            raise UsageError("no keyword to look for", where="keyword", remedy=remedy)
+            fix = "give keyword=TEXT, as in the log, or preset=auto"
+            raise UsageError("no keyword to look for", where="keyword", fix=fix)
 
 
 def parse_options(values: Mapping[str, str]) -> Options:

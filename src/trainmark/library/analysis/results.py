@@ -75,8 +75,8 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
     mode = _mode(sample, options, has_batch=batch is not None, keyword_given=keyword_given)
     formula, unit = MODES[mode]
     if batch is None and "batch" in formula:
-        rule, remedy = f"mode {mode} is {formula}", "give base_batch_size=N, of one device"
-        raise UsageError("no batch size", where="base_batch_size", rule=rule, remedy=remedy)
+        rule, fix = f"mode {mode} is {formula}", "give base_batch_size=N, of one device"
+        raise UsageError("no batch size", where="base_batch_size", rule=rule, fix=fix)
     factor = 1.0
     if batch is not None and "batch" in formula:
         factor *= batch
@@ -132,8 +132,8 @@ def _scale(sample: Sample, options: Options, mode: int) -> float:
     steps = options.steps_per_value
     if steps is not None and mode not in TIME_MODES:
         rule = f"mode {mode} is {MODES[mode][0]}, and its values are not times of steps"
-        remedy = "leave steps_per_value out, or give model_mode=2, 0 or -2"
-        raise UsageError("no times", where="steps_per_value", rule=rule, remedy=remedy)
+        fix = "leave steps_per_value out, or give model_mode=2, 0 or -2"
+        raise UsageError("no times", where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0
     if options.time_unit is not None:
         scale = 1e-3 if options.time_unit == "ms" else 1.0
@@ -150,8 +150,6 @@ def _unit(counted: str, mode: int, options: Options) -> str:
     wanted = options.ips_unit
     if wanted and counted and unit_class(wanted) != unit_class(counted):
         rule = f"the log counts {counted}, and a unit does not convert them"
-        remedy = "leave ips_unit out, or read step times with model_mode=-2 and base_batch_size=N"
-        raise UsageError(
-            f"{wanted} would rename the result", where="ips_unit", rule=rule, remedy=remedy
-        )
+        fix = "leave ips_unit out, or read step times with model_mode=-2 and base_batch_size=N"
+        raise UsageError(f"{wanted} would rename the result", where="ips_unit", rule=rule, fix=fix)
     return wanted or counted or ("samples/s" if mode == -2 else "")

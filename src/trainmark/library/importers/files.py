@@ -62,8 +62,8 @@ def read(places: Sequence[Path]) -> Imported:
     entries: list[Row | Unread] = []
     for place in places:
         if not place.exists():
-            remedy = "name one that exists"
-            raise UsageError("no such file or folder", where=str(place), remedy=remedy)
+            fix = "name one that exists"
+            raise UsageError("no such file or folder", where=str(place), fix=fix)
         for path in _files(place) if place.is_dir() else [place]:
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
             of_file = list(_entries(path, page))

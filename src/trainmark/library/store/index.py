@@ -70,8 +70,8 @@ class Index:
     def __init__(self, where: str | None = None) -> None:
         self.folder = place = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
         if not place.is_dir():
-            remedy = "`trainmark run CASE` makes ./runs"
-            raise EnvironmentFault("no such folder", where=str(place), remedy=remedy)
+            fix = "`trainmark run CASE` makes ./runs"
+            raise EnvironmentFault("no such folder", where=str(place), fix=fix)
         if not os.access(place, os.W_OK):  # its index lasts as long as this
             place = Path(mkdtemp(prefix="trainmark-index-"))
             finalize(self, shutil.rmtree, place, ignore_errors=True)
@@ -106,8 +106,8 @@ class Index:
                 connection.execute("COMMIT")
         except sqlite3.DatabaseError as error:
             what, where = f"the index cannot be used: {error}", str(self._file)
-            remedy = "see that it can be written, or remove it: it is made anew from the records"
-            raise EnvironmentFault(what, where=where, remedy=remedy) from error
+            fix = "see that it can be written, or remove it: it is made anew from the records"
+            raise EnvironmentFault(what, where=where, fix=fix) from error
 
     def refresh(self) -> None:
         """Follow the files of the store's folder."""

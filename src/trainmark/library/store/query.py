@@ -130,10 +130,10 @@ def _column(key: str) -> str:
         columns = _KEYS.keys() - {"id", *INTERNAL}
         every_key = {*columns, *known_fields, *FIELD_ALIASES}
         if get_close_matches(key, every_key):
-            remedy = nearest(key, every_key)
+            fix = nearest(key, every_key)
         else:
-            remedy = f"{nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
-        raise UsageError(f"unknown key {key!r}", where=key, remedy=remedy)
+            fix = f"{nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
+        raise UsageError(f"unknown key {key!r}", where=key, fix=fix)
     return f"json_extract(settings, '$.{field}')"  # a name of a dataclass field
 
 
@@ -159,8 +159,8 @@ def _condition(word: str) -> tuple[str, str | float | bool]:
         word = f"case={cases.load(word).name}"
     parts = _WORD.fullmatch(word)
     if parts is None:
-        what, remedy = f"not a filter: {word[:80]!r}", "name a folder with --store"
-        raise UsageError(what, where="filter", rule=_RULE, remedy=remedy)
+        what, fix = f"not a filter: {word[:80]!r}", "name a folder with --store"
+        raise UsageError(what, where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column, kind = _column(key), _KEYS.get(key) or _kind_of_setting(value)
     given: str | float | bool | None = None

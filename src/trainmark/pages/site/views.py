@@ -239,7 +239,7 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     beside = {one["run_id"]: run for run in every(database) for one in run}
     for run_id in run_ids:
         if run_id not in beside:
-            raise RecordError("no such run", where=run_id[:200], remedy="the list has all runs")
+            raise RecordError("no such run", where=run_id[:200], fix="the list has all runs")
     return [[opened(Path(one["path"])) for one in beside[run_id]] for run_id in run_ids]
 
 
@@ -259,5 +259,5 @@ def not_found_page(path: str) -> str:
 def error_page(error: TrainmarkError, links: Links) -> str:
     """Return the page that says what is wrong with an address."""
     where = f"{error.where}: " if error.where else ""
-    said = [f"{where}{error.what}", error.rule, error.remedy]
+    said = [f"{where}{error.what}", error.rule, error.fix]
     return page(links, t("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])

@@ -108,7 +108,7 @@ def _stopped(run: RunTimeline) -> Cause | None:
         case "launcher_error":
             return Cause(kind="launcher", message=message("launcher_failed", text=stop.message))
         case "case_error":
-            text = message("exception", text=stop.message, remedy=stop.remedy)
+            text = message("exception", text=stop.message, fix=stop.fix)
             return Cause(
                 kind="error", message=text, type=stop.type, place=stop.place,
                 traceback=stop.traceback,
@@ -233,7 +233,7 @@ def of_case_error(error: CaseError) -> Cause:
     """Return the cause of a run of which the case cannot compute its own figures."""
     assert error.__cause__ is not None, "a case error has its cause"
     report = error_report(error.__cause__, error.place)
-    text = message("exception", text=report["message"]["args"]["text"], remedy=error.remedy)
+    text = message("exception", text=report["message"]["args"]["text"], fix=error.fix)
     return Cause(
         kind="error", message=text, type=report["type"], place=report["place"],
         traceback=report["traceback"],

@@ -106,9 +106,9 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
     """Read both splits as token rows.
 
     Raises:
-        DataError: the first fault found, with file, row or key, rule and way out.
+        DataError: the first fault found, with file, row or key, rule and fix.
     """
-    layout = find_layout(folder, FORMS, partial(DataError, rule=RULE, remedy=PREPARE))
+    layout = find_layout(folder, FORMS, partial(DataError, rule=RULE, fix=PREPARE))
     model = folder / "model"
     config = read_config(model)
     positions = config.max_position_embeddings

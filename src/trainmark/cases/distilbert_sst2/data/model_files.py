@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from .rows import Texts
 
-MODEL_REMEDY = "put the files of the distilbert-base-uncased model folder into model/"
+MODEL_FIX = "put the files of the distilbert-base-uncased model folder into model/"
 MODEL_FAULT = partial(
-    DataError, remedy=MODEL_REMEDY,
+    DataError, fix=MODEL_FIX,
     rule="model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer",
 )  # fmt: skip
 NUM_LABELS = 2
@@ -141,7 +141,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
         )
     refuse_short(
         file, entries=size, vocab_size=config.vocab_size, of="model/config.json",
-        remedy=MODEL_REMEDY,
+        fix=MODEL_FIX,
     )  # fmt: skip
     return tokenizer
 

@@ -74,7 +74,7 @@ RULE = (
     "input_ids and attention_mask are (rows, tokens), the mask ones and then zeros; label has 0 "
     "or 1 for each row"
 )
-NPZ_REMEDY = "give the model folder and the recipe that the data was made for, or the whole file"
+NPZ_FIX = "give the model folder and the recipe that the data was made for, or the whole file"
 
 
 def read_npz(
@@ -96,12 +96,12 @@ def read_npz(
             extra = {name: arrays[name] for name in EXTRA_MEMBERS if name in arrays}
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
-        raise DataError(what, where=str(file), rule=RULE, remedy=NPZ_REMEDY) from None
+        raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX) from None
     whole = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
     same = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
     if not whole or not same or not len(ids):
         what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
-        raise DataError(what, where=str(file), rule=RULE, remedy=NPZ_REMEDY)
+        raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX)
     _refuse_other_rows(file, extra, len(ids))
     lengths = mask.sum(1, dtype=np.int64)
     prefix = np.arange(mask.shape[1]) < lengths[:, None]
@@ -120,7 +120,7 @@ def read_npz(
         if bad.any():
             row = int(bad.argmax())
             what, where = f"{name} of {shown[row]}", f"{file}, {name}, row {row + 1}"
-            raise DataError(what, where=where, rule=rule, remedy=NPZ_REMEDY)
+            raise DataError(what, where=where, rule=rule, fix=NPZ_FIX)
     rows = Ragged(ids[prefix].astype(np.int32), starts_of(lengths))
     return rows, labels.astype(np.int64)
 
@@ -133,7 +133,7 @@ def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) ->
                 f"{name} has shape {array.shape}, where label has {rows} rows",
                 where=f"{file}, {name}",
                 rule="all members hold the same rows",
-                remedy=NPZ_REMEDY,
+                fix=NPZ_FIX,
             )
     numbers, counts = np.unique(extra.get("idx", np.empty(0)), return_counts=True)
     if counts.max(initial=1) > 1:
@@ -141,7 +141,7 @@ def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) ->
             f"row {numbers[counts.argmax()]} is there {counts.max()} times",
             where=f"{file}, idx",
             rule="idx has the number of each row once",
-            remedy=NPZ_REMEDY,
+            fix=NPZ_FIX,
         )
 
 
@@ -172,19 +172,19 @@ def read_texts(files: Sequence[Path]) -> Texts:
                 raise _fault(
                     f"sentence is {sentence!r}",
                     where=f"{file}, row {row}, sentence",
-                    remedy="write the sentence there, or remove the row",
+                    fix="write the sentence there, or remove the row",
                 )
             if label not in (0, 1):
                 raise _fault(
                     f"label is {label!r}",
                     where=f"{file}, row {row}, label",
-                    remedy="correct the label, or remove the row; GLUE's test file has no labels: "
+                    fix="correct the label, or remove the row; GLUE's test file has no labels: "
                     "use its train and validation files",
                 )
             texts.sentences.append(sentence)
             texts.labels.append(label)
         if len(texts.labels) == before:
-            raise _fault("no rows", where=str(file), remedy="give a file with rows")
+            raise _fault("no rows", where=str(file), fix="give a file with rows")
     return texts
 
 
@@ -198,5 +198,5 @@ def _rows(file: Path) -> Iterator[tuple[Any, Any]]:
             yield row["sentence"], {"0": 0, "1": 1}.get(label, label)
     except (OSError, ValueError, KeyError) as error:
         what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
-        remedy = f"give a whole file with the columns {' and '.join(COLUMNS)}"
-        raise _fault(what, where=str(file), remedy=remedy) from None
+        fix = f"give a whole file with the columns {' and '.join(COLUMNS)}"
+        raise _fault(what, where=str(file), fix=fix) from None

@@ -102,7 +102,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
     """Return what the folder holds, every value found in its range; rows stay on disk.
 
     Raises:
-        DataError: the first fault found, with file, row, rule and way out.
+        DataError: the first fault found, with file, row, rule and fix.
     """
     del recipe  # every recipe reads the same
     spec = read_spec(folder)
@@ -120,7 +120,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
         raise DataError(
             f"all labels are {content[test].largest}", where=str(test),
             rule="an AUC needs rows of both labels in the test split",
-            remedy=f"{PREPARE} from more rows",
+            fix=f"{PREPARE} from more rows",
         )  # fmt: skip
     return Loaded(spec, rows, _content_id(spec, content))
 
@@ -160,8 +160,8 @@ def _refuse_outside(file: Path, found: Extremes, kind: np.dtype[Any], limit: int
     if kind.shape:
         shown = f"a value is {'inf' if found.largest == _INFINITE else 'nan'}"
         rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
-    remedy = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
-    raise DataError(shown, where=str(file), rule=rule, remedy=remedy)
+    fix = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
+    raise DataError(shown, where=str(file), rule=rule, fix=fix)
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> int:
@@ -258,6 +258,6 @@ def _rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) ->
     if got != len(rows):
         raise DataError(
             f"it ends before row {end}", where=str(file),
-            rule="data stays as it is while a run reads it", remedy=AGAIN,
+            rule="data stays as it is while a run reads it", fix=AGAIN,
         )  # fmt: skip
     return rows.view(kind.base).reshape(end - first, *kind.shape)

@@ -124,7 +124,7 @@ class FeatureSpec:
                     where=str(file),
                     rule="all files of a split hold the same rows, whole ones and at least one; a "
                     f"row takes {kind.itemsize} bytes here",
-                    remedy=AGAIN,
+                    fix=AGAIN,
                 )
         return expected
 
@@ -137,7 +137,7 @@ def largest_cardinality(dtype: str) -> int:
 readable = partial(
     splits.readable,
     fault=partial(
-        DataError, rule="every file that feature_spec.yaml names is a readable one", remedy=AGAIN
+        DataError, rule="every file that feature_spec.yaml names is a readable one", fix=AGAIN
     ),
 )
 
@@ -214,12 +214,12 @@ def read_spec(folder: Path) -> FeatureSpec:
     Raises:
         DataError: it is missing or invalid; the files that it names are not read.
     """
-    file, remedy = folder / SPEC_FILE, f"correct the file, or {PREPARE}"
+    file, fix = folder / SPEC_FILE, f"correct the file, or {PREPARE}"
     try:
-        spec = checked(_Spec, read_yaml(file), file, remedy=remedy)
+        spec = checked(_Spec, read_yaml(file), file, fix=fix)
     except UsageError as error:
         rule = error.rule or "it describes the columns in YAML"
-        raise DataError(error.what, where=error.where, rule=rule, remedy=remedy) from None
+        raise DataError(error.what, where=error.where, rule=rule, fix=fix) from None
     files = {}
     for split, sources in spec.source_spec:
         paths = {tuple(source.features): folder / source.files[0] for source in sources}

@@ -59,8 +59,8 @@ def find_sources(raw: Path) -> dict[str, Path]:
     if raw.is_file():
         return {raw.name: raw}
     if not raw.is_dir():
-        remedy = "give --from a folder of logs, or one log"
-        raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, remedy=remedy)
+        fix = "give --from a folder of logs, or one log"
+        raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, fix=fix)
     found = sorted(raw.iterdir())
     logs = {file.name: file for file in found if LOG.fullmatch(file.name) and file.is_file()}
     names = [name.removesuffix(".gz") for name in logs]
@@ -68,8 +68,8 @@ def find_sources(raw: Path) -> dict[str, Path]:
     wanted = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
     if odd := [name for name in wanted if names.count(name) != 1]:
         what = ", ".join(f"{'twice' if name in names else 'no'} {name}" for name in odd[:8])
-        remedy = "fetch what is missing, remove one of two, or name a single log with --from"
-        raise DataError(what, where=str(raw), rule=LOG_RULE, remedy=remedy)
+        fix = "fetch what is missing, remove one of two, or name a single log with --from"
+        raise DataError(what, where=str(raw), rule=LOG_RULE, fix=fix)
     return {name: logs[name] for day in wanted for name in (day, f"{day}.gz") if name in logs}
 
 
@@ -95,8 +95,8 @@ def split_rows(rows: Mapping[Path, int]) -> list[Part]:
         sizes[split] += end - start
     if not (sizes["train"] and sizes["test"]):
         what = f"{sizes['train']} rows to train on and {sizes['test']} to test with"
-        where, remedy = ", ".join(map(str, rows)), "give more rows with --from"
-        raise DataError(what, where=where, rule="both need at least one", remedy=remedy)
+        where, fix = ", ".join(map(str, rows)), "give more rows with --from"
+        raise DataError(what, where=where, rule="both need at least one", fix=fix)
     return parts
 
 
@@ -124,7 +124,7 @@ def count_rows(path: Path, stop: Event) -> int:
     if last != b"\n":
         what = "the file ends inside a row" if last else "no row in the file"
         where = f"{path}, row {rows + 1}"
-        raise DataError(what, where=where, rule=ROW_RULE, remedy=AGAIN)
+        raise DataError(what, where=where, rule=ROW_RULE, fix=AGAIN)
     return rows
 
 
@@ -139,4 +139,4 @@ def first_fault(path: Path) -> DataError:
         forms = enumerate(zip(FIELDS, fields, strict=True))
         at = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
         what = f"field {at + 1} is {fields[at][:40].decode('ascii', 'backslashreplace')!r}"
-    return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, remedy=AGAIN)
+    return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=AGAIN)

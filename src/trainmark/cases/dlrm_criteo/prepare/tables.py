@@ -80,9 +80,9 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     except (duckdb.OperationalError, duckdb.FatalException) as error:
         what = f"duckdb: {str(error).splitlines()[0]}"
         rule = f"it works within {limit >> 20} MiB of memory and spills to this disk"
-        remedy = "free memory or disk space, or use fewer workers=, and call again; or remove the "
-        remedy += "folder to begin anew"
-        raise EnvironmentFault(what, where=str(folder), rule=rule, remedy=remedy) from error
+        fix = "free memory or disk space, or use fewer workers=, and call again; or remove the "
+        fix += "folder to begin anew"
+        raise EnvironmentFault(what, where=str(folder), rule=rule, fix=fix) from error
 
 
 def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple[int, int]]:

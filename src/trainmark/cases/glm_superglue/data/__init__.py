@@ -85,7 +85,7 @@ FAULT = partial(
     DataError,
     rule="a data folder holds train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or "
     "train_sparse.hdf5 and eval_sparse.hdf5",
-    remedy="run `trainmark prepare glm_superglue --from RAW --data DIR`",
+    fix="run `trainmark prepare glm_superglue --from RAW --data DIR`",
 )
 
 
@@ -136,7 +136,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     """Check every file that ``recipe`` reads and name the content.
 
     Raises:
-        DataError: the first fault found, with file, line or sample, rule and way out.
+        DataError: the first fault found, with file, line or sample, rule and fix.
     """
     from .hdf5 import SparseExamples
     from .passages import digest_of, vocabulary_file
@@ -183,8 +183,7 @@ ORIGINAL = "mp_rank_00_model_states.pt"
 CHECKPOINT_FAULT = partial(
     DataError,
     rule=f"a checkpoint is a folder with {LATEST} and <iteration>/{ORIGINAL}",
-    remedy="put GLM-large's checkpoint there, or add init=random, which is labelled "
-    "performance-only",
+    fix="put GLM-large's checkpoint there, or add init=random, which is labelled performance-only",
 )
 FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
 WORDS = "word_embeddings.weight"
@@ -212,7 +211,7 @@ def find_checkpoint(folder: Path) -> Path:
         raise DataError(
             f"the weights are cut over {', '.join(others)}", where=str(file.parent),
             rule=f"they lie in {ORIGINAL} alone",
-            remedy="merge the checkpoint to model parallel size 1 with the tools of its origin",
+            fix="merge the checkpoint to model parallel size 1 with the tools of its origin",
         )  # fmt: skip
     refuse_unreadable(file, CHECKPOINT_FAULT)
     return file
@@ -252,7 +251,7 @@ def match_weights(
             numbers, or there are more layers.
     """
     weights = ModelWeights(
-        model="a GLM of the recipe's sizes", shapes=shapes, remedy=FITTING,
+        model="a GLM of the recipe's sizes", shapes=shapes, fix=FITTING,
         wrappers=("module.", "model."), any_rows=POSITIONS,
         unused=lambda name: not name.startswith(LAYERS),
     )  # fmt: skip

@@ -96,7 +96,7 @@ class ClozeExamples(Examples):
         if not passages.num_questions:
             raise DataError(
                 "no question", where=str(file), rule="a split has at least one",
-                remedy="give a file with questions",
+                fix="give a file with questions",
             )  # fmt: skip
         self._refuse_long()
 
@@ -128,7 +128,7 @@ class ClozeExamples(Examples):
                 f"a question and a candidate take {needed[at]} tokens without the passage",
                 where=f"{self.file}, {self.passages.place(int(self.drawn.questions[at]))}",
                 rule=f"passages are shortened, questions are not; seq_length is {self.seq_length}",
-                remedy=f"set seq_length to more than {needed[at]}, or take the question out",
+                fix=f"set seq_length to more than {needed[at]}, or take the question out",
             )
 
     @property

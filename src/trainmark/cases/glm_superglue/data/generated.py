@@ -83,7 +83,7 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
             "init=pretrained does not go with generated data",
             where="recipe field init",
             rule="a checkpoint lies beside real data; generated data has none",
-            remedy="leave init=random, or give --data",
+            fix="leave init=random, or give --data",
         )
     for place, (split, count) in enumerate(PASSAGES.items()):
         rng = np.random.default_rng([recipe.seed, place])

@@ -41,7 +41,7 @@ RULE = (
 )
 AGAIN = "fetch and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 BLOCK_SEQUENCES = 4096  # scanned at a time
-_fault = partial(DataError, rule=RULE, remedy=AGAIN)
+_fault = partial(DataError, rule=RULE, fix=AGAIN)
 
 
 class SparseFile:
@@ -159,7 +159,7 @@ class SparseExamples(Examples):
             raise DataError(
                 f"sequences of {columns} tokens", where=f"{file}, text",
                 rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
-                remedy=f"set seq_length={columns}",
+                fix=f"set seq_length={columns}",
             )  # fmt: skip
         self.num_choices = self.stored.num_choices
         if not evaluation:
@@ -181,7 +181,7 @@ class SparseExamples(Examples):
                     f"numbers from {found.smallest} to {found.largest}",
                     where=f"{self.file}, {name}",
                     rule=f"{rule}: below {limit}",
-                    remedy=f"set the recipe's sizes to the model's, or {AGAIN}",
+                    fix=f"set the recipe's sizes to the model's, or {AGAIN}",
                 )
 
     def sequences(self, row: int) -> list[ChoiceSequence]:
@@ -201,7 +201,7 @@ class SparseExamples(Examples):
                 where=f"{self.file}, sample {row} (counted from 0)",
                 rule=f"a token id lies in [0, {self.vocab_size}), the recipe's vocab_size, and "
                 "every sequence has a target",
-                remedy=f"set vocab_size to the model's, or {AGAIN}",
+                fix=f"set vocab_size to the model's, or {AGAIN}",
             )
         found = []
         for number in range(last - first):

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 PIECE_START, PIECE_END = "<|startofpiece|>", "<|endofpiece|>"
 PADDED_TO = 128  # the published table has 30592 rows for 30524 tokens
-REMEDY = (
+FIX = (
     "put the vocab.txt (or tokenizer.json) of bert-large-uncased, which the published "
     "GLM-large was trained with, into model/"
 )
-FAULT = partial(DataError, remedy=REMEDY, rule="questions are tokenised with the model's own words")
+FAULT = partial(DataError, fix=FIX, rule="questions are tokenised with the model's own words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             f"{size} tokens, {PIECE_START} and {PIECE_END} counted",
             where=str(file),
             rule=f"the recipe's vocab_size is {vocab_size}",
-            remedy=f"set vocab_size to at least {size}, or: {REMEDY}",
+            fix=f"set vocab_size to at least {size}, or: {FIX}",
         )
     if vocab_size is not None:
         refuse_short(
             file, entries=size, vocab_size=vocab_size, of="the recipe", multiple=PADDED_TO,
-            remedy=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {REMEDY}",
+            fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {FIX}",
         )  # fmt: skip
     ids = library.get_vocab()
     tokens = BlockTokens(ids["[CLS]"], ids["[MASK]"], ids["[PAD]"], *bounds)

@@ -36,7 +36,7 @@ readable = partial(
     fault=partial(
         DataError,
         rule="a split is one readable .jsonl file",
-        remedy="check the name and the permissions",
+        fix="check the name and the permissions",
     ),
 )
 
@@ -121,7 +121,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
 
 
 def _fault(what: str, file: Path, line: int) -> DataError:
-    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, remedy=MEND_LINE)
+    return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, fix=MEND_LINE)
 
 
 def _passage(line: int, row: _Row) -> Passage:

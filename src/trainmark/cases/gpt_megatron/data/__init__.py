@@ -92,13 +92,13 @@ def find_pair(folder: Path) -> Path:
                 f"{len(found)} {ending} files: {shown}",
                 where=str(folder),
                 rule="a data folder holds one pair of .idx and .bin",
-                remedy="move all but one pair away, or join them with Megatron's merge_datasets.py",
+                fix="move all but one pair away, or join them with Megatron's merge_datasets.py",
             )
     raise DataError(
         "no .idx and .bin",
         where=str(folder),
         rule="a data folder holds one pair, as corpus_text_document.idx and .bin",
-        remedy=PREPARE,
+        fix=PREPARE,
     )
 
 
@@ -120,7 +120,7 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
             f"no split: {split!r}",
             where="recipe field split",
             rule="one to three weights of 0 or more, not all 0: train, validation, test",
-            remedy="give for instance split=949,50,1",
+            fix="give for instance split=949,50,1",
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
@@ -143,7 +143,7 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
                 where=f"{bin_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                remedy="give the split more weight, lower seq_length, or give more text",
+                fix="give the split more weight, lower seq_length, or give more text",
             )
 
 
@@ -152,7 +152,7 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
 
     Raises:
         UsageError: the recipe's split is not valid.
-        DataError: the first fault found, with file, row or split, rule and way out.
+        DataError: the first fault found, with file, row or split, rule and fix.
     """
     reader = IndexedReader.open(find_pair(folder))
     splits = split_documents(recipe.split, reader.num_documents)

@@ -54,7 +54,7 @@ def load(folder: Path, recipe: LlamaRecipe) -> Loaded:
     """Read and tokenise all that ``recipe`` trains and scores.
 
     Raises:
-        DataError: the first fault found, with file, row or key, rule and way out.
+        DataError: the first fault found, with file, row or key, rule and fix.
     """
     return _read(folder, recipe)[0]
 
@@ -112,7 +112,7 @@ def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
             f"all dialogues together do not fill one row of {recipe.seq_length} tokens",
             where=", ".join(map(str, layout.files["train"])),
             rule="short_row=drop leaves out the last row where it is not full, as published",
-            remedy="add short_row=train, a smaller seq, or more dialogues",
+            fix="add short_row=train, a smaller seq, or more dialogues",
         )
     mmlu, legacy = None, recipe.mmlu_mode == "legacy"
     if recipe.mmlu_mode != "off":

@@ -30,7 +30,7 @@ SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
 LAYOUT_FAULT = partial(
-    DataError, remedy="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
+    DataError, fix="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
     rule="a data folder holds train and val (or validation) as .jsonl, .json, .parquet or .csv (in "
     "the folder itself, data/, samsum/ or corpus/)",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
             found.dialogues.append(dialogue)
             found.summaries.append(summary)
     if not len(found):
-        raise _fault("no rows", where=str(files[0]), remedy="give a file with rows")
+        raise _fault("no rows", where=str(files[0]), fix="give a file with rows")
     return found
 
 
@@ -85,7 +85,7 @@ def _texts(row: Any, where: str) -> tuple[str, str]:
         DataError: the row has no such text, naming its key.
     """
     if not isinstance(row, dict):
-        raise _fault(f"the row is {row!r:.80}", where=where, remedy="correct or remove the row")
+        raise _fault(f"the row is {row!r:.80}", where=where, fix="correct or remove the row")
     for name in COLUMNS:
         text = row.get(name)
         if not isinstance(text, str) or (name == "summary" and not text.strip()):
@@ -95,7 +95,7 @@ def _texts(row: Any, where: str) -> tuple[str, str]:
             raise _fault(
                 what,
                 where=f"{where}, {name}",
-                remedy=f"write the {name} there, or remove the row",
+                fix=f"write the {name} there, or remove the row",
             )
     return row["dialogue"], row["summary"]
 
@@ -115,15 +115,15 @@ def _rows(file: Path) -> Iterator[Any]:
             return
     except (OSError, ValueError) as error:
         what = f"not readable as {file.suffix[1:]}: {error}"
-        raise _fault(what, where=str(file), remedy="give the file whole, or mend it") from None
+        raise _fault(what, where=str(file), fix="give the file whole, or mend it") from None
     for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             try:
                 yield json.loads(line)
             except ValueError as error:
                 where = f"{file}, line {number}"
-                remedy = "correct or remove the line"
-                raise _fault(f"not readable as JSON: {error}", where=where, remedy=remedy) from None
+                fix = "correct or remove the line"
+                raise _fault(f"not readable as JSON: {error}", where=where, fix=fix) from None
 
 
 IGNORED = -100  # a label without loss; torch's default ``ignore_index``

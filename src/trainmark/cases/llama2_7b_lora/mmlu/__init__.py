@@ -179,7 +179,7 @@ def answer_ids(
     if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
         raise DataError(
             "the answers are not one token each", where=str(tokenizer.file), rule=rule,
-            remedy="use the tokenizer that the model was trained with, or another mmlu_mode",
+            fix="use the tokenizer that the model was trained with, or another mmlu_mode",
         )  # fmt: skip
     if legacy:
         heads = tokenizer.prompts([published_head(subject.name) for subject in mmlu])
@@ -189,7 +189,7 @@ def answer_ids(
                 f"the first line of {name}'s prompts has {longest} tokens",
                 where=str(tokenizer.file),
                 rule=f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but not that line",
-                remedy=f"add seq={longest + 1 - start} or more, or set mmlu_mode=full",
+                fix=f"add seq={longest + 1 - start} or more, or set mmlu_mode=full",
             )
     return letters
 
@@ -209,7 +209,7 @@ def _encode(
                 f"the answer after row {row + 1} of {subject} is not a separate token",
                 where=str(tokenizer.file),
                 rule="an answer is the same token after every prompt",
-                remedy="use the tokenizer that the model was trained with",
+                fix="use the tokenizer that the model was trained with",
             )
     return [ids[:-1] for ids in found]
 

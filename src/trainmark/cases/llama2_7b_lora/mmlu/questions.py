@@ -28,7 +28,7 @@ FIELDS = 6
 TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
 _fault = partial(
-    DataError, remedy="correct or remove the row",
+    DataError, fix="correct or remove the row",
     rule="a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header",
 )  # fmt: skip
 
@@ -80,7 +80,7 @@ def read_mmlu(folder: Path) -> Mmlu:
             f"no such file; {len(missing)} of {len(files)} files are missing",
             where=str(missing[0]),
             rule=TREE_RULE,
-            remedy=f"{FETCH}, or set mmlu_mode=off",
+            fix=f"{FETCH}, or set mmlu_mode=off",
         )
     return tuple(
         Subject(name, read_questions(files[name, "dev"]), read_questions(files[name, "test"]))
@@ -95,16 +95,16 @@ def read_questions(file: Path) -> tuple[Question, ...]:
         DataError: an unreadable or empty file, or the first row that breaks the rule.
     """
     try:
-        with readable(file, partial(_fault, remedy=FETCH)):
+        with readable(file, partial(_fault, fix=FETCH)):
             text = read_text(file)
         questions = tuple(
             _question(fields, f"{file}, row {number} (line {line})")
             for number, (line, fields) in enumerate(csv_rows(text), start=1)
         )
     except ValueError as error:
-        raise _fault(f"not readable as CSV: {error}", where=str(file), remedy=FETCH) from None
+        raise _fault(f"not readable as CSV: {error}", where=str(file), fix=FETCH) from None
     if not questions:
-        raise _fault("no rows", where=str(file), remedy=FETCH)
+        raise _fault("no rows", where=str(file), fix=FETCH)
     return questions
 
 

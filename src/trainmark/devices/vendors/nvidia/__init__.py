@@ -199,9 +199,7 @@ class NvidiaDevice(CudaDevice):
         torch = self._torch
         refusal = refusal_of_override(precision)
         if refusal is not None:
-            raise EnvironmentFault(
-                refusal.why, where="recipe field precision", remedy=refusal.way_out
-            )
+            raise EnvironmentFault(refusal.why, where="recipe field precision", fix=refusal.fix)
         capability = torch.cuda.get_device_capability(self.index)
         least = _LEAST_CAPABILITY.get(precision, (0, 0))
         if capability < least:
@@ -210,7 +208,7 @@ class NvidiaDevice(CudaDevice):
                 f"capability {capability[0]}.{capability[1]}",
                 where="recipe field precision",
                 rule=f"matrix units support {precision} from {least[0]}.{least[1]} on",
-                remedy="use precision=fp32"
+                fix="use precision=fp32"
                 + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )
         flags = super().set_precision(precision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.messages import render, way_out
+from trainmark.record.messages import find_fix, render
 from trainmark.record.record import Cause
 from trainmark.spec import message
 
@@ -24,7 +24,7 @@ def cause(kind: str, code: str, *, traceback: str | None = None, **args: str | i
         (cause("of_tomorrow", "of_tomorrow"), "unknown"),
     ],
 )
-def test_the_way_out_fits_the_cause(found: Cause, code: str) -> None:
-    assert way_out(found).code == f"way_out.{code}"
+def test_fix_suits_the_cause(found: Cause, code: str) -> None:
+    assert find_fix(found).code == f"fix.{code}"
     for lang in ("en", "zh"):
-        assert "{" not in render(way_out(found), lang)
+        assert "{" not in render(find_fix(found), lang)
