@@ -275,7 +275,7 @@ class Stop(Event, tag="stop"):
     reason: Literal["timeout", "launcher_killed", "launcher_error", "case_error", "signal"]
     timeout_s: float = 0.0
     message: str = ""
-    fix: str = field(default="", name="remedy")  # the name in earlier files too
+    fix: str = field(default="", name="fix")  # the name in earlier files too
     type: str = ""
     place: str = ""
     traceback: str = ""
