@@ -31,8 +31,11 @@ has_torch() {
     "$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'
 }
 
+# On a terminal pip shows each package with a bar; in a log it says only what is wrong.
 pip_install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    quiet=--quiet
+    [ ! -t 1 ] || quiet=--progress-bar=on
+    "$venv/bin/python" -m pip install "$quiet" --disable-pip-version-check \
         ${wheels:+--no-index --find-links "$wheels"} "$@"
 }
 

@@ -18,6 +18,8 @@ from trainmark.spec import Mission
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.record.record import Evidence
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
@@ -103,6 +105,25 @@ def test_an_event_file_that_was_changed_is_named(run_dir: Path) -> None:
     assert found(run_dir)[0] == ("evidence_missing", {"file": "events.rank0.jsonl"})
     (run_dir / "events.rank9.jsonl").write_text("")
     assert ("evidence_altered", {"file": "events.rank9.jsonl"}) in found(run_dir)
+
+
+def test_evidence_of_another_size_is_altered_and_not_hashed(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+
+    def describe(path: Path) -> Evidence:
+        hashed.append(path.name)
+        return describe_evidence(path)
+
+    describe_evidence = reduce.describe_evidence
+    monkeypatch.setattr(reduce, "describe_evidence", describe)
+    file = run_dir / "events.rank0.jsonl"
+    with file.open("ab") as events:
+        events.truncate(file.stat().st_size + 1)
+    assert ("evidence_altered", {"file": file.name}) in found(run_dir)
+    assert file.name not in hashed
+    assert "events.launcher.jsonl" in hashed
 
 
 def test_a_record_alone_is_not_to_be_quoted_but_no_failure(

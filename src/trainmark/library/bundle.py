@@ -79,7 +79,7 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
                 fix="shorten the file, or move it out of the run's folder if it is not the "
                 "run's own",
             )
-    if not (folder / PLAN_FILE).exists() or len(reduce.evidence(folder)) < 2:
+    if not (folder / PLAN_FILE).exists() or len(reduce.evidence_files(folder)) < 2:
         what, fix = "its evidence is not there", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), fix=fix)
     plan = read_plan(folder)

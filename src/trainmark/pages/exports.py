@@ -135,8 +135,10 @@ def to_index(records: Sequence[Record]) -> str:
             raise RecordError(
                 f"case {record.plan.case} names no mission",
                 where=record.run_id,
-                rule="an index record files a run under its case's mission",
-                fix="leave this run out, or give the case a mission",
+                rule="collections file an index record under a mission: the task of its case, "
+                "such as 文本分类 (text classification)",
+                fix="leave this run out, or write mission=Mission(…) in the case; "
+                "see docs/adding-a-case.md",
             )
         lines += [item.to_json() for item in found]
     return "".join(f"{line}\n" for line in lines)

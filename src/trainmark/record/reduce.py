@@ -237,8 +237,11 @@ def measured(plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = No
     ))  # fmt: skip
 
 
-def reduce(run_dir: Path) -> Record:
+def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     """Compute the record of ``run_dir`` from its plan and events.
+
+    Args:
+        files: size and digest of the files, as the record has them; None: they are computed.
 
     Raises:
         RecordError: no plan or no launcher events there, or a damaged file.
@@ -277,19 +280,29 @@ def reduce(run_dir: Path) -> Record:
         "trust": of_launch(known),
         "argv": launch.argv,
         "series": list(samples.lines()) if samples else [],
-        "evidence": evidence(run_dir),
+        "evidence": evidence(run_dir) if files is None else files,
     })  # fmt: skip
 
 
 def evidence(run_dir: Path) -> list[Evidence]:
     """Return the files from which a record is computed, with size and digest, by name."""
-    found = []
-    for path in sorted(run_dir.iterdir()):
-        if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file():  # a pipe would block
-            with path.open("rb") as file:
-                digest = hash_stream(file).hexdigest()
-            found.append(Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest))
-    return found
+    return [describe_evidence(path) for path in evidence_files(run_dir)]
+
+
+def evidence_files(run_dir: Path) -> list[Path]:
+    """Return the files from which a record is computed, by name."""
+    return [
+        path
+        for path in sorted(run_dir.iterdir())
+        if re.fullmatch(EVIDENCE_NAME, path.name) and path.is_file()  # a pipe would block
+    ]
+
+
+def describe_evidence(path: Path) -> Evidence:
+    """Return size and digest of a file."""
+    with path.open("rb") as file:
+        digest = hash_stream(file).hexdigest()
+    return Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest)
 
 
 def outputs(run_dir: Path) -> list[Path]:

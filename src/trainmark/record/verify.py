@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from trainmark.record.record import Record
+    from trainmark.record.record import Evidence, Record
     from trainmark.spec import OwnFigures
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
@@ -68,22 +68,28 @@ def check_itself(record: Record) -> list[Message]:
 
 def verify(record: Record, folder: Path) -> list[Message]:
     """Return the contradictions between ``record`` and the evidence in ``folder``."""
-    there = {entry.name: entry for entry in reduce.evidence(folder)}
-    named = {entry.name: entry for entry in record.evidence}
-    if not there:
+    files = {path.name: path for path in reduce.evidence_files(folder)}
+    recorded = {entry.name: entry for entry in record.evidence}
+    if not files:
         return [message("evidence_absent")]
-    found = [
-        message("evidence_altered" if name in there else "evidence_missing", file=name)
-        for name in sorted(named.keys() | there.keys())
-        if there.get(name) != named.get(name)
-    ]
-    return found + _recomputed(record, folder)
+    contradictions = []
+    for name in sorted(recorded.keys() | files.keys()):
+        if name not in files:
+            contradictions.append(message("evidence_missing", file=name))
+        elif name not in recorded or _is_altered(files[name], recorded[name]):
+            contradictions.append(message("evidence_altered", file=name))
+    return contradictions + _recomputed(record, folder)
+
+
+def _is_altered(file: Path, recorded: Evidence) -> bool:
+    """Return whether a file is not the recorded one; of another size it is not hashed."""
+    return file.stat().st_size != recorded.bytes or reduce.describe_evidence(file) != recorded
 
 
 def _recomputed(record: Record, folder: Path) -> list[Message]:
     """Return how the record differs from one reduced again from the same evidence."""
     try:
-        anew = reduce.reduce(folder)
+        anew = reduce.reduce(folder, files=record.evidence)
     except (RecordError, OSError, ValueError) as error:
         return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
     names = set(type(record).model_fields) - {"suite", "evidence", "verification"}
