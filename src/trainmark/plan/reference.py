@@ -30,6 +30,7 @@ REFERENCE = "reference:"  # begins the word for a case's published rows
 EvidenceLevel = Literal["A", "B", "C", "unverified"]
 # Passes over the data that differ by more than this are different amounts of work.
 SAME_WORK_RATIO = 1.1
+_WORLD = r"[1-9]\d*x[1-9]\d*"
 
 
 class Source(Frozen):
@@ -56,7 +57,11 @@ class _Row(Frozen):
     kind: Literal["published", "measured"] = "published"
     configuration: str
     device: str
-    world: Annotated[str, written_as(r"[1-9]\d*x[1-9]\d*", "NODESxRANKS, such as 1x8")]
+    world: Annotated[
+        str,
+        written_as(_WORLD, "NODESxRANKS, such as 1x8"),
+        Field(json_schema_extra={"pattern": f"^{_WORLD}$"}),
+    ]
     precision: str
     micro_batch_size: PositiveInt | None = None
     sample_count: PositiveInt = 1
