@@ -83,7 +83,7 @@ def broken(raw):
     [
         (lambda raw: shutil.rmtree(raw / "model"), "no tokenizer.json and no vocab.txt"),
         (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split"),
-        (broken, r"train\.jsonl, line 1: passage: Field required"),
+        (broken, r"train\.jsonl, line 1: passage: missing; it is required"),
     ],
 )
 def test_what_is_no_download_is_refused(raw, damage, message):
