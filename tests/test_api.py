@@ -192,7 +192,7 @@ def test_after_a_launch_that_timed_out_the_others_are_left_out(
     monkeypatch.setattr(api, "launch_one", lambda *_, **__: late)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
     said: list[object] = []
-    found = api.launched(plan, Cluster(), StopRequest(), quiet=True, say=said.append)
+    found = api.launch_run(plan, Cluster(), StopRequest(), quiet=True, say=said.append)
     assert (found, found.places) == ([late], [tmp_path / "run" / "r1"])
     assert str(said[0]) == "skipped 3 more launches: they would also time out"
     monkeypatch.undo()

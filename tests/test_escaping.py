@@ -16,7 +16,7 @@ from document_texts import Reader, html_page, markdown_page
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
-from trainmark.launch.series import Outcome
+from trainmark.launch.series import SeriesEntry
 from trainmark.pages.exports import to_csv
 from trainmark.pages.page import document
 from trainmark.pages.results import series_table
@@ -83,7 +83,7 @@ def hostile() -> Record:
         lambda record: show_page(document(_twice(record))),
         lambda record: "\n".join(first_lines([record])),
         lambda record: series_table(
-            [Outcome(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
+            [SeriesEntry(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
                      ended={1: (Path(WORD), record)})]
         ),
         lambda record: markdown_page([record]),

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
-    from trainmark.launch.series import Outcome
+    from trainmark.launch.series import SeriesEntry
     from trainmark.library.selection import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
@@ -108,7 +108,7 @@ def _record_html(record: Record) -> str:
 Record._repr_html_ = _record_html  # type: ignore[attr-defined]
 
 
-def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Plan, Cluster]:
+def plan_run(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Plan, Cluster]:
     """Check everything and return the plan of a run, with the settings of its launcher's cluster.
 
     Args:
@@ -119,8 +119,8 @@ def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Pl
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed; the run has a record.
     """
-    for fault in () if request.device else devices.load_all()[1]:  # the first that works is taken
-        say(fault)
+    if request.device is None:  # the first vendor that works is chosen
+        _report_unusable_vendors(say)
     settings = read_cluster(request.cluster)
     with _unplannable_recorded(say=say, dry_run=dry_run):
         plan = resolve(request, elsewhere=settings.elsewhere(request.launcher), dry_run=dry_run)
@@ -137,6 +137,12 @@ def planned(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Pl
             "neither --device nor `device` in the cluster file names one of the nodes"
         )
     return plan, settings
+
+
+def _report_unusable_vendors(say: Say) -> None:
+    _, faults = devices.load_all()
+    for fault in faults:
+        say(fault)
 
 
 @contextmanager
@@ -161,7 +167,9 @@ def _leave_unplannable(error: UnplannableError, say: Say) -> None:
     say(f"record: {folder}/{RECORD_FILE}")
 
 
-def launched(plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, say: Say) -> Records:
+def launch_run(
+    plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, say: Say
+) -> Records:
     """Launch as often as the plan says and write the pages; return the records.
 
     A failed launch does not stop the others, but for one that came to its time limit: the others
@@ -196,10 +204,11 @@ def launch_one(
     single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool, say: Say
 ) -> Record:
     """Do one launch and write its pages."""
-    here = single.node_processes == 0
-    for one in devices.occupants(single.device.vendor, single.nproc) if here else ():
-        if one.computes:
-            say(f"{one.description()}: do not quote the figures of this run")
+    runs_on_this_machine = single.node_processes == 0
+    if runs_on_this_machine:
+        for occupant in devices.occupants(single.device.vendor, single.nproc):
+            if occupant.computes:
+                say(f"{occupant.description()}: do not quote the figures of this run")
     record = launch_shown(single, cluster, label, stop, quiet=quiet)
     _draw(write_pages, [record], Path(single.run_dir), say=say)
     return record
@@ -214,9 +223,9 @@ def _remark_unchecked(plans: Iterable[Plan], say: Say) -> None:
         )
 
 
-def planned_entries(
+def plan_entries(
     request: RunRequest, *, say: Say, dry_run: bool = False
-) -> tuple[PlanFile, list[Outcome]]:
+) -> tuple[PlanFile, list[SeriesEntry]]:
     """Check every entry of a plan file; return the file, and what is to be done of each.
 
     Args:
@@ -228,44 +237,47 @@ def planned_entries(
         UnplannableError: code of a case failed; its run has a record, and nothing was started.
     """
     file = read_plan_file(request)
-    for fault in () if request.device else devices.load_all()[1]:
-        say(fault)
+    if request.device is None:
+        _report_unusable_vendors(say)
     with _unplannable_recorded(say=say, dry_run=dry_run):
-        entries = series.check(file, dry_run=dry_run)
+        entries = series.check_entries(file, dry_run=dry_run)
     _remark_unchecked([entry.plan for entry in entries if entry.plan], say)
     return file, entries
 
 
 def run_entries(
-    entries: Sequence[Outcome], *, quiet: bool, say: Say, deliver: bool = False
+    entries: Sequence[SeriesEntry], *, quiet: bool, say: Say, deliver: bool = False
 ) -> None:
     """Do what is left of the entries and write their pages."""
     with stop_signals_noted(deliver=deliver) as stop:
-        series.run(
-            entries, stop, said=(lambda _: None) if quiet else end_line,
+        series.run_entries(
+            entries,
+            stop,
             launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
-        )  # fmt: skip
+            report=_discard if quiet else end_line,
+        )
         for entry in entries:
             _draw(write_summary, entry, say=say)
 
 
-def submitted(plan: Plan, cluster: Cluster) -> str:
+def submit_run(plan: Plan, cluster: Cluster) -> str:
     """Submit a run to its engine and return the job's number at once.
 
     Raises:
         UsageError: the launcher does not go on alone, or several launches.
     """
-    can = plan.node_processes > 0 and submission.command(plan, cluster).submits
-    if not can or plan.repeat_count > 1:
-        what = f"{plan.repeat_count} launch(es) on {plan.launcher}"
+    can_submit = plan.node_processes > 0 and submission.command(plan, cluster).submits
+    if not can_submit or plan.repeat_count > 1:
         raise UsageError(
-            what, where="--detach", rule="an engine must keep the job, and a job is one launch",
+            f"{plan.repeat_count} launch(es) on {plan.launcher}",
+            where="--detach",
+            rule="an engine must keep the job, and a job is one launch",
             fix="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
-        )  # fmt: skip
+        )
     return submission.prepare(plan, cluster)().id
 
 
-def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Records:
+def attach_run(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Records:
     """Follow a submitted run to its end, collect its files, record it, write its pages.
 
     Args:
@@ -274,8 +286,8 @@ def attached(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Recor
     """
     job = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
-    said = (lambda _: None) if quiet else ProgressLine(job.plan, job.plan.case).show
-    record = submission.follow(job, stop, said)
+    report = _discard if quiet else ProgressLine(job.plan, job.plan.case).show
+    record = submission.follow(job, stop, report)
     _draw(write_pages, [record], folder, say=_warn)
     return Records([record], [folder])
 
@@ -301,16 +313,22 @@ def run(
     """
     request = RunRequest.of(case=case, overrides=overrides or None, **fields)
     if is_plan_file(case):
-        _, entries = planned_entries(request, say=_warn)
+        _, entries = plan_entries(request, say=_warn)
         run_entries(entries, quiet=quiet, say=_warn, deliver=True)
-        for one in entries:
-            if one.state in ("skipped", "left") or one.contradiction:
-                _warn(f"{one.name}: {one.contradiction or one.reason}")
-        ended = [pair for one in entries for pair in zip(one.records, one.folders, strict=True)]
-        return Records([record for record, _ in ended], [folder for _, folder in ended])
-    plan, settings = planned(request, say=_warn)
+        results = Records()
+        for entry in entries:
+            if entry.state in ("skipped", "left") or entry.contradiction:
+                _warn(f"{entry.name}: {entry.contradiction or entry.reason}")
+            results.extend(entry.records)
+            results.places.extend(entry.folders)
+        return results
+    plan, settings = plan_run(request, say=_warn)
     with stop_signals_noted(deliver=True) as stop:
-        return launched(plan, settings, stop, quiet=quiet, say=_warn)
+        return launch_run(plan, settings, stop, quiet=quiet, say=_warn)
+
+
+def _discard(line: object) -> None:
+    """Report nothing."""
 
 
 def _warn(remark: object) -> None:
@@ -322,15 +340,15 @@ def load(*words: str | Path, verify: bool = True) -> Records:
 
     Args:
         words: run directories, ``record.json`` files, folders of runs, bundles.
-        verify: whether to compare records with their evidence, which ``record.trust`` then tells.
+        verify: whether to compare records with their evidence; ``record.trust`` has the result.
 
     Raises:
         RecordError: a word names nothing that can be read.
     """
-    found = _selected(words, verify=verify, rows=False)
-    for path in found.refuted:
+    selection = _select(words, verify=verify, rows=False)
+    for path in selection.refuted:
         _warn(f"{path}: the record does not match its raw events")
-    return Records(found.records, found.places)
+    return Records(selection.records, selection.places)
 
 
 def compare(
@@ -349,25 +367,33 @@ def compare(
         UsageError: other work, naming the key and both values; an unknown figure.
         RecordError: a word names nothing that can be read.
     """
-    figures = [figures] if isinstance(figures, str) else figures
-    allow = [allow] if isinstance(allow, str) else allow
-    sides = [
-        [x for one in given for x in ([one] if isinstance(one, Record) else _launches(one))]
-        for given in ([side] if isinstance(side, str | Path) else side for side in (a, b))
-    ]
-    return compare_results(*sides, figures=figures, threshold=threshold, allow=allow)
+    if isinstance(figures, str):
+        figures = [figures]
+    if isinstance(allow, str):
+        allow = [allow]
+    return compare_results(
+        _load_side(a), _load_side(b), figures=figures, threshold=threshold, allow=allow
+    )
 
 
-def _launches(word: str | Path) -> Sequence[Record]:
-    return _selected([word], rows=False).records
+def _load_side(side: Compared) -> list[Record]:
+    """Return the records of one side of a comparison."""
+    items = [side] if isinstance(side, str | Path) else side
+    records: list[Record] = []
+    for item in items:
+        if isinstance(item, Record):
+            records.append(item)
+        else:
+            records += _select([item], rows=False).records
+    return records
 
 
-def _selected(words: Sequence[str | Path], *, verify: bool = True, rows: bool = True) -> Selection:
+def _select(words: Sequence[str | Path], *, verify: bool = True, rows: bool = True) -> Selection:
     """Return what words name, with a warning for each record that cannot be read."""
-    found = select([str(word) for word in words], verify=verify, rows=rows)
-    for fault in found.skipped:
+    selection = select([str(word) for word in words], verify=verify, rows=rows)
+    for fault in selection.skipped:
         _warn(fault)
-    return found
+    return selection
 
 
 def audit_results(*words: str | Path) -> list[Finding]:
@@ -379,12 +405,16 @@ def audit_results(*words: str | Path) -> list[Finding]:
     Raises:
         RecordError: a word names nothing that can be read.
     """
-    return audited(_selected(words))
+    return audit_selection(_select(words))
 
 
-def audited(found: Selection) -> list[Finding]:
+def audit_selection(selection: Selection) -> list[Finding]:
     """Return what the audit finds in what words named."""
-    return audit([*map(of_record, found.records, found.places), *map(of_row, found.rows)])
+    subjects = [
+        of_record(record, place)
+        for record, place in zip(selection.records, selection.places, strict=True)
+    ]
+    return audit([*subjects, *(of_row(row) for row in selection.rows)])
 
 
 def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
@@ -393,7 +423,8 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
     A step has ``run_id``, ``step`` from 0, ``measured`` (after the warm-up), ``time_s`` of the
     slowest rank, ``loss`` as the mean over ranks, ``samples`` over all ranks.
     """
-    return exports.arrow(*(exports.steps_table if steps else exports.table)(records))
+    columns, rows = exports.steps_table(records) if steps else exports.table(records)
+    return exports.arrow(columns, rows)
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:

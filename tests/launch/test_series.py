@@ -22,14 +22,13 @@ from fakes import (
     rank_events,
     write_run,
 )
-from trainmark import devices
+from trainmark import devices, torch_version
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest
-from trainmark.launch.series import Outcome, exit_code
+from trainmark.launch.series import SeriesEntry, exit_code
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.pages.results import series_table
-from trainmark.plan import choosing
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import launches, of_repeat
@@ -50,7 +49,7 @@ def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVe
     """Make plans the same on every machine: two accelerators, four cores."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "all_vendors", lambda: known)
-    monkeypatch.setattr(choosing, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(torch_version, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return known
@@ -112,10 +111,10 @@ def launcher() -> Launcher:
 
 
 @pytest.fixture
-def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
+def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[SeriesEntry]]:
     """Run a plan file's text with the fake launcher."""
 
-    def call(text: str, **choices: Any) -> list[Outcome]:
+    def call(text: str, **choices: Any) -> list[SeriesEntry]:
         entries = checked(tmp_path, text, **choices)
         launcher.launched.clear()
         launcher.said.clear()
@@ -125,21 +124,21 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[Outcome]]:
     return call
 
 
-def do(entries: list[Outcome], launcher: Launcher, **other: Any) -> list[Outcome]:
+def do(entries: list[SeriesEntry], launcher: Launcher, **other: Any) -> list[SeriesEntry]:
     """Run checked entries with the fake launcher."""
-    given = {"launch": launcher, "said": launcher.said.append} | other
-    series.run(entries, launcher.request, **given)
+    given = {"launch": launcher, "report": launcher.said.append} | other
+    series.run_entries(entries, launcher.request, **given)
     return entries
 
 
-def checked(folder: Path, text: str, **choices: Any) -> list[Outcome]:
+def checked(folder: Path, text: str, **choices: Any) -> list[SeriesEntry]:
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(RunRequest(case=str(path), **choices))
-    return series.check(file)
+    return series.check_entries(file)
 
 
-def states(outcomes: list[Outcome]) -> dict[str, str]:
+def states(outcomes: list[SeriesEntry]) -> dict[str, str]:
     return {outcome.name: outcome.state for outcome in outcomes}
 
 
@@ -147,7 +146,7 @@ TWO = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
 def test_what_did_not_pass_is_tried_again_beside_it(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a": "oom"}
     first = go(TWO)
@@ -176,7 +175,7 @@ def test_what_did_not_pass_is_tried_again_beside_it(
     ],
 )
 def test_whoever_stops_one_stops_the_rest(
-    go: Callable[..., list[Outcome]], launcher: Launcher, ending: str, expected: tuple[str, ...]
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, ending: str, expected: tuple[str, ...]
 ) -> None:
     state, reason, again = expected
     text = TWO.replace("name: a", "name: a, repeat: 2") + (
@@ -197,7 +196,7 @@ def test_whoever_stops_one_stops_the_rest(
 
 
 def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     go(TWO)
     changed = TWO.replace("bs: 32", "bs: 16")
@@ -212,7 +211,7 @@ REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set
 
 
 def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a r2": "failed"}
     first = go(REPEATED)
@@ -227,13 +226,13 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     assert [record.plan.repeat_index for record in again.records] == [1, 2, 3]
     runs = tmp_path / "runs/plan"
     assert again.folders == [runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3"]
-    assert again.fallen == [runs / "a/r2", runs / "a/r3"]
+    assert again.earlier_failures == [runs / "a/r2", runs / "a/r3"]
     assert len({record.run_id for record in again.records}) == 3
     assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == kept
 
     (third, _) = go(REPEATED)
     assert (third.state, third.run_dir) == ("finished", again.run_dir)
-    assert (third.folders, third.fallen) == (again.folders, again.fallen)
+    assert (third.folders, third.earlier_failures) == (again.folders, again.earlier_failures)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,11 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
     ],
 )
 def test_launches_go_in_rounds_as_far_as_an_ending_lets_them(
-    go: Callable[..., list[Outcome]], launcher: Launcher, ending: str, reason: str, rest: list[str]
+    go: Callable[..., list[SeriesEntry]],
+    launcher: Launcher,
+    ending: str,
+    reason: str,
+    rest: list[str],
 ) -> None:
     launcher.endings = {"a r1": ending}
     outcomes = go(REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n")
@@ -255,7 +258,7 @@ def test_launches_go_in_rounds_as_far_as_an_ending_lets_them(
 
 
 def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
-    go: Callable[..., list[Outcome]],
+    go: Callable[..., list[SeriesEntry]],
     vendors: dict[str, FakeVendor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -307,7 +310,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
     assert launcher.said[0] == f"a: {folder} is a submitted job: waiting"
-    assert (outcome.state, outcome.folders[0], outcome.fallen) == ("passed", folder, [])
+    assert (outcome.state, outcome.folders[0], outcome.earlier_failures) == ("passed", folder, [])
 
 
 @pytest.mark.parametrize(
@@ -318,7 +321,7 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     ],
 )
 def test_every_entry_is_checked_before_the_first_starts(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, line: str, said: str
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, line: str, said: str
 ) -> None:
     with pytest.raises((UsageError, DataError)) as caught:
         go(f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
@@ -330,7 +333,7 @@ def test_every_entry_is_checked_before_the_first_starts(
 
 
 def test_a_single_runs_folder_takes_no_plan(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     """As after `trainmark run CASE --out runs/plan`."""
     single = go(TWO, out=tmp_path / "other")[0].records[0].plan
@@ -344,7 +347,7 @@ def test_a_single_runs_folder_takes_no_plan(
 
 
 def test_two_calls_never_work_in_one_folder(
-    go: Callable[..., list[Outcome]], launcher: Launcher, tmp_path: Path, cli: Any
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
     endings: list[tuple[int, str, str]] = []
     entries = checked(tmp_path, TWO)
@@ -361,7 +364,7 @@ def test_two_calls_never_work_in_one_folder(
     assert states(go(TWO)) == {"a": "finished", "b": "finished"}
 
 
-def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
+def _at_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     """Return an outcome over launches like its first, with other results."""
     (made, *_), folder = outcome.records, outcome.folders[0]
     result = made.figures["final_result"]
@@ -378,7 +381,7 @@ def _at_rates(outcome: Outcome, rates: list[float]) -> Outcome:
 
 
 def test_the_summary_of_a_plan(
-    go: Callable[..., list[Outcome]], launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+    go: Callable[..., list[SeriesEntry]], launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
     monkeypatch.setattr(series, "checked", lambda record, _: record)  # their figures are invented
@@ -397,7 +400,9 @@ runs:
     few, many, *others = go(text)
     here = Path.cwd()
     outcomes = [
-        replace(_at_rates(few, [510.0, 512.0, 511.0]), fallen=[here / "runs/plan/few/r2"]),
+        replace(
+            _at_rates(few, [510.0, 512.0, 511.0]), earlier_failures=[here / "runs/plan/few/r2"]
+        ),
         _at_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
         *others,
     ]
@@ -410,14 +415,14 @@ runs:
 
 
 @pytest.fixture
-def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Outcome]]:
+def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeriesEntry]]:
     """Return what checks the text of a plan file."""
     monkeypatch.chdir(tmp_path)
 
-    def check(text: str) -> list[Outcome]:
+    def check(text: str) -> list[SeriesEntry]:
         path = tmp_path / "plan.yaml"
         path.write_text(text, encoding="utf-8")
-        return series.check(read_plan_file(RunRequest(case=str(path), device="cpu")))
+        return series.check_entries(read_plan_file(RunRequest(case=str(path), device="cpu")))
 
     return check
 
@@ -437,9 +442,9 @@ def leave_events(plan: Plan) -> Path:
 def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("runs:\n- {case: toy, name: a}\n", encoding="utf-8")
-    (planned,) = series.check(read_plan_file(RunRequest(case=str(path))))
+    (planned,) = series.check_entries(read_plan_file(RunRequest(case=str(path))))
     folder = leave_events(planned.plan)
-    (entry,) = series.check(read_plan_file(RunRequest(case=str(path))))
+    (entry,) = series.check_entries(read_plan_file(RunRequest(case=str(path))))
     assert entry.state == "finished"
     assert [record.verification for record in entry.records] == ["verified"]
     code, out, _ = cli("run", path)
@@ -447,7 +452,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
 
     events = folder / "events.rank0.jsonl"
     events.write_text(events.read_text().replace('"value":0.9375', '"value":0.9376'))
-    (entry,) = series.check(read_plan_file(RunRequest(case=str(path))))
+    (entry,) = series.check_entries(read_plan_file(RunRequest(case=str(path))))
     assert [record.verification for record in entry.records] == ["unverified"]
     code, out, _ = cli("run", path, "--json")
     (run,) = json.loads(out)["runs"]

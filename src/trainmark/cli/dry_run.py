@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.launch.cluster import Cluster
-    from trainmark.launch.series import Outcome
+    from trainmark.launch.series import SeriesEntry
     from trainmark.pages.document import Table
     from trainmark.plan.plan import Plan
 
@@ -163,11 +163,11 @@ class PlannedLaunch(NamedTuple):
     limit_s: float
 
 
-def planned_launches(entries: Sequence[Outcome]) -> list[PlannedLaunch]:
+def planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
     """Return the launches to do, in their order."""
     earlier_s: dict[str, float | None] = {}
     planned = []
-    for entry, plan in series.expected(entries):
+    for entry, plan in series.order_launches(entries):
         if entry.name not in earlier_s:
             assert entry.plan is not None, "a skipped entry has no launch"
             folder = Path(entry.plan.run_dir).parent  # of the plan file's runs
@@ -187,7 +187,7 @@ def planned_launches(entries: Sequence[Outcome]) -> list[PlannedLaunch]:
 
 
 def print_series_dry_run(
-    entries: Sequence[Outcome], *, name: str, exit_code: int, as_json: bool
+    entries: Sequence[SeriesEntry], *, name: str, exit_code: int, as_json: bool
 ) -> None:
     """Print what there is of a plan file, then the launches to do, in their order, and their time.
 

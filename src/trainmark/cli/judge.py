@@ -183,14 +183,14 @@ def audit(
 
     Ends with 1 if there is an error, a broken rule or a record that cannot be read.
     """
-    from trainmark.api import audited
+    from trainmark.api import audit_selection
     from trainmark.library.selection import select
     from trainmark.record.messages import render
 
     chosen = select(results or [], rows=not rules)
     if rules:
         raise typer.Exit(_judge_rules(chosen, lang, as_json=as_json))
-    found, count = audited(chosen), len(chosen.records) + len(chosen.rows)
+    found, count = audit_selection(chosen), len(chosen.records) + len(chosen.rows)
     documents = [finding.as_dict(lang) for finding in found]
     if as_json:
         say_json({"findings": documents, "audited": count})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainmark.api import Records
     from trainmark.launch.cluster import Cluster
-    from trainmark.launch.series import Outcome
+    from trainmark.launch.series import SeriesEntry
     from trainmark.plan.plan import Plan
 
 EXAMPLES = {
@@ -75,7 +75,7 @@ def run(
     if (attach is not None) == bool(case):
         raise UsageError("run takes a case or --attach RUN", where="CASE")
     if attach is not None:
-        records = api.attached(attach, cancel=cancel, quiet=quiet)
+        records = api.attach_run(attach, cancel=cancel, quiet=quiet)
         _print_records(records, lang, as_json=as_json, quiet=quiet)
         return
     request = RunRequest.of(
@@ -86,13 +86,13 @@ def run(
             raise UsageError("--detach does not go with a plan file", where=case)
         _run_plan_file(request, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
-    plan, cluster = api.planned(request, say=say_remark, dry_run=dry_run)
+    plan, cluster = api.plan_run(request, say=say_remark, dry_run=dry_run)
     if dry_run:
         from trainmark.cli.dry_run import print_dry_run
 
         print_dry_run(plan, cluster, as_json=as_json)
     elif detach:
-        number = api.submitted(plan, cluster)
+        number = api.submit_run(plan, cluster)
         folder = str(from_here(Path(plan.run_dir)))
         if as_json:
             say_json({"job": number, "run_dir": folder})
@@ -104,11 +104,11 @@ def run(
 
 def _run_once(plan: Plan, cluster: Cluster, lang: str, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
-    from trainmark.api import launched
+    from trainmark.api import launch_run
     from trainmark.launch.processes import stop_signals_noted
 
     with stop_signals_noted() as stop:
-        records = launched(plan, cluster, stop, quiet=quiet, say=say_remark)
+        records = launch_run(plan, cluster, stop, quiet=quiet, say=say_remark)
     stopped = stop.signal_name is not None and len(records) < plan.repeat_count
     if stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"
@@ -156,10 +156,10 @@ def _print_result(
 
 def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: bool) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
-    from trainmark.api import planned_entries, run_entries
+    from trainmark.api import plan_entries, run_entries
     from trainmark.launch import series
 
-    file, entries = planned_entries(request, say=say_remark, dry_run=dry_run)
+    file, entries = plan_entries(request, say=say_remark, dry_run=dry_run)
     if not dry_run:
         run_entries(entries, quiet=quiet, say=say_remark)
     for entry in entries:
@@ -178,7 +178,9 @@ def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: 
         raise typer.Exit(code)
 
 
-def _print_series(entries: Sequence[Outcome], *, name: str, exit_code: int, as_json: bool) -> None:
+def _print_series(
+    entries: Sequence[SeriesEntry], *, name: str, exit_code: int, as_json: bool
+) -> None:
     from trainmark.pages.results import series_json, series_table
 
     if as_json:

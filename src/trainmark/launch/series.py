@@ -53,8 +53,8 @@ State = Literal["passed", "finished", "failed", "skipped", "left", "to run"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
-    """One entry of a plan file, checked, and what there is of it.
+class SeriesEntry:
+    """A checked entry of a plan file and the launches that it already has.
 
     Args:
         plan: as resolved, in the folder of a first attempt; None: this machine cannot run it.
@@ -66,7 +66,8 @@ class Outcome:
             is none.
         ended: folder and record by number, of the launches that have ended.
         missing: plans of the launches to do.
-        fallen: folders of earlier launches of the same work that did not pass or left no record.
+        earlier_failures: folders of earlier launches of the same work that did not pass or left no
+            record.
     """
 
     name: str
@@ -77,10 +78,10 @@ class Outcome:
     run_dir: Path | None = None
     ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
     missing: list[Plan] = field(default_factory=list)
-    fallen: list[Path] = field(default_factory=list)
+    earlier_failures: list[Path] = field(default_factory=list)
 
     @property
-    def planned(self) -> int:
+    def num_launches(self) -> int:
         """Number of launches."""
         return 1 if self.plan is None else self.plan.repeat_count
 
@@ -100,98 +101,112 @@ class Outcome:
         runs = [record.run_id for record in self.records if refuted(record.trust)]
         return f"{', '.join(runs)} does not match its raw events" if runs else None
 
-    def look(self) -> None:
-        """Find what the folders of its attempts hold, and what is missing."""
+    def scan(self) -> None:
+        """Find what the folders of all attempts hold, and which launches are missing."""
         assert self.plan is not None, "a skipped entry has no folders"
-        base, wanted = Path(self.plan.run_dir).parent, _work(self.plan)
-        attempts = _attempts(base, self.name)
+        base, wanted = Path(self.plan.run_dir).parent, _describe_work(self.plan)
+        attempts = _find_attempts(base, self.name)
         self.run_dir = base / attempt_name(self.name, max(attempts, default=0) + 1)
         verified = dict(self.ended.values())  # records never change: each is checked once
-        self.ended, self.missing, self.fallen = {}, [], []
-        used = [0]
-        for single in launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
-            within = Path(single.run_dir).relative_to(self.run_dir)  # r2, or nothing
-            for number in sorted(attempts, reverse=True):
-                folder = attempts[number] / within
-                same_work, record = _found(folder, wanted)
-                if not same_work:
+        self.ended, self.missing, self.earlier_failures = {}, [], []
+        last_used_attempt = 0
+        for launch in launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
+            subfolder = Path(launch.run_dir).relative_to(self.run_dir)  # r2; of one launch: empty
+            for attempt in sorted(attempts, reverse=True):
+                folder = attempts[attempt] / subfolder
+                is_same_work, record = _read_launch(folder, wanted)
+                if not is_same_work:
                     continue
                 if record is None or not record.passed:
-                    self.fallen.append(folder)
-                elif single.repeat_index not in self.ended:
+                    self.earlier_failures.append(folder)
+                elif launch.repeat_index not in self.ended:
                     record = verified.get(folder) or checked(record, folder)
-                    self.ended[single.repeat_index] = folder, record
-                    used.append(number)
-            if single.repeat_index not in self.ended:
-                self.missing.append(single)
-        if not self.missing:
-            self.run_dir = attempts[max(used)]
-        self.state = "to run" if self.missing else "finished"
-        self.reason = self.plan.case_key if self.missing else self.contradiction
+                    self.ended[launch.repeat_index] = folder, record
+                    last_used_attempt = max(last_used_attempt, attempt)
+            if launch.repeat_index not in self.ended:
+                self.missing.append(launch)
+        if self.missing:
+            self.state, self.reason = "to run", self.plan.case_key
+        else:
+            self.run_dir = attempts[last_used_attempt]
+            self.state, self.reason = "finished", self.contradiction
 
-    def close(self, fault: str | None) -> None:
-        """Say how it ended, once nothing more will be launched.
+    def conclude(self, fault: str | None) -> None:
+        """Set the state that the entry ends with, once nothing more is launched.
 
         Args:
             fault: why a launch of it could not begin.
         """
         if self.state != "to run":
             return
-        fault = next((_why(record) for record in self.records if not record.passed), fault)
-        self.state, self.reason = "passed" if fault is None else "failed", fault
-        if fault is None and len(self.ended) < self.planned:
+        for record in self.records:
+            if not record.passed:
+                fault = _explain_failure(record)
+                break
+        if fault is not None:
+            self.state, self.reason = "failed", fault
+        elif len(self.ended) == self.num_launches:
+            self.state, self.reason = "passed", None
+        else:
             self.state = "left"
-            self.reason = f"stopped after {len(self.ended)} of {self.planned} launches"
+            self.reason = f"stopped after {len(self.ended)} of {self.num_launches} launches"
             if self.run_dir is not None and not self.run_dir.exists():
                 self.run_dir = None
 
 
-def exit_code(outcomes: Iterable[Outcome]) -> int:
+def exit_code(entries: Iterable[SeriesEntry]) -> int:
     """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
-    states = {outcome.state for outcome in outcomes}
+    states = {entry.state for entry in entries}
     if states & {"failed", "left"}:
         return EXIT_FAILED
-    return EXIT_PASSED if states & {"passed", "finished", "to run"} else EXIT_USAGE
+    if states & {"passed", "finished", "to run"}:
+        return EXIT_PASSED
+    return EXIT_USAGE
 
 
-def _attempts(base: Path, name: str) -> dict[int, Path]:
+def _find_attempts(base: Path, name: str) -> dict[int, Path]:
     """Return the folders of earlier attempts by number, without empty folders."""
-    found = {attempt_number(name, path.name): path for path in base.glob("*")}
-    return {n: x for n, x in found.items() if n and x.is_dir() and any(x.iterdir())}
+    attempts: dict[int, Path] = {}
+    for folder in base.glob("*"):
+        number = attempt_number(name, folder.name)
+        if number and folder.is_dir() and any(folder.iterdir()):
+            attempts[number] = folder
+    return attempts
 
 
-def _in_next_attempt(plan: Plan, name: str) -> Plan:
+def _move_to_next_attempt(plan: Plan, name: str) -> Plan:
     """Return the plan of an entry's first launch in the folder of its next attempt."""
     within = Path(f"r{plan.repeat_index}") if plan.repeat_count > 1 else Path()
     first = Path(plan.run_dir).parent if plan.repeat_count > 1 else Path(plan.run_dir)
-    number = max(_attempts(first.parent, name), default=0) + 1
+    number = max(_find_attempts(first.parent, name), default=0) + 1
     folder = first.parent / attempt_name(name, number) / within
     return plan.model_copy(update={"run_dir": str(folder)})
 
 
-def _work(plan: Plan) -> dict[str, Any]:
+def _describe_work(plan: Plan) -> dict[str, Any]:
     """Return what launches of the same work have in common, as a file holds it."""
     return dict(to_jsonable_python(planned_work(plan)))
 
 
-def _found(folder: Path, wanted: dict[str, Any]) -> tuple[bool, Record | None]:
+def _read_launch(folder: Path, wanted: dict[str, Any]) -> tuple[bool, Record | None]:
     """Tell whether a folder holds a launch of the same work, with its record if it has one."""
     try:
         record = read(folder) if (folder / RECORD_FILE).exists() else None
-        there = _work(record.plan if record else Plan.read(folder))
+        work = _describe_work(record.plan if record else Plan.read(folder))
     except (RecordError, OSError, ValueError):  # no run at all, or one that cannot be read
         return False, None
-    return not differing(wanted, there), record
+    return not differing(wanted, work), record
 
 
-def _why(record: Record) -> str:
+def _explain_failure(record: Record) -> str:
     """Return why a launch did not pass."""
-    cause = record.cause and f": {' '.join(render(record.cause.message, 'en').split())}"
-    return record.status + (cause or "")
+    if record.cause is None:
+        return record.status
+    return f"{record.status}: {' '.join(render(record.cause.message, 'en').split())}"
 
 
-def check(file: PlanFile, *, dry_run: bool = False) -> list[Outcome]:
-    """Resolve every entry and look what there is of it; nothing is started.
+def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]:
+    """Resolve every entry and find the launches that it already has; nothing is started.
 
     Args:
         dry_run: the plans are only shown; see ``resolve``.
@@ -201,13 +216,17 @@ def check(file: PlanFile, *, dry_run: bool = False) -> list[Outcome]:
         EnvironmentFault: the folder of the runs is a run itself.
     """
     if (file.out / PLAN_FILE).exists():
-        raise EnvironmentFault("the folder is that of a single run", where=str(file.out),
-                               rule="the runs of a plan file need their own folder",
-                               fix="choose another --out")  # fmt: skip
-    read_once, entries = cache(read_cluster), []
+        raise EnvironmentFault(
+            "the folder is that of a single run",
+            where=str(file.out),
+            rule="the runs of a plan file need their own folder",
+            fix="choose another --out",
+        )
+    read_once = cache(read_cluster)
+    entries = []
     for entry in file.entries:
         try:
-            entries.append(_checked(entry, read_once(entry.cluster), dry_run=dry_run))
+            entries.append(_check_entry(entry, read_once(entry.cluster), dry_run=dry_run))
         except TrainmarkError as fault:
             place = f"{entry.where}, run {entry.name}"
             fault.where = f"{place}: {fault.where}" if fault.where else place
@@ -215,94 +234,113 @@ def check(file: PlanFile, *, dry_run: bool = False) -> list[Outcome]:
     return entries
 
 
-def _checked(entry: Entry, cluster: Cluster, *, dry_run: bool) -> Outcome:
+def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
     elsewhere = cluster.elsewhere(entry.launcher)
     try:
         vendor = capable_vendor(
             choose(entry), entry.device, elsewhere=elsewhere, ranks_share_cores=False
         )
     except EnvironmentFault as fault:
-        return Outcome(name=entry.name, state="skipped", reason=fault.what)
+        return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
     try:
         plan = resolve(request, elsewhere=elsewhere, dry_run=dry_run)
     except UnplannableError as error:
-        error.plan = _in_next_attempt(error.plan, entry.name)
+        error.plan = _move_to_next_attempt(error.plan, entry.name)
         raise
-    checked = Outcome(name=entry.name, plan=plan, cluster=cluster)
-    checked.look()
-    return checked
+    planned_entry = SeriesEntry(name=entry.name, plan=plan, cluster=cluster)
+    planned_entry.scan()
+    return planned_entry
 
 
-def expected(entries: Sequence[Outcome]) -> list[tuple[Outcome, Plan]]:
-    """Return the launches to do, each with its entry.
+def order_launches(entries: Sequence[SeriesEntry]) -> list[tuple[SeriesEntry, Plan]]:
+    """Return the launches to do, each with its entry, in the order in which they start.
 
-    Launch 1 of every entry goes before launch 2 of any, every other round backwards, so that a
-    drift of the machine affects all alike.
+    Launch 1 of every entry comes before launch 2 of any. Every other round runs backwards, so that
+    a drift of the machine affects all entries alike.
     """
-    launches = [(place, entry, x) for place, entry in enumerate(entries) for x in entry.missing]
+    launches_to_do = [
+        (place, entry, plan) for place, entry in enumerate(entries) for plan in entry.missing
+    ]
 
-    def turn(launch: tuple[int, Outcome, Plan]) -> tuple[int, int]:
+    def sort_key(launch: tuple[int, SeriesEntry, Plan]) -> tuple[int, int]:
         place, _, plan = launch
         return plan.repeat_index, place if plan.repeat_index % 2 else -place
 
-    return [(entry, plan) for _, entry, plan in sorted(launches, key=turn)]
+    return [(entry, plan) for _, entry, plan in sorted(launches_to_do, key=sort_key)]
 
 
-def run(
-    entries: Sequence[Outcome],
+def run_entries(
+    entries: Sequence[SeriesEntry],
     request: StopRequest,
     *,
     launch: Callable[[Plan, Cluster, str], Record],
-    said: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Do all launches that are left, and say in every entry how it ended.
+    """Do all missing launches, and set in every entry how it ended.
 
-    After a launch that came to its time limit, its entry's others are left out: they would too.
+    After a launch that reached its time limit, the other launches of its entry are skipped: they
+    would also time out.
 
     Args:
         request: nothing further is launched once it holds a signal.
-        launch: does one launch at a cluster under a label and returns its record.
-        said: called with a line for each entry that is not launched.
+        launch: does one launch on a cluster under a label and returns its record.
+        report: called with a line for each entry that is not launched.
 
     Raises:
         EnvironmentFault: the folder of the runs cannot be used, or another call is at work
             there; nothing was started.
     """
     labels = {
-        one.name: f"{place}/{len(entries)} {one.name}" for place, one in enumerate(entries, 1)
+        entry.name: f"{place}/{len(entries)} {entry.name}" for place, entry in enumerate(entries, 1)
     }
-    given_up: dict[str, str | None] = {}  # why a launch could not begin; None: too slow
     with ExitStack() as stack:
         if any(entry.missing for entry in entries):
-            stack.enter_context(_alone(entries))
+            stack.enter_context(_lock_folder(entries))
             for entry in entries:
-                _take_over(entry, request, said)
+                _finish_earlier_launches(entry, request, report)
         for entry in entries:
             if not entry.missing:
-                said(f"{labels[entry.name]}: {entry.state}")
-        for entry, plan in expected(entries):
-            if request.signal_name is not None:
-                break
-            if entry.name in given_up:
-                continue
-            label = labels[entry.name]
-            try:
-                record = launch(plan, entry.cluster, label)
-            except (TrainmarkError, OSError) as fault:
-                said(f"{label}: failed: {fault}")
-                given_up[entry.name] = " ".join(str(fault).split())
-            else:
-                entry.ended[plan.repeat_index] = Path(plan.run_dir), record
-                if record.status == "timed_out":
-                    given_up[entry.name] = None
+                report(f"{labels[entry.name]}: {entry.state}")
+        faults = _launch_missing(entries, labels, request, launch=launch, report=report)
     for entry in entries:
-        entry.close(given_up.get(entry.name))
+        entry.conclude(faults.get(entry.name))
         if entry.state == "left":
-            said(f"{labels[entry.name]}: left")
+            report(f"{labels[entry.name]}: left")
 
 
-def _take_over(entry: Outcome, request: StopRequest, said: Callable[[str], None]) -> None:
+def _launch_missing(
+    entries: Sequence[SeriesEntry],
+    labels: dict[str, str],
+    request: StopRequest,
+    *,
+    launch: Callable[[Plan, Cluster, str], Record],
+    report: Callable[[str], None],
+) -> dict[str, str]:
+    """Do the missing launches; return by entry's name why a launch could not begin."""
+    faults: dict[str, str] = {}
+    timed_out: set[str] = set()
+    for entry, plan in order_launches(entries):
+        if request.signal_name is not None:
+            break
+        if entry.name in faults or entry.name in timed_out:
+            continue
+        label = labels[entry.name]
+        try:
+            record = launch(plan, entry.cluster, label)
+        except (TrainmarkError, OSError) as fault:
+            report(f"{label}: failed: {fault}")
+            faults[entry.name] = " ".join(str(fault).split())
+            continue
+        entry.ended[plan.repeat_index] = Path(plan.run_dir), record
+        if record.status == "timed_out":
+            timed_out.add(entry.name)
+    return faults
+
+
+def _finish_earlier_launches(
+    entry: SeriesEntry, request: StopRequest, report: Callable[[str], None]
+) -> None:
     """Finish what earlier calls left of an entry, now that no other call is at work.
 
     One may have been killed at a launch. A job that it submitted goes on without it and is waited
@@ -310,19 +348,19 @@ def _take_over(entry: Outcome, request: StopRequest, said: Callable[[str], None]
     """
     if entry.plan is None:
         return
-    for folder in entry.fallen:
+    for folder in entry.earlier_failures:
         try:
             if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
-                said(f"{entry.name}: {folder} is a submitted job: waiting")
+                report(f"{entry.name}: {folder} is a submitted job: waiting")
                 submission.follow(submission.attach(folder), request)
             complete(folder)
         except TrainmarkError as fault:  # as of a launch that was killed before it began
-            said(f"{entry.name}: {fault}")
-    entry.look()
+            report(f"{entry.name}: {fault}")
+    entry.scan()
 
 
 @contextmanager
-def _alone(entries: Sequence[Outcome]) -> Iterator[None]:
+def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
     """Lock the folder of the runs, which is created if it is missing."""
     base = next(Path(entry.plan.run_dir).parent for entry in entries if entry.plan)
     with ExitStack() as stack:
@@ -330,9 +368,11 @@ def _alone(entries: Sequence[Outcome]) -> Iterator[None]:
             base.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(base))
         except BlockingIOError:
-            what = "another `trainmark run` of this plan is running there"
-            fix = "wait for it, or choose another --out"
-            raise EnvironmentFault(what, where=str(base), fix=fix) from None
+            raise EnvironmentFault(
+                "another `trainmark run` of this plan is running there",
+                where=str(base),
+                fix="wait for it, or choose another --out",
+            ) from None
         except OSError as error:
             raise cannot_write(base, error) from error
         yield

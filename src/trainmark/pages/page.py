@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from trainmark.launch.series import Outcome
+    from trainmark.launch.series import SeriesEntry
     from trainmark.pages.summary import Price
     from trainmark.record.record import Record
     from trainmark.record.work import Result
@@ -261,9 +261,11 @@ def newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
         yield run.name, launches
 
 
-def write_summary(outcome: Outcome) -> None:
+def write_summary(outcome: SeriesEntry) -> None:
     """Write the page of a series beside its newest launches: of all, those that failed too."""
     place = outcome.run_dir
-    if outcome.planned > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
-        fallen = [checked(read(x), x) for x in outcome.fallen if (x / RECORD_FILE).exists()]
+    if outcome.num_launches > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
+        fallen = [
+            checked(read(x), x) for x in outcome.earlier_failures if (x / RECORD_FILE).exists()
+        ]
         write_pages([*outcome.records, *fallen], place)

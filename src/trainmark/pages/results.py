@@ -23,7 +23,7 @@ from trainmark.record.work import differing_settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.launch.series import Outcome
+    from trainmark.launch.series import SeriesEntry
     from trainmark.record.record import Record
     from trainmark.record.work import Row, Unread
     from trainmark.spec import Message
@@ -190,7 +190,7 @@ def _place(entry: Row | Unread) -> str:
     return f"{entry.file}:{entry.line}" if entry.line else entry.file
 
 
-def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
+def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
     """Return a table with a row an entry, then reasons, trust and folders.
 
     Settings in which the entries of a case differ have columns. Figures are those of entries of
@@ -224,7 +224,7 @@ def series_table(outcomes: Sequence[Outcome], *, width: int = 0) -> str:
     return terminal.show(blocks, width=width)
 
 
-def _series_rows(outcomes: Sequence[Outcome], width: int) -> Table:
+def _series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     """Return a row an entry; on a narrow screen memory and interval are left out."""
     plans = [(one.plan.case, one.plan.recipe) for one in outcomes if one.plan]
     names = [x for x in differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
@@ -250,10 +250,10 @@ def _series_rows(outcomes: Sequence[Outcome], width: int) -> Table:
     return table(columns, zip(*columns.values(), strict=True))
 
 
-def _row(outcome: Outcome) -> list[Phrase]:
+def _row(outcome: SeriesEntry) -> list[Phrase]:
     """Return status, launches and figures of an entry."""
     records, state = outcome.records, _STATES.get(outcome.state, outcome.state)
-    launches = f"{sum(x.passed for x in records)}/{outcome.planned}"
+    launches = f"{sum(x.passed for x in records)}/{outcome.num_launches}"
     if outcome.state not in ("passed", "finished"):
         return [state, launches, *[None] * 4]
     result, *memory = (over(records, name) for name in ("final_result", "mem", "mem_total"))
@@ -282,7 +282,7 @@ def launch_table(records: Iterable[Record]) -> Table:
     return table(heads, rows)
 
 
-def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> dict[str, Any]:
+def series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int) -> dict[str, Any]:
     """Return all outcomes as one JSON document; the records of the runs have the figures."""
     runs = [
         {
@@ -290,12 +290,13 @@ def series_json(outcomes: Sequence[Outcome], *, name: str, exit_code: int) -> di
             "status": one.state,
             "reason": one.reason,
             "run_dir": None if one.run_dir is None else str(one.run_dir),
-            "launches": one.planned,
+            "launches": one.num_launches,
             "run_ids": [record.run_id for record in one.records],
             "statuses": [record.status for record in one.records],
             # ``toy``, of a repeat ``toy/r2``
             "did_not_pass_before": [
-                "/".join(x.parts[-2 if one.planned > 1 else -1 :]) for x in one.fallen
+                "/".join(x.parts[-2 if one.num_launches > 1 else -1 :])
+                for x in one.earlier_failures
             ],
         }
         for one in outcomes

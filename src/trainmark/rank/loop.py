@@ -84,7 +84,7 @@ class Schedule:
 
 
 @dataclass(slots=True)
-class Outcome:
+class LoopResult:
     """The result of the loop."""
 
     steps: int = 0
@@ -138,12 +138,12 @@ class MeasuredLoop:
     save: Callable[[Progress], None] = lambda _: None
     agree: Callable[[Evaluation], None] = lambda _: None  # refuses another quality than rank 0's
     trained_keys: list[int] = field(default_factory=list)  # of some rows of training
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: LoopResult = field(default_factory=LoopResult)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
     _evaluated_step: int | None = field(default=None, init=False)
 
-    def run(self) -> Outcome:
+    def run(self) -> LoopResult:
         """Train until the target, the epochs or the steps are reached.
 
         Raises:

@@ -159,13 +159,17 @@ def edited(**changes):
 
 BAD_LINES = {
     "no JSON": ("{", "it must be JSON"),
-    "no passage": (edited(passage=1), "line 1: passage: 1 is not valid; it must be a table of keys and values"),
+    "no passage": (
+        edited(passage=1), "line 1: passage: 1 is not valid; it must be a table of keys and values",
+    ),
     "entity outside": (
         edited(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
         "line 1: an entity from 1 to 4 of 4 characters",
     ),
     "two gaps": (line(question("@placeholder or @placeholder")), "2 @placeholder in the query"),
-    "no answers": (line({"query": "@placeholder"}), "line 1: qas.0.answers: missing; it is required"),
+    "no answers": (
+        line({"query": "@placeholder"}), "line 1: qas.0.answers: missing; it is required",
+    ),
     "answers elsewhere": (
         line(question("@placeholder was born", "Li", "Oslo")), "no answer among the candidates",
     ),
