@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
+from math import inf
 from threading import Barrier
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -192,3 +193,13 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
     fault = work.fault()
     assert fault is not None
     assert (fault.code, fault.args["most"]) == ("ceiling_error", 0.0001)
+
+
+@pytest.mark.parametrize(("value", "code"), [(0.0, "ceiling_zeros"), (inf, "ceiling_not_finite")])
+def test_matmul_of_operands_that_did_not_arrive_is_wrong(
+    value: float, code: str, sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_device, "place", lambda tensor: torch.full_like(tensor, value))
+    work = rates.matmul(sync_device, "fp32", (8, 8, 8))
+    work.run()
+    assert work.fault() == message(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import isfinite
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -201,10 +202,12 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
         by_rows, by_columns = max(1, rows // _COMPARED), max(1, columns // _COMPARED)
         exact = left[::by_rows].cpu().double() @ right[:, ::by_columns].cpu().double()
         found = out[::by_rows, ::by_columns].cpu().double()
+        if not exact.any():
+            return message("ceiling_zeros")
         error, most = float((found - exact).norm() / exact.norm()), _MOST_ERROR[precision]
-        if error <= most:
-            return None
-        return message("ceiling_error", error=error, most=most)
+        if not isfinite(error):
+            return message("ceiling_not_finite")
+        return None if error <= most else message("ceiling_error", error=error, most=most)
 
     return Work(multiply, fault)
 

@@ -86,12 +86,17 @@ static char *reserve(size_t size) {
 
 cudaError_t hollow_fail(cudaError_t error);
 
+static int has_room(size_t size) {
+    size_t hidden = (size_t)setting("HOLLOW_HIDDEN_MIB", 0) * MIB;
+    return used[current_device()] + size + CONTEXT_BYTES + hidden <= memory_bytes();
+}
+
 cudaError_t cudaMalloc(void **address, size_t size) {
     size_t rounded = (size + GRANULE - 1) / GRANULE * GRANULE;
     int device = current_device();
     char *start = NULL;
     pthread_mutex_lock(&lock);
-    if (used[device] + rounded + CONTEXT_BYTES <= memory_bytes()) start = reserve(rounded);
+    if (has_room(rounded)) start = reserve(rounded);
     if (start) {
         add_block(start, rounded, DEVICE);
         used[device] += rounded;

@@ -37,6 +37,11 @@ int nvmlSystemGetDriverVersion(char *text, unsigned length) {
     return SUCCESS;
 }
 
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = CUDA_VERSION_REPORTED;
+    return SUCCESS;
+}
+
 /* ---- cards ---- */
 
 int nvmlDeviceGetCount_v2(unsigned *devices) {

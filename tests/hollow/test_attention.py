@@ -1,0 +1,46 @@
+"""Which of torch's attention kernels a case's steps run, as the program records it.
+
+The table is the same for all admitted versions of torch: ``fit_attention`` evens their choices out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tiny_jobs
+from trainmark.rank.watch import StepWatch
+from trainmark.train.read_ahead import batches_of
+
+ADAPTERS = {"init": "random", "mmlu_mode": "off"}
+# case, fields of its recipe, kernel in fp32 and TF32, kernel in bf16 and fp16
+TABLE = [
+    ("gpt_megatron", {"dropout": 0.0}, "efficient", "cudnn"),
+    ("gpt_megatron", {"dropout": 0.1}, "efficient", "flash"),  # cuDNN drops in sixteenths
+    ("gpt_megatron", {"dropout": 0.125}, "efficient", "cudnn"),
+    ("glm_superglue", {"dropout": 0.0}, "efficient", "efficient"),  # a mask, varying shapes
+    ("glm_superglue", {"dropout": 0.1}, "efficient", "efficient"),
+    ("distilbert_sst2", {}, "efficient", "cudnn"),
+    ("llama2_7b_lora", ADAPTERS, "efficient", "cudnn"),
+    # Several heads share one of keys and values: in 32 bits no fused kernel takes that.
+    ("llama31_8b", {}, "math", "cudnn"),
+]
+
+
+def kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
+    job = tiny_jobs.build(name, device, generated, kernels="library", **fields)
+    batches = batches_of(job, device, 0, depth=0)
+    with StepWatch(dict) as watch:
+        job.step(batches)
+    batches.close()
+    return watch.attention
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}-{row[1].get('dropout')}")
+def test_kernel_of_attention(row, device, generated):
+    name, fields, in_32_bits, in_16_bits = row
+    for precision in ("fp32", "tf32", "bf16", "fp16"):
+        expected = in_32_bits if precision in ("fp32", "tf32") else in_16_bits
+        kernels = kernels_of_step(device, generated, name, fields | {"precision": precision})
+        assert kernels == {expected}, precision

@@ -1,0 +1,85 @@
+"""Readings, ranks and memory of the hollow card, as the program sees them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from trainmark.devices.vendors.nvidia import driver, nvml
+
+GIB = 2**30
+MIB = 2**20
+
+RANK = """
+import os
+import torch
+import hollow_card
+from trainmark import devices
+from trainmark.rank.process_group import join_ranks
+
+device = devices.choose("nvidia").open(int(os.environ["LOCAL_RANK"]), 2)
+join_ranks("nccl", device, timeout_s=300)
+torch.distributed.all_reduce(device.place(torch.ones(1000)))
+hosts = torch.distributed.new_group(backend="gloo")  # NCCL on this card waits for nobody
+torch.distributed.barrier(hosts)
+print(*(hollow_card.used_bytes(number) > 0 for number in range(4)), flush=True)
+os._exit(0)
+"""
+
+
+def test_nvml_reads_the_card_through_pynvml():
+    monitor = nvml.NvmlMonitor()
+    assert monitor.name == "nvml 13.580.0"
+    (sample,) = monitor.read()
+    assert (sample.index, sample.name) == (0, "NVIDIA H200")
+    assert sample.memory_total_bytes == 143771 * MIB
+    assert (sample.temperature_c, sample.power_w, sample.clock_mhz) == (45, 650.0, 1755)
+    assert sample.throttle_reasons == ()
+    assert sample.energy_j > 0
+
+
+def test_driver_and_nvml_name_the_same_card():
+    (card,) = driver.visible()
+    assert card.bus == "0000:41:00.0"
+    assert nvml.place(card) == 0
+    assert nvml.occupants(card) == []
+    context_bytes = 530 * MIB
+    allocated = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    used = torch.cuda.memory_reserved()
+    assert nvml.free_bytes(card) == 143771 * MIB - context_bytes - used
+    del allocated
+
+
+def test_ranks_take_memory_only_on_their_own_device():
+    """Two nodes with two ranks each and four visible devices: no rank takes another's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "HOLLOW_DEVICES": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "PYTHONPATH": f"tests{os.pathsep}{os.environ['PYTHONPATH']}",
+    }  # fmt: skip
+    variables = [{"RANK": str(rank), "LOCAL_RANK": str(rank % 2)} for rank in range(4)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | common | own_variables,
+        )
+        for own_variables in variables
+    ]
+    uses_device = [process.communicate()[0].split() for process in ranks]
+    first, second = ["True", "False", "False", "False"], ["False", "True", "False", "False"]
+    assert uses_device == [first, second, first, second]
+
+
+def test_memory_beyond_the_card_is_an_out_of_memory_error(device):
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(141 * GIB, dtype=torch.uint8, device="cuda")
+    torch.empty(GIB, dtype=torch.uint8, device="cuda")  # the card is usable again

@@ -1,0 +1,91 @@
+"""Commands on the hollow card, from start to end: they say that nothing was computed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmark.record.record import read
+
+ROOT = Path(__file__).parents[2]
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+WRONG_PRODUCTS = {"ceiling_zeros", "ceiling_not_finite", "ceiling_error"}
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Return a function that runs a module of Python; it returns exit code and output."""
+
+    def run(module, *words, **variables):
+        env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")} | variables
+        done = subprocess.run(
+            [sys.executable, "-m", module, *map(str, words)],
+            env=env, cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_list_devices_shows_the_card(call):
+    code, output = call("trainmark", "list", "devices", "--json")
+    (card,) = [row for row in json.loads(output)["devices"] if row["name"] == "nvidia"]
+    assert (code, card["present"], card["products"]) == (0, 1, "NVIDIA H200")
+
+
+def test_doctor_opens_the_card_in_every_precision(call):
+    code, output = call("trainmark", "doctor", "--device", "nvidia")
+    assert code in (0, 1)  # 1: other programs load this machine
+    assert "NVIDIA H200" in output
+    assert f"opens the device of each rank in {', '.join(PRECISIONS)}" in output
+    assert "nvml 13.580.0 reads 1 device" in output
+
+
+def test_ceilings_say_that_nothing_was_computed(call):
+    code, output = call("trainmark", "ceilings", "--device", "nvidia", "--budget-s", 0.01, "--json")
+    assert code in (0, 1)
+    measurements = json.loads(output)["ranks"][0]["measurements"]
+    matmuls = [one for one in measurements if one["name"].startswith("matmul")]
+    assert [one["name"] for one in matmuls] == [f"matmul_{name}" for name in PRECISIONS]
+    for matmul in matmuls:
+        assert matmul["best"] is None
+        # Products are what the memory held before: zeros, or remains of other tensors.
+        wrong = [point for point in matmul["points"] if point["status"] == "wrong"]
+        assert {point["why"]["code"] for point in wrong} <= WRONG_PRODUCTS
+        assert wrong
+
+
+def test_run_faster_than_the_published_peak_fails(call, tmp_path):
+    code, _ = call("trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run")
+    record = read(tmp_path / "run")
+    assert (code, record.status) == (1, "failed")
+    assert record.cause.kind == "impossible_figure"
+    assert record.cause.message.code == "matmul_above_peak"
+
+
+def test_run_that_trains_nothing_fails(call, tmp_path):
+    code, _ = call(
+        "trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run",
+        HOLLOW_NAME="Hollow card", HOLLOW_OPERATION_NS="1000000",
+    )  # fmt: skip
+    record = read(tmp_path / "run")
+    assert (code, record.status) == (1, "failed")
+    assert record.cause.kind == "not_trained"
+    assert record.cause.message.code == "parameters_unchanged_in_window"
+
+
+def test_run_out_of_memory_leaves_its_record(call, tmp_path):
+    """Another program holds memory that NVML does not show, as in a container."""
+    code, _ = call(
+        "trainmark", "run", "gpt_megatron", "--device", "nvidia", "--out", tmp_path / "run",
+        HOLLOW_NAME="Hollow card", HOLLOW_MEMORY_MIB="1000", HOLLOW_HIDDEN_MIB="420",
+        HOLLOW_OPERATION_NS="1000000",
+    )  # fmt: skip
+    record = read(tmp_path / "run")
+    assert (code, record.status, record.cause.kind) == (1, "oom", "oom")

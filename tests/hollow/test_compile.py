@@ -1,0 +1,38 @@
+"""`compile=true` in every case: Inductor and Triton produce code, in one graph per shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import _dynamo as dynamo
+from torch._dynamo.utils import counters
+
+import tiny_jobs
+from trainmark.errors import TrainmarkError
+from trainmark.train.read_ahead import batches_of
+
+RECIPE_FIELDS: dict[str, dict[str, Any]] = {"llama2_7b_lora": {"init": "random"}}
+# Reasons of graph breaks by case; none may have another.
+GRAPH_BREAKS: dict[str, set[str]] = {}
+
+
+@pytest.mark.parametrize("name", tiny_jobs.CASES)
+def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(name, device, generated):
+    dynamo.reset()
+    counters.clear()
+    fields = RECIPE_FIELDS.get(name, {})
+    try:
+        job = tiny_jobs.build(name, device, generated, precision="bf16", compile=True, **fields)
+    except TrainmarkError as refusal:
+        pytest.skip(f"refused: {refusal}")
+    batches = batches_of(job, device, 0, depth=0)
+    for _ in range(3):  # the second and third find other shapes, if these vary
+        job.step(batches)
+    device.synchronize()
+    with device.forbid_synchronization():
+        job.step(batches)
+    batches.close()
+    assert set(counters["graph_break"]) <= GRAPH_BREAKS.get(name, set())
+    assert counters["stats"]["unique_graphs"] > 0
+    assert counters["inductor"]["extern_calls"] > 0

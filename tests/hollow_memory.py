@@ -1,0 +1,314 @@
+"""Memory of the published recipes on the hollow card, beside the prediction.
+
+Builds each case's job with the shapes of a recipe, takes three steps, and reads torch's allocator:
+``python tests/hollow_memory.py`` writes ``benchmarks/results/hollow.md``. Each recipe runs in a
+process of its own, with a group of as many ranks as the recipe is for, of which only rank 0 exists.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainmark import cases, devices
+from trainmark.protocols import Batch, Counts, JobContext
+from trainmark.train.read_ahead import map_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainmark.protocols import Device
+
+GIB = 2**30
+STEPS = 3
+GLM_CHOICES = 10  # candidates of a sample; ReCoRD has 2 to 30
+# Rows of the tables of Criteo's click logs, at most 40 million each, as MLPerf's DLRM v1 counts.
+CRITEO_ROWS = (
+    7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11, 2209,
+    10667, 104, 4, 968, 15, 8165896, 2675940, 7156453, 302516, 12022, 97, 35,
+)  # fmt: skip
+
+
+class Memory(NamedTuple):
+    """Peaks of a recipe in bytes; None if the card's memory is too small."""
+
+    case: str
+    recipe: str
+    precision: str
+    ranks: int
+    predicted: int
+    allocated: int | None
+    reserved: int | None
+
+    @property
+    def deviation(self) -> float | None:
+        """Return how far the prediction is from the reserved memory, as a fraction of it."""
+        return None if self.reserved is None else self.predicted / self.reserved - 1
+
+
+class SkipRandomValues(TorchDispatchMode):
+    """Leave out drawing random values in place: they take minutes and change no size."""
+
+    SKIPPED = frozenset({torch.ops.aten.normal_, torch.ops.aten.uniform_})
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in self.SKIPPED:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+class Rows:
+    """Stands for a split of which only the length is read."""
+
+    truncated = 0
+    shortened = None
+    num_documents = 1
+    num_rows = 1_000_000
+    num_choices = torch.ones(1)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+
+# ---- each case: its data's stand-in, a micro-batch, and the prediction ----
+
+
+def distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from transformers import DistilBertConfig
+
+    from trainmark.cases.distilbert_sst2 import data
+    from trainmark.cases.distilbert_sst2.data.model_files import read_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(DistilBertConfig().to_dict()))
+        config = read_config(Path(folder))
+    size, length = recipe.micro_batch_size, recipe.seq_length
+    tensors = (
+        torch.ones(size, length, dtype=torch.long),
+        torch.ones(size, length, dtype=torch.bool),
+        torch.zeros(size, dtype=torch.long),
+    )
+    loaded = SimpleNamespace(config=config, train=Rows(), validation=Rows())
+    batch = Batch(tensors, token_counts(size, length), size, True)
+    return loaded, batch, data.predict(config, recipe, ranks).reserved
+
+
+def glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from trainmark.cases.glm_superglue import data
+    from trainmark.cases.glm_superglue.job import Places, Sequences
+
+    samples, length = recipe.micro_batch_size, recipe.seq_length
+    sequences = samples * GLM_CHOICES
+    numbers = torch.arange(sequences)
+    ids = torch.zeros(sequences, length, dtype=torch.long)
+    gap = torch.full((sequences,), length // 2)
+    batch = Batch(
+        (
+            Sequences((ids + 5, ids, ids.clone(), gap, numbers * length, gap), numbers),
+            Places(numbers // GLM_CHOICES, numbers % GLM_CHOICES, samples, GLM_CHOICES),
+        ),
+        Counts(samples, sequences, sequences * length, sequences * length),
+        samples,
+        True,
+    )
+    loaded = SimpleNamespace(train=Rows(), validation=Rows())
+    prediction = data.predict(recipe, ranks, choices=float(GLM_CHOICES), tokens=None)
+    return loaded, batch, prediction.reserved
+
+
+def llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
+    from trainmark.cases.llama2_7b_lora.model_files import PRESETS
+
+    size, length = recipe.micro_batch_size, recipe.seq_length
+    ids = torch.ones(size, length, dtype=torch.long)
+    config = PRESETS[recipe.model_size]
+    loaded = SimpleNamespace(config=config, train=Rows(), mmlu=None)
+    batch = Batch((ids, ids.clone(), 1e-3), token_counts(size, length), size, True)
+    return loaded, batch, predict_peak_bytes(config, recipe, ranks).reserved
+
+
+def dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from trainmark.cases.dlrm_criteo import embeddings, hybrid, job
+    from trainmark.cases.dlrm_criteo.placement import place, predict
+    from trainmark.spec import RankMemory
+
+    def leave_unfilled(out: Any, **_: Any) -> None:
+        del out
+
+    embeddings.fill_rows = hybrid.fill_rows = leave_unfilled
+    job.SplitReader = Rows
+    memory = RankMemory(torch.cuda.get_device_properties(0).total_memory)
+    placement = place(memory, CRITEO_ROWS, recipe.embedding_dim, ranks)
+    size, num_numerical = recipe.micro_batch_size, 13
+    tensors = (
+        torch.zeros(size, num_numerical, dtype=torch.float16),
+        torch.zeros(size),
+        torch.zeros(len(placement.columns(0)), size * ranks, dtype=torch.int32),
+    )
+    loaded = SimpleNamespace(
+        spec=SimpleNamespace(num_numerical=num_numerical, cardinalities=CRITEO_ROWS)
+    )
+    batch = Batch(tensors, Counts(size, size), size * ranks, True)
+    return loaded, batch, predict(recipe, placement, num_numerical).reserved
+
+
+def gpt(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from trainmark.cases.gpt_megatron import data
+
+    return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
+
+
+def llama31(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from trainmark.cases.llama31_8b import data
+
+    return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
+
+
+def next_token_data(recipe: Any) -> tuple[Any, Batch]:
+    size, length = recipe.micro_batch_size, recipe.seq_length
+    ids = torch.ones(size, length + 1, dtype=torch.long)
+    loaded = SimpleNamespace(train=Rows(), validation=Rows())
+    return loaded, Batch(ids, token_counts(size, length), size, True)
+
+
+def token_counts(size: int, length: int) -> Counts:
+    return Counts(size, size, size * length, size * length)
+
+
+CASES = {
+    "distilbert_sst2": (distilbert, {"init": "random"}),
+    "glm_superglue": (glm, {"init": "random"}),
+    "llama2_7b_lora": (
+        llama2, {"init": "random", "data": "generated", "mmlu_mode": "off", "target_value": None},
+    ),
+    "dlrm_criteo": (dlrm, {}),
+    "gpt_megatron": (gpt, {}),
+    "llama31_8b": (llama31, {}),
+}  # fmt: skip
+
+
+# ---- a measurement ----
+
+
+def published_recipes() -> Iterator[tuple[str, str]]:
+    """Return case and name of every recipe but the tiny ones."""
+    for case in CASES:
+        for recipe in cases.load(case).recipes:
+            if recipe != "tiny":
+                yield case, recipe
+
+
+def ranks_of(recipe_name: str) -> int:
+    """Return for how many ranks a recipe is: ``standard-2x8`` for 16, ``mp-...`` for 8."""
+    if recipe_name.startswith("mp-"):
+        return 8
+    for part in recipe_name.split("-"):
+        nodes, x, devices_per_node = part.partition("x")
+        if x and nodes.isdigit() and devices_per_node.isdigit():
+            return int(nodes) * int(devices_per_node)
+    return 1
+
+
+def measure(case: str, recipe_name: str) -> Memory:
+    """Measure a recipe in a new process."""
+    # Forked before the card is opened, so that torch is imported once.
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(_measure_here, (case, recipe_name))
+
+
+def _measure_here(case: str, recipe_name: str) -> Memory:
+    ranks = ranks_of(recipe_name)
+    device = devices.choose("nvidia").open(0, 1)
+    builder, fields = CASES[case]
+    recipe = replace(cases.load(case).recipes[recipe_name], **fields)
+    recipe = replace(recipe, kernels=recipe.kernels or "library")
+    if ranks > 1:
+        join_alone(ranks, sharded=getattr(recipe, "fsdp", False))
+    loaded, batch, predicted = builder(recipe, ranks)
+    row = Memory(case, recipe_name, recipe.precision, ranks, predicted, None, None)
+    device.set_precision(recipe.precision)
+    context = JobContext(recipe=recipe, data_dir=Path(), rank=0, world_size=ranks, device=device)
+    try:
+        with SkipRandomValues():
+            job = cases.part(case, "job").build(context, loaded)
+        for _ in range(STEPS):
+            job.step(micro_batches(batch, recipe.grad_accum_steps, device))
+    except torch.OutOfMemoryError:
+        return row
+    return row._replace(
+        allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved()
+    )
+
+
+def micro_batches(batch: Batch, accumulated: int, device: Device) -> Iterator[Batch]:
+    """Return the micro-batches of a step; two if it accumulates, because more change nothing."""
+    count = min(accumulated, 2)
+    for number in range(count):
+        micro_batch = replace(
+            batch, step_samples=batch.step_samples * count, closes_step=number == count - 1
+        )
+        yield map_tensors(micro_batch, device.place)
+
+
+def join_alone(ranks: int, *, sharded: bool) -> None:
+    """Make a group of ``ranks`` in which this process is rank 0 and nobody answers.
+
+    Torch's own fake group serves sharded models. Replicas are held by DDP, which needs the futures
+    of NCCL's group; NCCL on the hollow card waits for nobody.
+    """
+    from torch import distributed as dist
+    from torch.nn.parallel import distributed as replicas
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def accept(*_: Any, **__: Any) -> None:
+        """Compare nothing: the other ranks' parameters never come."""
+
+    if sharded:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        return
+    replicas._verify_param_shape_across_processes = accept
+    replicas._sync_module_states = accept
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks)
+
+
+# ---- the table ----
+
+
+def format_table(rows: list[Memory]) -> str:
+    lines = [
+        "| case | recipe | precision | ranks | predicted | allocated | reserved | deviation |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        peaks = ("out of memory", "", "")
+        if row.allocated is not None and row.reserved is not None:
+            peaks = (gib(row.allocated), gib(row.reserved), f"{row.deviation:+.1%}")
+        lines.append(
+            f"| {row.case} | {row.recipe} | {row.precision} | {row.ranks} | {gib(row.predicted)} "
+            f"| {' | '.join(peaks)} |"
+        )
+    return "\n".join(lines)
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.2f}"
+
+
+if __name__ == "__main__":
+    for case_name, name in published_recipes():
+        if len(sys.argv) > 1 and case_name not in sys.argv[1:]:
+            continue
+        print(json.dumps(measure(case_name, name)), flush=True)
