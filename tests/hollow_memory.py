@@ -1,8 +1,8 @@
 """Memory of the published recipes on the hollow card, beside the prediction.
 
-Builds each case's job with the shapes of a recipe, takes three steps, and reads torch's allocator:
-``python tests/hollow_memory.py`` writes ``benchmarks/results/hollow.md``. Each recipe runs in a
-process of its own, with a group of as many ranks as the recipe is for, of which only rank 0 exists.
+Builds each case's job with the shapes of a recipe, takes three steps, and reads torch's allocator.
+Each recipe runs in a process of its own, with a group of as many ranks as the recipe is for, of
+which only rank 0 exists. ``python tests/hollow_memory.py PAGE`` writes the page of all recipes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import hollow_attention
 from trainmark import cases, devices
 from trainmark.protocols import Batch, Counts, JobContext
 from trainmark.train.read_ahead import map_tensors
@@ -223,9 +224,10 @@ def ranks_of(recipe_name: str) -> int:
 
 
 def measure(case: str, recipe_name: str) -> Memory:
-    """Measure a recipe in a new process."""
-    # Forked before the card is opened, so that torch is imported once.
-    with multiprocessing.get_context("fork").Pool(1) as pool:
+    """Measure a recipe in a process of its own; torch is imported once for all."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "transformers", "trainmark.cases"])
+    with context.Pool(1) as pool:
         return pool.apply(_measure_here, (case, recipe_name))
 
 
@@ -307,8 +309,43 @@ def gib(size: int) -> str:
     return f"{size / GIB:.2f}"
 
 
+PAGE = """# The hollow card: memory and attention
+
+Written by `tests/hollow_memory.py` with torch {torch}; see `tests/hollow/README.md`. The hollow
+card computes nothing: this page holds no number that a card computed, and no speed. No real card
+has confirmed it.
+
+## Memory
+
+The peak of torch's caching allocator on one rank, in GiB, over three steps with the shapes of each
+recipe, and what the program predicts before a run. Allocated: tensors. Reserved: with what the
+allocator keeps. Deviation: of the prediction from the reserved memory. A context, cuDNN's plans and
+NCCL's buffers come on top. GLM: {choices} candidates a sample, sequences of full length. With
+several ranks, the other ranks do not exist, and rank 0 is measured.
+
+{memory}
+
+## Attention
+
+The kernel of torch's attention that a training step runs on compute capability 9.0, as the record
+names it, with the shapes of the tiny recipes; the same with torch 2.11.0 and 2.13.0.
+
+{attention}
+"""
+
+
+def write_page(rows: list[Memory], file: Path, torch_version: str) -> None:
+    """Write the page of ``benchmarks/results``."""
+    file.write_text(
+        PAGE.format(
+            torch=torch_version,
+            choices=GLM_CHOICES,
+            memory=format_table(rows),
+            attention=hollow_attention.format_table(),
+        )
+    )
+
+
 if __name__ == "__main__":
-    for case_name, name in published_recipes():
-        if len(sys.argv) > 1 and case_name not in sys.argv[1:]:
-            continue
-        print(json.dumps(measure(case_name, name)), flush=True)
+    measured = [measure(case, recipe) for case, recipe in published_recipes()]
+    write_page(measured, Path(sys.argv[1]), torch.__version__.partition("+")[0])

@@ -10,22 +10,9 @@ from typing import Any
 import pytest
 
 import tiny_jobs
+from hollow_attention import TABLE
 from trainmark.rank.watch import StepWatch
 from trainmark.train.read_ahead import batches_of
-
-ADAPTERS = {"init": "random", "mmlu_mode": "off"}
-# case, fields of its recipe, kernel in fp32 and TF32, kernel in bf16 and fp16
-TABLE = [
-    ("gpt_megatron", {"dropout": 0.0}, "efficient", "cudnn"),
-    ("gpt_megatron", {"dropout": 0.1}, "efficient", "flash"),  # cuDNN drops in sixteenths
-    ("gpt_megatron", {"dropout": 0.125}, "efficient", "cudnn"),
-    ("glm_superglue", {"dropout": 0.0}, "efficient", "efficient"),  # a mask, varying shapes
-    ("glm_superglue", {"dropout": 0.1}, "efficient", "efficient"),
-    ("distilbert_sst2", {}, "efficient", "cudnn"),
-    ("llama2_7b_lora", ADAPTERS, "efficient", "cudnn"),
-    # Several heads share one of keys and values: in 32 bits no fused kernel takes that.
-    ("llama31_8b", {}, "math", "cudnn"),
-]
 
 
 def kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
