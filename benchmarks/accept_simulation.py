@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from trainmark.acceptance.schedule import Round
 
 NOISE, HEATING, DISTURBANCE = 0.02, 0.02, 0.2
-ALONE_ROUNDS = 10
-SIZES = {64: 63, 256: 30, 1024: 30}  # rounds of pairs by nodes
+ALONE_ROUNDS = 5
+SIZES = {64: 63, 256: 36, 1024: 36}  # rounds of pairs by nodes
 DRAWS = 1_000
 
 
@@ -226,7 +226,7 @@ class Row:
 
 def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -> Row:
     """Judge ``draws`` clusters; draw k has the seed (seed, k)."""
-    num_rounds = min(SIZES.get(num_nodes, 30), num_round_robin_rounds(num_nodes))
+    num_rounds = min(SIZES.get(num_nodes, 36), num_round_robin_rounds(num_nodes))
     right = blamed = 0
     passed = 0.0
     for draw in range(draws):

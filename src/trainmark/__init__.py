@@ -6,8 +6,8 @@ are imported when they are first used. Type checkers read ``__init__.pyi``.
 
 __version__ = "0.1.0"
 __all__ = [
-    "Records", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run", "table",
-    "verify",
+    "Records", "accept", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run",
+    "table", "verify",
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What ``__init__.py`` finds when it is used, for type checkers and editors."""
 
 from trainmark.api import Records as Records
+from trainmark.api import accept as accept
 from trainmark.api import audit_results as audit_results
 from trainmark.api import check_rules as check_rules
 from trainmark.api import compare as compare

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
+from trainmark.acceptance import acceptance
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.data.documents import written_whole
 from trainmark.data.splits import library
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.judge.audit import audit
@@ -28,12 +31,14 @@ from trainmark.launch.run_dir import leave_unplannable, refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
-from trainmark.pages.page import documents, write_pages, write_summary
+from trainmark.pages.acceptance import acceptance_document
+from trainmark.pages.page import HTML_PAGE, documents, write_pages, write_summary
 from trainmark.pages.pictures import notebook_html
 from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
 from trainmark.pages.terminal import show
+from trainmark.pages.texts import LANGUAGES
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Unpack
 
+    from trainmark.acceptance.acceptance import Acceptance
+    from trainmark.acceptance.result import AcceptanceResult
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
@@ -62,8 +69,8 @@ if TYPE_CHECKING:
     Say = Callable[[object], None]
 
 __all__ = [
-    "Records", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run", "table",
-    "verify",
+    "Records", "accept", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run",
+    "table", "verify",
 ]  # fmt: skip
 
 
@@ -333,6 +340,40 @@ def _discard(line: object) -> None:
 
 def _warn(remark: object) -> None:
     warnings.warn(str(remark), stacklevel=3)
+
+
+def accept(
+    case: str | None = None,
+    overrides: Mapping[str, str | float | bool | None] | None = None,
+    **fields: Any,
+) -> AcceptanceResult:
+    """Find which devices of this machine to exclude, and return the verdicts.
+
+    Args:
+        case: whose training is measured; None: the default.
+        overrides: recipe fields to change.
+        fields: further ones of ``acceptance.request.AcceptRequest``: nproc, phases, rounds, out …
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: before anything starts.
+    """
+    request = AcceptRequest.of(case=case, overrides=overrides or None, **fields)
+    with acceptance.prepared(request) as prepared, stop_signals_noted(deliver=True) as stop:
+        return measure_acceptance(prepared, stop, show=lambda _: None)
+
+
+def measure_acceptance(
+    prepared: Acceptance, stop: StopRequest, *, show: Callable[[str], None]
+) -> AcceptanceResult:
+    """Measure and judge an acceptance, and write its pages; return the verdicts."""
+    result = acceptance.measure(prepared, stop, show=show)
+    pages = [acceptance_document(result)]
+    texts = {f"page.{lang}.md": to_markdown(pages, lang) for lang in LANGUAGES}
+    texts[HTML_PAGE] = to_html(pages)
+    for name, text in texts.items():
+        with written_whole(prepared.folder / name) as file:
+            file.write(text.encode())
+    return result
 
 
 def load(*words: str | Path, verify: bool = True) -> Records:

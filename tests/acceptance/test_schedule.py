@@ -42,7 +42,7 @@ def test_one_node_has_no_rounds() -> None:
 
 
 def test_default_is_a_round_robin_of_few_nodes_and_random_rounds_of_many() -> None:
-    assert [default_num_rounds(n) for n in (1, 2, 5, 32, 33, 1024)] == [0, 1, 5, 31, 30, 30]
+    assert [default_num_rounds(n) for n in (1, 2, 5, 64, 65, 1024)] == [0, 1, 5, 63, 36, 36]
 
 
 def test_pairs_are_put_into_rounds_in_which_no_node_is_twice() -> None:

@@ -19,11 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import combinations
-from math import expm1, isfinite, log1p, nan, sqrt
+from math import expm1, inf, isfinite, log1p, nan, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainmark.acceptance import DEFAULT_WORSE_BY
 from trainmark.record.stats import student
 
 if TYPE_CHECKING:
@@ -33,16 +34,17 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-DEFAULT_WORSE_BY = 0.03
 ERROR_RATE = 0.01  # probability that anything at all is judged wrongly by chance
 MIN_LINK_ROUNDS = 2  # one slow round may be a disturbance of that moment
 MAX_ROUNDS = 10_000  # more would not be practical: the effect is at the limit itself
 _MIN_SLOW_ROUNDS = 0.75  # share of a slow link's rounds that are slow
+_LIKELY = 1.645  # standard errors that 95% of estimates stay within to one side
 _MIN_NOISE = 1e-4  # of real step times
 _TUNING = 4.685  # of Tukey's biweight: 95% as efficient as the mean under normal noise
 _EFFICIENCY = 0.95
 _NORMAL_MAD = 1.4826  # standard deviation over median absolute deviation of normal noise
 _ITERATIONS = 5
+_FURTHER_ITERATIONS = 2  # of a mean that is begun near its end
 _LARGE_ROUND = 16  # values; so many tell the level of their round alone
 _MAX_GROUP = 16  # nodes whose links with each other are measured to find a common fault
 _TESTS_PER_NODE = 2  # over all rounds, in the later half
@@ -197,13 +199,15 @@ def pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]:
     """Return the pairs that would confirm what looks bad, each as often as it is to be measured.
 
     Links that look slow are measured again. Nodes whose network is slow are measured with each
-    other, which shows whether they share one fault.
+    other, unless they were, which shows whether they share one fault.
     """
     pairs = judgement.links.suspects() * MIN_LINK_ROUNDS
     causes = enumerate(judgement.nodes.cause)
     shared = [node for node, cause in causes if cause in _MAY_BE_SHARED]
     if 2 < len(shared) <= _MAX_GROUP:
-        pairs += combinations(shared, 2)
+        links = judgement.links
+        measured = set(zip(links.first.tolist(), links.second.tolist(), strict=True))
+        pairs += [pair for pair in combinations(shared, 2) if pair not in measured]
     return pairs
 
 
@@ -221,11 +225,14 @@ def judge(
     """
     limit = log1p(worse_by)
     alone, alone_noise = _estimate_alone(measured)
-    pairs = _PairFit.of(measured, limit)
-    if len(measured.pair_s) - measured.num_nodes < _MIN_FREEDOM:
+    pairs = _PairFit.of(measured, alone, alone_noise, limit)
+    freedom = len(measured.pair_s) - measured.num_nodes
+    if freedom < _MIN_FREEDOM and len(measured.alone_s):
+        freedom = max(0, freedom) + len(measured.alone_s) - measured.num_nodes
         pairs = pairs.with_noise(max(pairs.noise, alone_noise))
-    nodes = _judge_nodes(measured, alone, pairs, limit=limit, error_rate=error_rate / 2)
-    links = _judge_links(measured, pairs, limit=limit, error_rate=error_rate / 2)
+    rate = error_rate / 2
+    nodes = _judge_nodes(measured, alone, pairs, limit=limit, error_rate=rate, freedom=freedom)
+    links = _judge_links(measured, pairs, limit=limit, error_rate=rate, freedom=freedom)
     return Judgement(
         nodes=nodes,
         links=links,
@@ -279,10 +286,13 @@ class _PairFit:
         return replace(self, nodes=nodes, early=early, late=late, noise=noise)
 
     @classmethod
-    def of(cls, measured: Measurements, limit: float) -> _PairFit:
+    def of(
+        cls, measured: Measurements, alone: Estimates, alone_noise: float, limit: float
+    ) -> _PairFit:
         """Fit the model to the pairs.
 
         Args:
+            alone: effects of nodes alone, from which the search begins.
             limit: effect beyond which a node counts as slow.
         """
         num_nodes, first, second = measured.num_nodes, measured.first, measured.second
@@ -290,11 +300,13 @@ class _PairFit:
         values = np.log(measured.pair_s)
         levels = _round_levels(values, measured.pair_round)
         without_level = values - levels
-        effect = _lower_medians(np.tile(without_level, 2), node, num_nodes)
+        known = np.nan_to_num(alone.effect)
+        informative = _is_informative(known, node, partner, noise=alone_noise, limit=limit)
+        doubled = np.tile(without_level, 2)
+        effect = _lower_medians(doubled[informative], node[informative], num_nodes)
         without_level, effect = without_level - _peer_level(effect), effect - _peer_level(effect)
         nodes = Estimates(effect=effect, error=effect * 0, count=np.zeros(num_nodes, np.int64))
         noise = _MIN_NOISE
-        informative = np.ones(len(node), bool)
         for _ in range(_ITERATIONS):
             slower = np.fmax(effect[first], effect[second])
             noise = _noise(without_level - slower, num_nodes)
@@ -425,7 +437,7 @@ def _biweight_means(
     """
     centre = _lower_medians(values, node, num_nodes) if start is None else start
     weight = np.ones(len(values))
-    for _ in range(_ITERATIONS):
+    for _ in range(_ITERATIONS if start is None else _FURTHER_ITERATIONS):
         distance = (values - centre[node]) / (_TUNING * noise)
         weight = np.where(np.abs(distance) < 1, (1 - distance**2) ** 2, 0.0)
         total = np.bincount(node, weight, num_nodes)
@@ -471,7 +483,9 @@ def _critical_value(error_rate: float, num_tests: int, freedom: int) -> float:
 
     A verdict depends on one end of its interval, so that each end has the whole error rate.
     """
-    return student(float(max(1, freedom)), 1 - 2 * error_rate / max(2, num_tests))
+    if freedom < 1:  # nothing tells the noise
+        return inf
+    return student(float(freedom), 1 - 2 * error_rate / max(2, num_tests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,10 +499,15 @@ class _NodeChoice:
 
 
 def _judge_nodes(
-    measured: Measurements, alone: Estimates, pairs: _PairFit, *, limit: float, error_rate: float
+    measured: Measurements,
+    alone: Estimates,
+    pairs: _PairFit,
+    *,
+    limit: float,
+    error_rate: float,
+    freedom: int,
 ) -> NodeVerdicts:
     num_nodes = measured.num_nodes
-    freedom = len(measured.alone_s) + len(measured.pair_s) - num_nodes
     reach = _critical_value(error_rate, _TESTS_PER_NODE * num_nodes, freedom)
     choices = [_choose(node, alone, pairs, limit, reach) for node in range(num_nodes)]
     effect = np.array([choice.effect for choice in choices])
@@ -618,17 +637,19 @@ def _is_mostly(is_fast: Flags, inside: Flags, measured: Measurements, nodes: set
 
 
 def _judge_links(
-    measured: Measurements, pairs: _PairFit, *, limit: float, error_rate: float
+    measured: Measurements, pairs: _PairFit, *, limit: float, error_rate: float, freedom: int
 ) -> LinkVerdicts:
     """Return the verdict on each link: what its pairs add to the slower of their nodes.
 
     The lower median of its rounds counts, and a link is slow only if most of its rounds are: so
     that disturbances of single rounds blame no link.
     """
+    if measured.num_nodes <= 2:  # a single link has no peers
+        measured = Measurements(num_nodes=measured.num_nodes)
+        pairs = replace(pairs, residual=_no_floats())
     keys = measured.first * max(1, measured.num_nodes) + measured.second
     names, place, rounds = np.unique(keys, return_inverse=True, return_counts=True)
     effect = _lower_medians(pairs.residual, place, len(names))
-    freedom = len(measured.pair_s) - measured.num_nodes
     reach = _critical_value(error_rate, len(names), freedom)
     of_nodes = pairs.nodes.error[measured.first] ** 2 + pairs.nodes.error[measured.second] ** 2
     node_error = np.zeros(len(names))
@@ -637,7 +658,8 @@ def _judge_links(
     error = np.sqrt((pairs.noise * of_median) ** 2 + node_error)
     half = reach * error
     is_slow = effect - half > limit
-    slow_rounds = np.bincount(place, pairs.residual > limit, len(names))
+    is_slow_round = pairs.residual > (limit + effect[place]) / 2
+    slow_rounds = np.bincount(place, is_slow_round, len(names))
     is_confirmed = (rounds >= MIN_LINK_ROUNDS) & (slow_rounds >= _MIN_SLOW_ROUNDS * rounds)
     is_suspect = is_slow & ~is_confirmed
     more_rounds = np.where(is_suspect, np.maximum(1, MIN_LINK_ROUNDS - rounds), -1)
@@ -646,12 +668,12 @@ def _judge_links(
         verdicts[place_of_suspect] = Verdict.UNDECIDED
     is_open = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool) & ~is_suspect
     more_rounds[is_open] = _more_rounds(effect, half, rounds, limit)[is_open]
-    detectable = np.nan
+    detectable = nan
     if len(names):
-        detectable = expm1(limit + (reach + 1.645) * float(np.median(error)))
+        detectable = float(np.expm1(limit + (reach + _LIKELY) * np.median(error)))
     return LinkVerdicts(
         first=names // max(1, measured.num_nodes), second=names % max(1, measured.num_nodes),
         slower=np.expm1(effect), low=np.expm1(effect - half), high=np.expm1(effect + half),
         rounds=rounds, verdict=verdicts, more_rounds=more_rounds, is_suspect=is_suspect,
-        detectable=float(detectable),
+        detectable=detectable,
     )  # fmt: skip

@@ -12,8 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-MAX_ROUND_ROBIN_NODES = 32  # up to here every node meets every other one by default
-DEFAULT_RANDOM_ROUNDS = 30
+MAX_ROUND_ROBIN_NODES = 64  # up to here every node meets every other one by default
+DEFAULT_RANDOM_ROUNDS = 36
 Pair = tuple[int, int]
 Round = list[Pair]
 

@@ -170,6 +170,20 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
+class HeatMap:
+    """A square of cells, with a row and a column for each name.
+
+    ``rows``: of each cell a share, by which it is coloured; its tone, ``muted`` without a value;
+    and what hovering tells.
+    """
+
+    kind: ClassVar[str] = "heat_map"
+    title: Phrase
+    names: tuple[str, ...]
+    rows: tuple[tuple[tuple[float | None, Tone, Phrase], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """Blocks side by side where the screen is wide."""
 
@@ -189,8 +203,9 @@ def side_by_side(*blocks: Block | None) -> Columns | None:
 
 
 Block = (
-    Paragraph | Facts | KeyFacts | Callout | Table | Code | Chart | Tiles | Bars | Strip | Columns
-)
+    Paragraph | Facts | KeyFacts | Callout | Table | Code | Chart | Tiles | Bars | Strip | HeatMap
+    | Columns
+)  # fmt: skip
 
 
 def charts_in(block: Block) -> list[Chart]:

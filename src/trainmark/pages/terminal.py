@@ -25,6 +25,7 @@ from trainmark.pages.document import (
     Columns,
     Document,
     Facts,
+    HeatMap,
     KeyFacts,
     Paragraph,
     Strip,
@@ -103,6 +104,8 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield from [Paragraph(block.said)] if block.said else []
         case Strip():
             yield Paragraph(join((block.title, block.said), "colon"))
+        case HeatMap():
+            pass  # a table stands beside it
         case KeyFacts():
             facts = (join((name, value), "space") for name, value in block.items)
             yield Paragraph(join(facts, "dot"), "muted")

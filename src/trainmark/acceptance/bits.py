@@ -1,0 +1,109 @@
+"""Compare what devices computed, bit by bit: the same training must give the same numbers.
+
+Control first: a device that trains twice from one seed must agree with itself. If the devices of a
+group mostly do not, their software is not deterministic, and nothing is blamed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainmark.acceptance.tasks import StepDigest
+
+Control = Literal["deterministic", "not_deterministic", "no_majority", "not_measured"]
+
+
+class Deviation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a device first computed something else.
+
+    Args:
+        compared_with: ``itself``: its own first training; ``peers``: most other devices.
+        step: counted from 1.
+        part: what differed first: ``loss``, ``gradient`` or ``weight``.
+        tensor: name of the parameter; None for the loss.
+    """
+
+    device: str
+    compared_with: Literal["itself", "peers"]
+    step: int
+    part: Literal["loss", "gradient", "weight"]
+    tensor: str | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The result over the devices of one product and one software.
+
+    Args:
+        control: ``no_majority``: devices differ, and no result is that of more than half of them.
+        unclear: devices that differ where there is no majority.
+    """
+
+    control: Control
+    deviations: list[Deviation]
+    unclear: list[str]
+
+
+def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> Comparison:
+    """Compare the trainings of devices by name, each of which trained as often.
+
+    Args:
+        trainings: digests of each step of each training, by device.
+    """
+    measured = {device: runs for device, runs in trainings.items() if runs}
+    if not measured:
+        return Comparison(control="not_measured", deviations=[], unclear=[])
+    deviations = []
+    consistent: dict[str, Sequence[StepDigest]] = {}
+    for device, runs in measured.items():
+        changed = [place for run in runs[1:] if (place := first_difference(runs[0], run))]
+        if changed:
+            deviations.append(_deviation(device, "itself", changed[0]))
+        else:
+            consistent[device] = runs[0]
+    if 2 * len(consistent) <= len(measured):
+        return Comparison(control="not_deterministic", deviations=[], unclear=[])
+    answers = Counter(_fingerprint(run) for run in consistent.values())
+    answer, count = answers.most_common(1)[0]
+    if 2 * count <= len(measured):
+        return Comparison(control="no_majority", deviations=deviations, unclear=sorted(consistent))
+    usual = next(run for run in consistent.values() if _fingerprint(run) == answer)
+    for device, run in consistent.items():
+        place = first_difference(usual, run)
+        if place is not None:
+            deviations.append(_deviation(device, "peers", place))
+    return Comparison(control="deterministic", deviations=deviations, unclear=[])
+
+
+Place = tuple[int, Literal["loss", "gradient", "weight"], str | None]
+
+
+def first_difference(expected: Sequence[StepDigest], run: Sequence[StepDigest]) -> Place | None:
+    """Return step, part and tensor of the first difference; None if there is none."""
+    for step, (usual, other) in enumerate(zip(expected, run, strict=True), 1):
+        if usual.loss != other.loss:
+            return step, "loss", None
+        # Backward passes compute the last layers first.
+        for name in reversed(usual.gradients):
+            if usual.gradients[name] != other.gradients.get(name):
+                return step, "gradient", name
+        for name, total in usual.weights.items():
+            if total != other.weights.get(name):
+                return step, "weight", name
+    return None
+
+
+def _fingerprint(run: Sequence[StepDigest]) -> bytes:
+    return msgspec.json.encode(run, order="sorted")
+
+
+def _deviation(device: str, compared_with: Literal["itself", "peers"], place: Place) -> Deviation:
+    step, part, tensor = place
+    return Deviation(
+        device=device, compared_with=compared_with, step=step, part=part, tensor=tensor
+    )

@@ -1,0 +1,248 @@
+"""One rank of an acceptance: train from a fixed seed, compare, and time.
+
+Started by the launcher as ``python -m trainmark.acceptance.rank TASK``. Standard output gets one
+line of JSON: a ``RankResult`` or a ``RankFailure``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from trainmark.acceptance.tasks import (
+    STEP,
+    RankFailure,
+    RankResult,
+    RankTask,
+    StepDigest,
+    encode,
+    read_task,
+)
+from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+
+    from trainmark.check.ceilings_work import Ranks
+    from trainmark.devices.rates import Work
+    from trainmark.plan.plan import Plan
+    from trainmark.protocols import Batch, Device, Job, JobContext
+
+WARMUP_STEPS = 3
+NUM_TRAININGS = 2  # of the control
+_REPEATS = 10
+_MATMUL_SIZE, _COPIED_BYTES, _MESSAGE_BYTES = 8192, 1 << 30, 64 << 20
+# A processor core is about a thousand times slower than an accelerator.
+_CPU_MATMUL_SIZE, _CPU_COPIED_BYTES, _CPU_MESSAGE_BYTES = 512, 64 << 20, 1 << 20
+
+
+class Training:
+    """A training of the plan's case from its seed, step by step, epoch after epoch."""
+
+    def __init__(self, plan: Plan, context: JobContext) -> None:
+        import torch
+
+        from trainmark import cases
+
+        torch.manual_seed(context.recipe.seed)
+        module = cases.part(plan.case, "job")
+        self.job: Job = module.build(context, module.load_data(context))
+        self._context = context
+        self._epoch = 0
+        self._batches = self._next_epoch()
+
+    def _next_epoch(self) -> Iterator[Batch]:
+        from trainmark.rank.counting import MeteredBatches
+        from trainmark.train.read_ahead import batches_of
+
+        device, depth = self._context.device, self._context.recipe.read_ahead_batches
+        source = batches_of(self.job, device, self._epoch, depth=depth)
+        self._epoch += 1
+        return MeteredBatches(source, device)
+
+    def step(self) -> torch.Tensor:
+        """Take one optimizer step and return its loss."""
+        import torch
+
+        loss = self.job.step(self._batches)
+        if loss is None:  # the epoch ended
+            self._batches = self._next_epoch()
+            loss = self.job.step(self._batches)
+        assert isinstance(loss, torch.Tensor), "planning refuses data without a training step"
+        return loss
+
+
+def digest_steps(training: Training, num_steps: int) -> list[StepDigest]:
+    """Take ``num_steps`` steps and return the digest of each."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    from trainmark.train.parameters import TensorDigest
+
+    parameters = dict(training.job.trained_parameters())
+    gradients: dict[str, int] = {}
+
+    def digest_gradients(*_: Any) -> None:
+        present = {name: item.grad for name, item in parameters.items() if item.grad is not None}
+        gradients.update(TensorDigest(present).sums())
+
+    digests = []
+    handle = register_optimizer_step_pre_hook(digest_gradients)
+    try:
+        for _ in range(num_steps):
+            gradients.clear()
+            loss = float(training.step())
+            weights = TensorDigest(parameters).sums()
+            digests.append(StepDigest(loss=loss.hex(), gradients=dict(gradients), weights=weights))
+    finally:
+        handle.remove()
+    return digests
+
+
+def control_trainings(plan: Plan, context: JobContext, num_steps: int) -> list[list[StepDigest]]:
+    """Train twice from the same seed under deterministic algorithms; return all digests."""
+    import torch
+
+    if num_steps == 0:
+        return []
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    trainings = [digest_steps(Training(plan, context), num_steps) for _ in range(NUM_TRAININGS)]
+    torch.use_deterministic_algorithms(False)
+    return trainings
+
+
+def time_training(
+    training: Training, device: Device, ranks: Ranks, *, windows: int, budget_s: float
+) -> list[float]:
+    """Return the seconds of a step in each window; all ranks begin a window together."""
+    for _ in range(WARMUP_STEPS - 1):
+        training.step()
+    device.synchronize()
+    step_s = ranks.most(_time_steps(training, device, 1))
+    num_steps = max(1, round(budget_s / windows / step_s))
+    seconds = []
+    for _ in range(windows):
+        ranks.most(0.0)  # waits for all
+        seconds.append(_time_steps(training, device, num_steps) / num_steps)
+    return seconds
+
+
+def _time_steps(training: Training, device: Device, num_steps: int) -> float:
+    start_s = perf_counter()
+    for _ in range(num_steps):
+        training.step()
+    device.synchronize()
+    return perf_counter() - start_s
+
+
+def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return times of matmuls and copies by name, and what was wrong with their results."""
+    from trainmark.devices import rates
+
+    on_cpu = device.torch_type == "cpu"
+    size = _CPU_MATMUL_SIZE if on_cpu else _MATMUL_SIZE
+    num_bytes = _CPU_COPIED_BYTES if on_cpu else _COPIED_BYTES
+    works = {
+        "matmul": rates.matmul(device, precision, (size, size, size)),
+        "memory_copy": rates.copy(device, num_bytes),
+        "host_to_device": rates.transfer(device, num_bytes // 4, to_device=True),
+        "device_to_host": rates.transfer(device, num_bytes // 4, to_device=False),
+    }
+    # Copies to the host are missing where the device computes in the host's memory.
+    present = {name: work for name, work in works.items() if work is not None}
+    return time_works(present, device, rates.elapsed_ns)
+
+
+def time_collectives(device: Device, ranks: Ranks) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return times of collectives by name, and what was wrong with their results."""
+    from trainmark.check.ceilings_work import COLLECTIVES
+
+    num_bytes = _CPU_MESSAGE_BYTES if device.torch_type == "cpu" else _MESSAGE_BYTES
+    works = {name: prepare(device, ranks, num_bytes) for name, prepare in COLLECTIVES.items()}
+    return time_works(works, device, ranks.elapsed_ns)
+
+
+def time_works(
+    works: Mapping[str, Work], device: Device, elapsed_ns: Callable[[Device, Any], int]
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return the times of each work in seconds, and what is wrong with the results of others."""
+    from trainmark.record.messages import render
+
+    seconds: dict[str, list[float]] = {}
+    faults: dict[str, str] = {}
+    for name, work in works.items():
+        elapsed_ns(device, work.run)  # warms up
+        fault = work.fault()
+        if fault is not None:
+            faults[name] = render(fault, "en")
+            continue
+        seconds[name] = [elapsed_ns(device, work.run) / 1e9 for _ in range(_REPEATS)]
+    return seconds, faults
+
+
+def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
+    """Measure everything that the task asks of this rank."""
+    from trainmark import devices
+    from trainmark.check.ceilings_work import Ranks
+    from trainmark.plan.plan import Plan
+    from trainmark.protocols import JobContext
+    from trainmark.rank.agreement import memory_that_fits
+
+    plan = Plan.read(Path(task.plan_dir))
+    recipe = plan.load_recipe()
+    vendor = devices.choose(plan.device.vendor)
+    device = vendor.open(task.devices[local_rank], task.ranks_here)
+    device.set_precision(recipe.precision)
+    with Ranks.joined(vendor.collective_backend, device, rank, plan.world_size) as ranks:
+        context = JobContext(
+            recipe=recipe, data_dir=Path(plan.data.folder), rank=rank,
+            world_size=plan.world_size, device=device,
+            memory=memory_that_fits(plan, recipe, vendor, device),
+        )  # fmt: skip
+        trainings = control_trainings(plan, context, task.control_steps)
+        seconds: dict[str, list[float]] = {}
+        faults: dict[str, str] = {}
+        if task.measures_device:
+            seconds, faults = time_device(device, recipe.precision)
+        if plan.world_size > 1:
+            of_collectives, wrong = time_collectives(device, ranks)
+            seconds |= of_collectives
+            faults |= wrong
+        seconds[STEP] = time_training(
+            Training(plan, context), device, ranks, windows=task.windows, budget_s=task.budget_s
+        )
+    return RankResult(
+        rank=rank, device=task.devices[local_rank], product=device.describe()["name"],
+        seconds=seconds, trainings=trainings, faults=faults,
+    )  # fmt: skip
+
+
+def main(text: str) -> int:
+    """Measure as the rank that the environment names; return its exit code."""
+    results = os.dup(1)
+    os.dup2(2, 1)  # for what others print
+    die_with_parent(int(os.environ[PARENT_VARIABLE]))
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    code = 0
+    try:
+        line = encode(measure(read_task(text), rank, local_rank))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the node reports it
+        line = encode(RankFailure(rank=rank, error=f"{type(error).__name__}: {error}"[:2000]))
+        code = 1
+        import traceback
+
+        traceback.print_exc()
+    os.write(results, f"{line}\n".encode())  # at once: ranks share the file
+    return code
+
+
+if __name__ == "__main__":
+    # Skip the interpreter's slow teardown of torch: everything is written by now.
+    exit_code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

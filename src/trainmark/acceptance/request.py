@@ -1,0 +1,100 @@
+"""What a user asks of an acceptance: each option once, for the command line and Python."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+from typing_extensions import Self
+
+from trainmark.acceptance import DEFAULT_WORSE_BY
+from trainmark.data.documents import Frozen, usage_error
+from trainmark.errors import UsageError, nearest
+from trainmark.plan.request import Count, RunRequest
+
+PHASES = ("devices", "nodes", "pairs")
+DEFAULT_CASE = "distilbert_sst2"
+
+
+def _as_texts(overrides: Any) -> Any:
+    """Return recipe values as they would be written after ``KEY=``."""
+    if not isinstance(overrides, dict):
+        return overrides
+    return {name: "none" if value is None else str(value) for name, value in overrides.items()}
+
+
+class AcceptRequest(Frozen):
+    """One acceptance as requested.
+
+    Args:
+        overrides: recipe fields to change, by name or short name.
+    """
+
+    case: str = Field(DEFAULT_CASE, min_length=1, description="A case whose training is measured.")
+    overrides: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field({})
+    recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
+    data: Path | None = Field(None, description="Folder with real data.")
+    device: str | None = Field(
+        None, description="Name or torch type, see `list devices`; default: first device found."
+    )
+    nproc: Count | None = Field(None, description="Devices of each node; default: all.")
+    phases: str | None = Field(None, description=f"Phases to run; default: {','.join(PHASES)}.")
+    repeats: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        5, description="Times that each device or node is measured alone."
+    )
+    rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None, description="Rounds of pairs; default: all pairs of up to 64, else 36 rounds."
+    )
+    seconds: float = Field(
+        10.0, gt=0, le=3_600, description="Time of the timed training in a round."
+    )
+    deadline: float = Field(
+        600.0, gt=0, le=86_400, description="Seconds after which a round is ended."
+    )
+    worse_by: float = Field(
+        DEFAULT_WORSE_BY, gt=0, le=10, description="Share by which a step may take longer."
+    )
+    rates_worse_by: float = Field(
+        0.1, gt=0, le=10, description="Share by which matmuls, copies, collectives may take longer."
+    )
+    out: Path | None = Field(None, description="Folder of the acceptance; default: ./acceptances/…")
+
+    @property
+    def chosen_phases(self) -> list[str]:
+        """Return the phases to run, in their order.
+
+        Raises:
+            UsageError: an unknown phase, or none.
+        """
+        if self.phases is None:
+            return [*PHASES]
+        chosen = [name.strip() for name in self.phases.split(",") if name.strip()]
+        if not chosen:
+            rule = f"of: {', '.join(PHASES)}"
+            raise UsageError("no phase", where="--phases", rule=rule, fix="leave it out for all")
+        for name in chosen:
+            if name not in PHASES:
+                raise UsageError(
+                    f"unknown phase {name!r}", where="--phases", fix=nearest(name, PHASES)
+                )
+        return [name for name in PHASES if name in chosen]
+
+    def run_request(self, *, nnodes: int, nproc: int, recipe: str | None, out: Path) -> RunRequest:
+        """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices."""
+        return RunRequest.of(
+            case=self.case, overrides=self.overrides or None, recipe=recipe or self.recipe,
+            data=self.data, device=self.device, nnodes=nnodes, nproc=nproc, out=out,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Return the request with ``fields``; those that are None are not given.
+
+        Raises:
+            UsageError: an unknown field, or a value outside its type or bounds.
+        """
+        try:
+            return cls(**{name: value for name, value in fields.items() if value is not None})
+        except ValidationError as error:
+            raise usage_error(error, cls, "--") from None

@@ -1,0 +1,174 @@
+"""The result of an acceptance: ``acceptance.json``, computed from the evidence of all nodes.
+
+It can be made again at any time, from what was measured so far.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from trainmark.data import documents
+from trainmark.data.documents import Frozen
+from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RESULT_FILE = "acceptance.json"
+Decision = Literal["pass", "fail", "undecided"]
+LISTS: dict[Decision, str] = {
+    "pass": "passing.txt", "fail": "failing.txt", "undecided": "undecided.txt",
+}  # fmt: skip
+Code = Literal[
+    "slow", "slow_network", "slow_group", "slow_hot", "slow_unknown", "slow_link", "link_failed",
+    "computes_differently", "wrong_result", "failed", "no_answer",
+]  # fmt: skip
+Doubt = Literal["not_measured", "no_peers", "interval", "differs_without_majority"]
+
+
+class Interval(Frozen):
+    """By what share something takes longer than its peers, and the ends of the interval."""
+
+    slower: float
+    low: float
+    high: float
+
+
+class Finding(Frozen):
+    """One reason why a member fails.
+
+    Args:
+        quantity: what was measured: ``step``, ``matmul``, ``all_reduce`` …; None: no time.
+        members: of a link its two ends, of a group all of it.
+        text: what a rank said, or which tensor differed, in English.
+    """
+
+    code: Code
+    quantity: str | None = None
+    interval: Interval | None = None
+    members: tuple[str, ...] = ()
+    text: str = ""
+
+
+class Member(Frozen):
+    """A device or node with its verdict.
+
+    Args:
+        step: of the training step; None if it was not measured, or has no peers.
+        doubt: why it is undecided.
+        more_rounds: rounds that would decide; None: decided, or no number of rounds would.
+    """
+
+    name: str
+    product: str
+    decision: Decision
+    findings: tuple[Finding, ...] = ()
+    step: Interval | None = None
+    step_s: float | None = Field(None, description="median seconds of a step alone")
+    doubt: Doubt | None = None
+    more_rounds: int | None = None
+
+
+class Link(Frozen):
+    """Two members, and what their link adds to the step of the slower one."""
+
+    members: tuple[str, str]
+    quantity: str
+    decision: Decision
+    interval: Interval
+    rounds: int
+
+
+class Bits(Frozen):
+    """How the devices of one product and software computed the same training."""
+
+    product: str
+    control: Literal["deterministic", "not_deterministic", "no_majority", "not_measured"]
+    devices: int
+
+
+class Quantity(Frozen):
+    """What is known of one kind of time.
+
+    Args:
+        noise: standard deviation of a measurement of a member alone, as a share.
+        noise_of_pairs: that of a pair in a round.
+        trend: share by which all pairs became slower over the rounds, which was removed.
+        detectable_link: share by which a link must be slower to be noticed in 95 of 100 cases.
+    """
+
+    name: str
+    worse_by: float
+    noise: float | None = None
+    noise_of_pairs: float | None = None
+    trend: float | None = None
+    detectable_link: float | None = None
+
+
+class AcceptanceResult(Frozen):
+    """The verdicts of an acceptance.
+
+    Args:
+        unit: what is accepted: the devices of one machine, or nodes.
+        interrupted: the signal that ended it before all was measured; None: none did.
+        not_measured: rounds that failed, in words.
+    """
+
+    schema_version: Literal[1] = 1
+    suite_version: str
+    unit: Literal["device", "node"]
+    case: str
+    recipe: str
+    phases: list[str]
+    members: list[Member]
+    links: list[Link]
+    bits: list[Bits]
+    quantities: list[Quantity]
+    not_measured: tuple[str, ...] = ()
+    interrupted: str | None = None
+
+    def names(self, decision: Decision) -> list[str]:
+        """Return the members of one decision, in their order."""
+        return [member.name for member in self.members if member.decision == decision]
+
+    @property
+    def exit_code(self) -> int:
+        """1: some fail; 3: some are undecided or nothing was measured; 0: all pass."""
+        if self.names("fail"):
+            return EXIT_FAILED
+        if self.names("undecided") or not self.members or self.interrupted:
+            return EXIT_NOISY
+        return EXIT_PASSED
+
+    def write(self, folder: Path) -> None:
+        """Write the result and the lists of names, each whole or not at all."""
+        files = {RESULT_FILE: self.model_dump_json(indent=2) + "\n"}
+        for decision, name in LISTS.items():
+            files[name] = "".join(f"{member}\n" for member in self.names(decision))
+        for name, text in files.items():
+            with documents.written_whole(folder / name) as file:
+                file.write(text.encode())
+
+
+def read_result(folder: Path) -> AcceptanceResult:
+    """Read the result of an acceptance.
+
+    Raises:
+        RecordError: there is none, or it is damaged.
+    """
+    path = folder / RESULT_FILE
+    try:
+        return AcceptanceResult.model_validate_json(documents.read_bytes(path))
+    except (OSError, ValueError) as error:
+        rule = "`trainmark accept --out FOLDER` writes it"
+        raise documents.damaged(error, path, "not an acceptance", rule=rule) from None
+
+
+def schema() -> str:
+    """Return the JSON schema of ``acceptance.json``."""
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    document |= AcceptanceResult.model_json_schema(mode="serialization")
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,81 @@
+"""What ranks of an acceptance are asked to measure, and what they return, as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+STEP = "step"  # the quantity that decides whether a node passes
+
+
+class RankTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of the ranks of one team in one round.
+
+    Args:
+        plan_dir: folder of the plan whose training is measured; its world is the team's.
+        devices: device of each rank on this node.
+        ranks_here: ranks that share this node in the node's own training, for which its processor
+            cores are divided.
+        control_steps: of a training that is done twice and compared bit by bit; 0: none.
+        windows: timed pieces of training.
+        budget_s: time of all windows together.
+        measures_device: whether to time matmuls and copies of each device.
+    """
+
+    plan_dir: str
+    devices: list[int]
+    ranks_here: int
+    control_steps: int
+    windows: int
+    budget_s: float
+    measures_device: bool
+
+
+class StepDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training step computed, bit by bit.
+
+    Args:
+        loss: all digits of the loss.
+        gradients: sum of the bits of each parameter's gradient, by name.
+        weights: sum of the bits of each parameter after the step, by name.
+    """
+
+    loss: str
+    gradients: dict[str, int]
+    weights: dict[str, int]
+
+
+class RankResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank measured.
+
+    Args:
+        device: its number on the node.
+        product: name of the device.
+        seconds: repeated times by quantity: of a training step in each window, of a matmul, a copy
+            or a collective.
+        trainings: digests of each step of each control training.
+        faults: what was computed wrongly, by quantity, in words.
+    """
+
+    rank: int
+    device: int
+    product: str
+    seconds: dict[str, list[float]]
+    trainings: list[list[StepDigest]]
+    faults: dict[str, str]
+
+
+class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rank could not measure."""
+
+    rank: int
+    error: str
+
+
+def encode(value: msgspec.Struct) -> str:
+    """Return a value as one line of JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def read_task(text: str) -> RankTask:
+    """Return the task of a rank's command line."""
+    return msgspec.json.decode(text, type=RankTask)

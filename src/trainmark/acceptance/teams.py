@@ -1,0 +1,160 @@
+"""Start the ranks of teams on this machine, wait for their results, and end them by a deadline.
+
+A team is the devices that train together in a round: one device, all devices of a node, two
+devices, or the devices of two nodes of which this machine is one. Teams do not disturb each other:
+one that hangs or fails ends with its round.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Literal
+
+import msgspec
+
+from trainmark.acceptance.tasks import RankFailure, RankResult, encode
+from trainmark.errors import MeasurementError
+from trainmark.launch.local import POLL_S, started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainmark.acceptance.tasks import RankTask
+    from trainmark.launch.local import Setup
+    from trainmark.launch.supervisor import RankProcess
+
+MODULE = "trainmark.acceptance.rank"
+Reason = Literal["deadline", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """What trains together, as one of its machines sees it.
+
+    Args:
+        members: names of what is measured: devices or nodes.
+        task: of this machine's ranks.
+        node: place of this machine among those of the team.
+        master: host and port of its first machine; None: this one has all of it.
+    """
+
+    members: tuple[str, ...]
+    task: RankTask
+    node: int = 0
+    num_nodes: int = 1
+    master: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamOutcome:
+    """How a round ended for a team.
+
+    Args:
+        results: of this machine's ranks, in their order; empty if it failed.
+        reason: why there are none.
+        error: what a rank said, or which did not end.
+    """
+
+    team: Team
+    results: list[RankResult] = field(default_factory=list)
+    reason: Reason | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _RunningTeam:
+    team: Team
+    output: IO[bytes]
+    processes: list[RankProcess]
+    resources: ExitStack
+
+    def exit_codes(self) -> list[int | None]:
+        return [process.poll() for process in self.processes]
+
+
+def measure_teams(
+    teams: Sequence[Team],
+    setup: Setup,
+    *,
+    log: IO[bytes],
+    deadline_s: float,
+    is_stopped: Callable[[], bool],
+) -> list[TeamOutcome]:
+    """Let the teams of a round measure at the same time, and return how it ended for each.
+
+    Args:
+        setup: variables of the ranks.
+        log: gets what ranks print.
+        deadline_s: after so many seconds ranks that still run are ended.
+        is_stopped: called several times a second; ends all teams.
+    """
+    outcomes: dict[int, TeamOutcome] = {}
+    with ExitStack() as stack:
+        running: dict[int, _RunningTeam] = {}
+        for index, team in enumerate(teams):
+            try:
+                running[index] = _start(team, setup, log, stack)
+            except MeasurementError as error:
+                outcomes[index] = TeamOutcome(team=team, reason="failed", error=str(error))
+        ends_s = time.monotonic() + deadline_s
+        while running:
+            reason = _reason_to_end(ends_s, is_stopped)
+            for index, one in list(running.items()):
+                codes = one.exit_codes()
+                if reason is not None or None not in codes or any(codes):
+                    del running[index]
+                    one.resources.close()
+                    outcomes[index] = _outcome(one, codes, reason)
+            if running:
+                time.sleep(POLL_S)
+    return [outcomes[index] for index in range(len(teams))]
+
+
+def _reason_to_end(ends_s: float, is_stopped: Callable[[], bool]) -> Reason | None:
+    if is_stopped():
+        return "stopped"
+    return "deadline" if time.monotonic() >= ends_s else None
+
+
+def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _RunningTeam:
+    """Start the ranks of a team; they end with ``resources`` or with ``stack``."""
+    resources = stack.enter_context(ExitStack())
+    output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - read after they end
+    ranks = started(
+        [sys.executable, "-P", "-m", MODULE, encode(team.task)],
+        setup._replace(nproc=len(team.task.devices)),
+        output=output, errors=log, node=team.node, nnodes=team.num_nodes, master=team.master,
+    )  # fmt: skip
+    return _RunningTeam(team, output, resources.enter_context(ranks), resources)
+
+
+def _outcome(one: _RunningTeam, codes: Sequence[int | None], reason: Reason | None) -> TeamOutcome:
+    """Read what the ranks of a team left, which has ended."""
+    one.output.seek(0)
+    results: list[RankResult] = []
+    errors: list[str] = []
+    for line in one.output:
+        try:
+            results.append(msgspec.json.decode(line, type=RankResult))
+        except msgspec.MsgspecError:
+            errors.append(_error_of(line))
+    if len(results) == len(codes):
+        ordered = sorted(results, key=lambda result: result.rank)
+        return TeamOutcome(team=one.team, results=ordered)
+    missing = [str(number) for number, code in enumerate(codes) if code is None]
+    if reason is not None:
+        errors.append(f"ranks that did not end: {', '.join(missing)}")
+    elif not errors:
+        errors.append(f"exit codes of the ranks: {codes}")
+    return TeamOutcome(team=one.team, reason=reason or "failed", error="; ".join(errors))
+
+
+def _error_of(line: bytes) -> str:
+    try:
+        return msgspec.json.decode(line, type=RankFailure).error
+    except msgspec.MsgspecError:
+        return "a rank was ended while it wrote its result"

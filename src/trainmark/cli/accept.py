@@ -1,0 +1,79 @@
+"""``trainmark accept``: which devices of this machine to exclude, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
+from trainmark.cli.output import from_here, say, say_lines, say_remark
+
+EXAMPLES = {
+    "accept": """\
+  trainmark accept                            all devices of this machine
+  trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
+  trainmark accept --phases devices           each device alone: speed, and the same bits
+  trainmark accept --out acceptances/rack7    again: goes on with what is missing
+""",
+}
+_OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))
+
+
+@takes(AcceptRequest, *_OPTIONS)
+def accept(
+    case: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CASE]",
+            help="A case whose training is measured; default: distilbert_sst2.",
+            autocompletion=completed_by("complete_case"),
+        ),
+    ] = None,
+    overrides: Assignments = None,
+    as_json: Json = False,
+    lang: Lang = "en",
+    quiet: Quiet = False,
+    **fields: Any,
+) -> None:
+    """Find the devices to exclude: slow ones, bad links, and those that compute differently.
+
+    Every device trains alone and in pairs, and is compared with its peers. The folder gets
+    acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
+
+    Ends with 0: all pass, 1: some fail, 3: some are undecided, 2: nothing was started.
+    """
+    from trainmark import api
+    from trainmark.acceptance.acceptance import prepared
+    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.pages.acceptance import acceptance_lines
+    from trainmark.plan.overrides import parse_assignments
+
+    request = AcceptRequest.of(
+        case=case, overrides=parse_assignments(overrides or []) or None, **fields
+    )
+    with prepared(request) as acceptance, stop_signals_noted() as stop:
+        if not quiet:
+            say_lines_of_plan(acceptance.announcement())
+        show = _ignore if quiet else say_remark
+        result = api.measure_acceptance(acceptance, stop, show=show)
+    if as_json:
+        say(result.model_dump_json(indent=2))
+    else:
+        say_lines(acceptance_lines(result, lang))
+        folder = from_here(acceptance.folder)
+        say(f"lists: {folder}/passing.txt, failing.txt, undecided.txt")
+        say(f"page: {folder}/page.html")
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
+
+
+def say_lines_of_plan(lines: list[str]) -> None:
+    """Say on standard error what will be measured and about how long it takes."""
+    for line in lines:
+        say_remark(line)
+
+
+def _ignore(_: object) -> None:
+    """Show no progress."""

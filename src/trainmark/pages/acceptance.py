@@ -1,0 +1,258 @@
+"""The page of an acceptance: the sentence, the list to exclude, verdicts, links, how sure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from trainmark.pages.document import (
+    Block,
+    Code,
+    Document,
+    HeatMap,
+    Paragraph,
+    Section,
+    Strip,
+    table,
+)
+from trainmark.pages.texts import Phrase, Tone, join, say, t, term
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trainmark.acceptance.result import AcceptanceResult, Finding, Interval, Link, Member
+
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "undecided": "warn"}
+_MAX_NAMED = 5  # in the sentence
+_MAX_SHARE = 10.0
+_MAX_HEAT_MAP = 128  # members; of more the table alone has the links
+_MAX_LINKS = 200  # rows of the table, the slowest first
+
+
+def acceptance_document(result: AcceptanceResult) -> Document:
+    """Return the page of an acceptance."""
+    badge = _badge(result)
+    lead: list[Block] = []
+    failing = result.names("fail")
+    if failing:
+        lead += [
+            Paragraph(t("accept.exclude_list"), "heading"), Code(",".join(failing), copied=True),
+        ]  # fmt: skip
+    lead.append(_grid(result))
+    sections = [
+        Section(t("accept.members"), "members", (_member_table(result.members),)),
+        _links_section(result),
+        Section(t("accept.bits"), "bits", tuple(_bits(result))),
+        Section(t("accept.how_sure"), "how-sure", tuple(_how_sure(result))),
+        Section(
+            t("accept.not_measured"), "not-measured", tuple(map(Paragraph, result.not_measured))
+        ),
+    ]
+    return Document(
+        title=t("accept.title", n=len(result.members), unit=_unit(result)),
+        badge=t(f"accept_badge.{badge}"), tone=_TONES.get(badge, "warn"),
+        verification=t("accept.checked"), sentence=acceptance_sentence(result),
+        lead=tuple(lead), sections=tuple(one for one in sections if one.blocks),
+    )  # fmt: skip
+
+
+def acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
+    """Return what a terminal shows: the sentence, and a line for each member that does not pass."""
+    phrases: list[Phrase] = [acceptance_sentence(result)]
+    phrases += [
+        ("  ", member.name, ": ", term("accept_decision", member.decision), "; ", why(member))
+        for member in result.members
+        if member.decision != "pass"
+    ]
+    return [say(phrase, lang) for phrase in phrases]
+
+
+def acceptance_sentence(result: AcceptanceResult) -> Phrase:
+    """Return how many pass, and what to exclude, in one sentence."""
+    passed, count = len(result.names("pass")), len(result.members)
+    parts: list[Phrase] = [
+        t("accept.all_pass", n=count, unit=_unit(result))
+        if passed == count
+        else t("accept.some_pass", passed=passed, n=count, unit=_unit(result))
+    ]
+    failing = [member for member in result.members if member.decision == "fail"]
+    if failing:
+        named = [t("accept.named", name=member.name, why=why(member)) for member in failing]
+        parts.append(t("accept.exclude", names=_first_few(named)))
+    if result.names("undecided"):
+        parts.append(t("accept.undecided", names=_first_few(result.names("undecided"))))
+    if result.interrupted:
+        parts.append(t("accept.interrupted", signal=result.interrupted))
+    return join(parts, "semicolon")
+
+
+def why(member: Member) -> Phrase:
+    """Return why a member fails or is undecided; nothing if it passes."""
+    if member.findings:
+        return join(map(finding_text, member.findings), "semicolon")
+    if member.doubt is None:
+        return ""
+    reason = t(f"accept_doubt.{member.doubt}")
+    if member.doubt != "interval":
+        return reason
+    more = t("accept.no_rounds")
+    if member.more_rounds is not None:
+        more = t("accept.more_rounds", n=member.more_rounds)
+    return join((reason, more), "semicolon")
+
+
+def finding_text(finding: Finding) -> Phrase:
+    """Return a finding in words."""
+    return t(
+        f"accept_finding.{finding.code}",
+        quantity=finding.quantity or "", by=_by(finding.interval), text=finding.text,
+        members=join(finding.members),
+    )  # fmt: skip
+
+
+def _by(interval: Interval | None) -> Phrase:
+    if interval is None:
+        return ""
+    return t(
+        "accept.by", slower=share_text(interval.slower), low=share_text(interval.low),
+        high=share_text(interval.high),
+    )  # fmt: skip
+
+
+def _unit(result: AcceptanceResult) -> Phrase:
+    return t(f"accept_unit.{result.unit}")
+
+
+def _badge(result: AcceptanceResult) -> str:
+    if result.names("fail"):
+        return "fail"
+    if result.interrupted:
+        return "interrupted"
+    return "undecided" if result.names("undecided") or not result.members else "pass"
+
+
+def _first_few(names: Sequence[Phrase]) -> Phrase:
+    shown = list(names[:_MAX_NAMED])
+    if len(names) > _MAX_NAMED:
+        shown.append(t("accept.and_more", n=len(names) - _MAX_NAMED))
+    return join(shown)
+
+
+def share_text(share: float, *, sign: bool = False) -> str:
+    """Return a share in percent; of one beyond any use only that it is large."""
+    if share > _MAX_SHARE:
+        return f"{'+' if sign else ''}>{_MAX_SHARE:.0%}"
+    return f"{share:+.1%}" if sign else f"{share:.1%}"
+
+
+def _grid(result: AcceptanceResult) -> Strip:
+    """Return a cell for each member, with its verdict on hover."""
+    cells = tuple((_TONES[member.decision], _hover(member)) for member in result.members)
+    counts = Counter(member.decision for member in result.members)
+    counted = ((term("accept_decision", one), f" {count}") for one, count in counts.items())
+    return Strip(t("accept.members"), (cells,), join(counted))
+
+
+def _hover(member: Member) -> Phrase:
+    verdict = term("accept_decision", member.decision)
+    reason = why(member)
+    return join((member.name, verdict, *([reason] if reason else [])), "colon")
+
+
+def _member_table(members: Iterable[Member]) -> Block:
+    heads = [t(f"accept_head.{name}") for name in
+             ("name", "decision", "step", "slower", "interval", "product", "why")]  # fmt: skip
+    rows = (
+        (
+            member.name, term("accept_decision", member.decision),
+            None if member.step_s is None else f"{member.step_s * 1000:.2f}",
+            None if member.step is None else share_text(member.step.slower, sign=True),
+            None if member.step is None else _ends(member.step), member.product, why(member),
+        )
+        for member in members
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def _ends(interval: Interval) -> str:
+    return f"{share_text(interval.low, sign=True)} – {share_text(interval.high, sign=True)}"
+
+
+def _links_section(result: AcceptanceResult) -> Section:
+    """Return the links as a map and a table; of no link nothing."""
+    if not result.links:
+        return Section(t("accept.links"), "links")
+    bad = sum(link.decision == "fail" for link in result.links)
+    said = t("accept.bad_links", n=bad) if bad else t("accept.no_bad_links")
+    blocks: list[Block] = [Paragraph(said, "bad" if bad else "good")]
+    if len(result.members) <= _MAX_HEAT_MAP:
+        blocks.append(_heat_map(result))
+    blocks.append(_link_table(result.links))
+    return Section(t("accept.links"), "links", tuple(blocks))
+
+
+def _heat_map(result: AcceptanceResult) -> HeatMap:
+    """Return the links of the training step, a row and a column for each member."""
+    names = [member.name for member in result.members]
+    of_pair: dict[frozenset[str], Link] = {}
+    for link in sorted(result.links, key=lambda link: link.quantity == "step"):
+        key = frozenset(link.members)
+        before = of_pair.get(key)
+        if before is None or before.decision != "fail":
+            of_pair[key] = link
+    rows = tuple(
+        tuple(_heat_cell(a, b, of_pair.get(frozenset((a, b)))) for b in names) for a in names
+    )
+    return HeatMap(t("accept.links"), tuple(names), rows)
+
+
+def _heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
+    if link is None:
+        return None, "muted", join((a, b))
+    share = link.interval.slower
+    hover = t("accept.heat_hover", a=a, b=b, share=share_text(share, sign=True))
+    return share, "bad" if link.decision == "fail" else "plain", (link.quantity, " ", hover)
+
+
+def _link_table(links: Iterable[Link]) -> Block:
+    heads = [t(f"accept_head.{name}") for name in
+             ("name", "quantity", "decision", "slower", "interval", "rounds")]  # fmt: skip
+    order = {"fail": 0, "undecided": 1, "pass": 2}
+    slowest = sorted(links, key=lambda link: (order[link.decision], -link.interval.slower))
+    rows = (
+        (
+            " – ".join(link.members), link.quantity, term("accept_decision", link.decision),
+            share_text(link.interval.slower, sign=True), _ends(link.interval), link.rounds,
+        )
+        for link in slowest[:_MAX_LINKS]
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def _bits(result: AcceptanceResult) -> list[Block]:
+    return [
+        Paragraph(t(f"accept_bits.{one.control}", product=one.product, n=one.devices))
+        for one in result.bits
+    ]
+
+
+def _how_sure(result: AcceptanceResult) -> list[Block]:
+    """Return noise and trends, and what would have been noticed."""
+    blocks: list[Block] = []
+    for one in result.quantities:
+        blocks.append(
+            Paragraph(
+                t("accept.noise", quantity=one.name, alone=_share(one.noise),
+                  pairs=_share(one.noise_of_pairs), worse_by=f"{one.worse_by:.0%}")
+            )
+        )  # fmt: skip
+        if one.name == "step" and one.trend is not None:
+            blocks.append(Paragraph(t("accept.trend", share=f"{one.trend:+.1%}")))
+        if one.name == "step" and one.detectable_link is not None:
+            share = share_text(one.detectable_link)
+            blocks.append(Paragraph(t("accept.link_chance", share=share)))
+    return blocks
+
+
+def _share(value: float | None) -> Phrase:
+    return None if value is None else share_text(value)

@@ -1,0 +1,69 @@
+"""Which device computes differently, and when nobody can be blamed."""
+
+from __future__ import annotations
+
+from trainmark.acceptance.bits import Comparison, Deviation, compare_devices
+from trainmark.acceptance.tasks import StepDigest
+
+
+def run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
+    """Return the digests of a training; ``changes`` are step, part and what is added to it."""
+    digests = []
+    for step in range(1, steps + 1):
+        added = {part: amount for at, part, amount in changes if at == step}
+        digests.append(
+            StepDigest(
+                loss=(1.0 / step + added.get("loss", 0)).hex(),
+                gradients={"first": 10 * step, "last": 20 * step + added.get("gradient", 0)},
+                weights={"first": 30 * step + added.get("weight", 0), "last": 40 * step},
+            )
+        )
+    return digests
+
+
+def test_devices_that_agree_are_deterministic() -> None:
+    compared = compare_devices({name: [run(), run()] for name in "abc"})
+
+    assert compared == Comparison(control="deterministic", deviations=[], unclear=[])
+
+
+def test_minority_is_named_with_step_and_first_tensor() -> None:
+    flipped = run((2, "gradient", 1), (2, "weight", 5), (3, "loss", 1))
+
+    compared = compare_devices({"a": [run(), run()], "b": [flipped, flipped], "c": [run(), run()]})
+
+    assert compared.deviations == [
+        Deviation(device="b", compared_with="peers", step=2, part="gradient", tensor="last")
+    ]
+
+
+def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> None:
+    compared = compare_devices(
+        {"a": [run(), run()], "b": [run(), run((3, "weight", 1))], "c": [run(), run()]}
+    )
+
+    assert compared.control == "deterministic"
+    assert compared.deviations == [
+        Deviation(device="b", compared_with="itself", step=3, part="weight", tensor="first")
+    ]
+
+
+def test_software_that_is_not_deterministic_blames_nobody() -> None:
+    noisy = [run(), run((1, "loss", 1))]
+
+    for devices in ({"a": noisy}, {"a": noisy, "b": [run(), run()]}, {"a": noisy, "b": noisy}):
+        compared = compare_devices(devices)
+        assert compared == Comparison(control="not_deterministic", deviations=[], unclear=[])
+
+
+def test_two_devices_that_differ_cannot_be_told_apart() -> None:
+    other = run((1, "loss", 1))
+
+    compared = compare_devices({"a": [run(), run()], "b": [other, other]})
+
+    assert compared == Comparison(control="no_majority", deviations=[], unclear=["a", "b"])
+
+
+def test_devices_that_were_not_measured_are_left_out() -> None:
+    assert compare_devices({"a": [], "b": []}).control == "not_measured"
+    assert compare_devices({"a": [], "b": [run(), run()]}).control == "deterministic"

@@ -1,0 +1,146 @@
+"""One rank: the same training gives the same digests, and one flipped bit changes them."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from trainmark.acceptance.bits import compare_devices, first_difference
+from trainmark.acceptance.rank import Training, control_trainings, digest_steps, time_training
+from trainmark.check.ceilings_work import Ranks
+from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.plan.request import RunRequest
+from trainmark.plan.resolving import resolve
+from trainmark.protocols import JobContext
+
+if TYPE_CHECKING:
+    from trainmark.plan.plan import Plan
+
+STEPS = 3
+KINDS = ("weight", "gradient", "activation")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]:
+    folder = tmp_path_factory.mktemp("toy")
+    plan = resolve(RunRequest.of(case="toy", device="cpu", nproc=1, out=folder / "run"),
+                   generated_root=folder)  # fmt: skip
+    device = CpuDevice(threads=1)
+    device.set_precision("fp32")
+    context = JobContext(
+        recipe=plan.load_recipe(), data_dir=folder / plan.data.folder, rank=0, world_size=1,
+        device=device,
+    )  # fmt: skip
+    return plan, context
+
+
+def flip(tensor: torch.Tensor, chance: random.Random) -> None:
+    """Flip one random bit of a random element.
+
+    One of the upper half of the mantissa: what rounding removes in the next operation changes no
+    result, and so cannot be found.
+    """
+    words = tensor.detach().view(-1).view(torch.int32)
+    words[chance.randrange(len(words))] ^= 1 << chance.randrange(12, 23)
+
+
+def flipped_run(plan: Plan, context: JobContext, kind: str, seed: int) -> tuple[int, Any]:
+    """Return in which step a bit was flipped, and the digests."""
+    chance = random.Random(seed)
+    training, step = Training(plan, context), chance.randrange(STEPS) + 1
+    model = training.job.stepper.model
+    parameters = list(model.parameters())
+    handles = []
+    calls = [0]
+
+    def on_forward(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
+        calls[0] += 1
+        if calls[0] == step and kind == "activation":
+            flip(output, chance)
+        elif calls[0] == step and kind == "weight":
+            flip(chance.choice(parameters).data, chance)
+
+    if kind == "gradient":
+        parameter = chance.choice(parameters)
+
+        def on_gradient(gradient: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            changed = gradient.clone()
+            if calls[0] == step:
+                flip(changed, chance)
+            return changed
+
+        handles.append(parameter.register_hook(on_gradient))
+    else:
+        # The last layer: no nonlinearity behind it hides a change.
+        handles.append(model[-1].register_forward_hook(on_forward))
+    digests = digest_steps(training, STEPS)
+    for handle in handles:
+        handle.remove()
+    return step, digests
+
+
+def test_same_seed_gives_same_digests(planned: tuple[Plan, JobContext]) -> None:
+    first, second = control_trainings(*planned, STEPS)
+
+    assert len(first) == STEPS
+    assert first == second
+    assert len(first[0].gradients) == len(first[0].weights) == 4
+    assert first[0] != first[1]
+
+
+def test_no_control_is_no_training(planned: tuple[Plan, JobContext]) -> None:
+    assert control_trainings(*planned, 0) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_flipped_bit_is_found_in_its_step(planned: tuple[Plan, JobContext], kind: str) -> None:
+    usual = digest_steps(Training(*planned), STEPS)
+    for seed in range(8):
+        step, run = flipped_run(*planned, kind, seed)
+        place = first_difference(usual, run)
+        assert place is not None, seed
+        assert place[0] == step, seed
+
+
+@pytest.mark.nightly
+def test_200_flipped_bits_are_found_at_the_right_device(planned: tuple[Plan, JobContext]) -> None:
+    usual = digest_steps(Training(*planned), STEPS)
+    for seed in range(200):
+        step, run = flipped_run(*planned, KINDS[seed % 3], seed)
+        guilty = f"device{seed % 4}"
+        devices = {f"device{number}": [usual, usual] for number in range(4)}
+        devices[guilty] = [run, run]
+
+        deviations = compare_devices(devices).deviations
+
+        assert [(one.device, one.step) for one in deviations] == [(guilty, step)], seed
+
+
+@pytest.mark.nightly
+def test_1000_clean_trainings_raise_no_alarm(planned: tuple[Plan, JobContext]) -> None:
+    usual = digest_steps(Training(*planned), STEPS)
+    assert all(digest_steps(Training(*planned), STEPS) == usual for _ in range(1000))
+
+
+def test_training_goes_on_into_the_next_epoch(planned: tuple[Plan, JobContext]) -> None:
+    training = Training(*planned)
+    steps = training.job.steps_per_epoch + 2
+
+    losses = [float(training.step()) for _ in range(steps)]
+
+    assert len(losses) == steps
+    assert losses[-1] < losses[0]
+
+
+def test_windows_are_timed_one_by_one(planned: tuple[Plan, JobContext]) -> None:
+    plan, context = planned
+    training = Training(plan, context)
+
+    seconds = time_training(training, context.device, Ranks(0, 1), windows=4, budget_s=0.01)
+
+    assert len(seconds) == 4
+    assert all(value > 0 for value in seconds)

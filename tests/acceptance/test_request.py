@@ -1,0 +1,87 @@
+"""What a user may ask for, and the rounds that follow from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from acceptance_evidence import acceptance_in
+from trainmark.acceptance.acceptance import prepared
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.errors import EnvironmentFault, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_all_phases_are_the_default_and_their_order_is_fixed() -> None:
+    assert AcceptRequest().chosen_phases == ["devices", "nodes", "pairs"]
+    assert AcceptRequest(phases="pairs, devices").chosen_phases == ["devices", "pairs"]
+
+
+@pytest.mark.parametrize("phases", ["", " , ", "device", "devices,links"])
+def test_unknown_phase_is_refused(phases: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        _ = AcceptRequest(phases=phases).chosen_phases
+    assert refused.value.where == "--phases"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rounds", 0),
+        ("seconds", 0),
+        ("deadline", -1),
+        ("worse_by", 0),
+        ("repeats", 0),
+        ("nproc", 0),
+    ],
+)
+def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
+    with pytest.raises(UsageError) as refused:
+        AcceptRequest.of(**{field: value})
+    assert refused.value.where == f"--{field.replace('_', '-')}"
+
+
+def test_rounds_of_four_devices(tmp_path: Path) -> None:
+    rounds = acceptance_in(tmp_path).rounds
+
+    assert [one.phase for one in rounds] == ["devices"] * 5 + ["nodes"] + ["pairs"] * 3
+    assert rounds[0].teams == [(0,), (1,), (2,), (3,)]
+    assert rounds[5].teams == [(0, 1, 2, 3)]
+    assert sorted(pair for one in rounds[6:] for pair in one.teams) == [
+        (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3),
+    ]  # fmt: skip
+
+
+def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    first = AcceptRequest.of(case="toy", device="cpu", nproc=2, out=folder)
+    with prepared(first) as acceptance:
+        assert acceptance.plan.case == "toy"
+    with prepared(first.model_copy(update={"worse_by": 0.1})):
+        pass  # what is only judged may change
+
+    with (
+        pytest.raises(UsageError) as refused,
+        prepared(first.model_copy(update={"nproc": 1})),
+    ):
+        pass
+    assert refused.value.what == "nproc was 2 and is 1"
+
+
+def test_folder_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    request = AcceptRequest.of(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
+    with prepared(request), pytest.raises(EnvironmentFault) as refused, prepared(request):
+        pass
+    assert "another process" in refused.value.what
+
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "photo.jpg").touch()
+    with (
+        pytest.raises(EnvironmentFault) as refused,
+        prepared(request.model_copy(update={"out": tmp_path / "b"})),
+    ):
+        pass
+    assert refused.value.where == str(tmp_path / "b")

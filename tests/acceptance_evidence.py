@@ -1,0 +1,107 @@
+"""Evidence of four devices as an acceptance leaves it, with exact times."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, cast
+
+from trainmark.acceptance.acceptance import Acceptance
+from trainmark.acceptance.evidence import EvidenceWriter, Joined, Measured, NotMeasured
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.acceptance.tasks import RankResult, StepDigest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.plan.plan import Plan
+
+NODE = "node7"
+DEVICES = tuple(f"{NODE}:gpu:{index}" for index in range(4))
+# Repeats vary a little, by the same pattern for all: noise without chance.
+_VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
+
+
+class _ToyPlan:
+    case = "toy"
+    recipe_name = "tiny"
+
+
+def acceptance_in(folder: Path) -> Acceptance:
+    """Return an acceptance of the four devices in a folder."""
+    return Acceptance(
+        request=AcceptRequest(case="toy"), folder=folder, plans={}, node=NODE,
+        plan=cast("Plan", _ToyPlan()), device_names=DEVICES,
+    )  # fmt: skip
+
+
+def digest(change: int = 0) -> list[StepDigest]:
+    """Return a training of one step; ``change`` is added to its weights."""
+    return [StepDigest(loss=(1.0).hex(), gradients={"layer": 5}, weights={"layer": 7 + change})]
+
+
+class DeviceEvidence:
+    """Writes evidence; of devices and links that are not named everything is usual."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        step_s: dict[str, float] | None = None,
+        matmul_s: dict[str, float] | None = None,
+        link_s: dict[tuple[str, str], float] | None = None,
+        trainings: dict[str, Any] | None = None,
+        products: dict[str, str] | None = None,
+    ) -> None:
+        self.step_s, self.matmul_s, self.link_s = step_s or {}, matmul_s or {}, link_s or {}
+        self.trainings, self.products = trainings or {}, products or {}
+        self.writer = EvidenceWriter(folder, NODE)
+        self.writer.write(
+            Joined, node=NODE, devices=list(DEVICES), software={"torch": "2.13.0"},
+            products=[self.products.get(name, "gpu") for name in DEVICES],
+        )  # fmt: skip
+
+    def everything(self, pair_rounds: int = 2) -> None:
+        """Write all phases."""
+        self.alone(DEVICES)
+        for number in range(pair_rounds):
+            for first, second in combinations(DEVICES, 2):
+                self.pair(first, second, number)
+
+    def alone(self, names: tuple[str, ...]) -> None:
+        """Write the phase of devices."""
+        for number, factor in enumerate(_VARIATION):
+            for name in names:
+                seconds = {
+                    "step": [factor * self.step_s.get(name, 0.1)],
+                    "matmul": [factor * self.matmul_s.get(name, 0.01)],
+                }
+                runs = self.trainings.get(name, [digest(), digest()]) if number == 0 else []
+                self._write("devices", number, (name,), [self._result(name, 0, seconds, runs)])
+
+    def pair(self, first: str, second: str, number: int = 0) -> None:
+        """Write a round of a pair."""
+        slower_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
+        seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), slower_s)]}
+        results = [
+            self._result(name, rank, seconds, []) for rank, name in enumerate((first, second))
+        ]
+        self._write("pairs", number, (first, second), results)
+
+    def failure(self, phase: str, members: tuple[str, ...], reason: str) -> None:
+        """Write a round that failed."""
+        self.writer.write(
+            NotMeasured, phase=phase, round=0, members=list(members), reason=reason, error="why"
+        )
+
+    def _result(
+        self, name: str, rank: int, seconds: dict[str, list[float]], trainings: Any
+    ) -> RankResult:
+        return RankResult(
+            rank=rank, device=DEVICES.index(name), product=self.products.get(name, "gpu"),
+            seconds=seconds, trainings=trainings, faults={},
+        )  # fmt: skip
+
+    def _write(self, phase: str, number: int, members: tuple[str, ...], results: Any) -> None:
+        self.writer.write(
+            Measured, phase=phase, round=number, members=list(members), results=results
+        )
