@@ -27,8 +27,9 @@ BUDGET ?=
 # Of `make test-hollow`, see tests/hollow/README.md
 HOLLOW ?= build/hollow
 HOLLOW_TORCH ?= 2.11.0 2.13.0
+VULKAN ?= build/vulkan
 
-.PHONY: help install install-dev demo test test-oldest test-engines test-hollow test-nightly lint docs bench pictures gpu lock clean
+.PHONY: help install install-dev demo test test-oldest test-engines test-hollow test-vulkan test-nightly lint docs bench pictures gpu lock clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -59,14 +60,20 @@ test-hollow: install-dev ## torch for CUDA on a card that computes nothing; HOLL
 		tests/hollow/on_card.sh "$(HOLLOW)" $$version -m pytest -rs tests/hollow || exit 1; \
 	done
 
+test-vulkan: install-dev ## every case on a Vulkan device that computes on the processor; VULKAN
+	tests/vulkan/build.sh $(BIN)/python "$(VULKAN)"
+	VK_DRIVER_FILES="$$(echo /usr/share/vulkan/icd.d/lvp_icd*.json)" \
+		PYTHONPATH="$(abspath $(VULKAN)):$(CURDIR)/tests/vulkan/vendor" \
+		$(BIN)/pytest -rs tests/vulkan
+
 # Besides: real runs of every kind, engines and browser in full, each benchmark at its smallest, and
 # with the lowest versions what computes in one process: neither real runs nor what is nightly.
 test-nightly: install-dev lint $(VENV)/.installed-engines $(OLDEST)/.installed ## all tests there are; within an hour
 	tools/engines.sh tests/engines/debian-packages.txt
-	$(PYTEST) --ignore tests/engines --ignore tests/hollow
+	$(PYTEST) $(addprefix --ignore tests/,engines hollow vulkan)
 	$(BIN)/pytest -rs tests/engines
 	$(OLDEST)/$(PYTEST_OF) -m "not nightly" $(addprefix --ignore tests/,integration engines benchmarks)
-	$(MAKE) test-hollow
+	$(MAKE) test-hollow test-vulkan
 
 lint: install-dev
 	$(BIN)/ruff format --check

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 GIB = 2**30
 STEPS = 3
 GLM_CHOICES = 10  # candidates of a sample; ReCoRD has 2 to 30
-# Rows of the tables of Criteo's click logs, at most 40 million each, as MLPerf's DLRM v1 counts.
+# Rows of the tables of Criteo's click logs with the categories that occur at least 15 times, as in
+# NVIDIA's DLRM example (DeepLearningExamples, PyTorch/Recommendation/DLRM); 2026-11-28.
 CRITEO_ROWS = (
     7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11, 2209,
     10667, 104, 4, 968, 15, 8165896, 2675940, 7156453, 302516, 12022, 97, 35,

@@ -1,0 +1,48 @@
+"""A Vulkan device that computes on the processor: `make test-vulkan` provides it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from run_fixtures import signals_as_usual, trainmark
+from trainmark import devices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.protocols import Device
+
+__all__ = ["signals_as_usual", "trainmark"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests here as nightly, and let the backend's warnings pass."""
+    for item in items:
+        if item.path.is_relative_to(__file__.rpartition("/")[0]):
+            item.add_marker(pytest.mark.nightly)
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torchvulkan() -> None:
+    if find_spec("torchvulkan") is None:
+        pytest.skip("no torchvulkan: run `make test-vulkan`")
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    return devices.choose("vulkan").open(0, 1)
+
+
+@pytest.fixture(scope="session")
+def processor() -> Device:
+    return devices.choose("cpu").open(0, 1)
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of generated data."""
+    return tmp_path_factory.mktemp("generated")
