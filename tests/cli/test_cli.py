@@ -16,8 +16,7 @@ from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN
 from trainmark import devices
 from trainmark.check.case_check import CHECKS, Check, Checked
-from trainmark.cli import accept, exchange, judge, list_, machine, prepare, report, run, serve
-from trainmark.cli.app import EXAMPLES, command
+from trainmark.cli.app import EXAMPLES, command, import_verb
 from trainmark.cli.options import lay_out_examples
 from trainmark.cli.output import others_to_stderr, say
 from trainmark.launch.local import rank_command
@@ -30,11 +29,7 @@ VERBS = (
     "gate", "export", "check", "audit", "analyze", "import", "bundle", "verify", "site", "serve",
 )  # fmt: skip
 
-EXAMPLES_OF = {
-    verb: text
-    for module in (accept, exchange, judge, list_, machine, prepare, report, run, serve)
-    for verb, text in module.EXAMPLES.items()
-}
+EXAMPLES_OF = {verb: import_verb(verb).EXAMPLES for verb in VERBS}
 
 
 def test_every_help_begins_with_examples(cli):

@@ -69,7 +69,8 @@ def terminal(
     found = Checked([Check(name, (message("check_run_failed", ranks=2, place="train"),))
                      for name in CHECKS], {})  # fmt: skip
     monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
-    monkeypatch.setattr("trainmark.cli.machine.others_to_stderr", nullcontext)
+    for verb in ("doctor", "ceilings"):
+        monkeypatch.setattr(f"trainmark.cli.{verb}.others_to_stderr", nullcontext)
     sides: dict[str, list[Record]] = {
         name: series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))

@@ -10,14 +10,12 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
 from trainmark.cli.output import from_here, say, say_lines, say_remark
 
-EXAMPLES = {
-    "accept": """\
+EXAMPLES = """\
   trainmark accept                            all devices of this machine
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --phases devices           each device alone: speed, and the same bits
   trainmark accept --out acceptances/rack7    again: goes on with what is missing
-""",
-}
+"""
 _OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))
 
 

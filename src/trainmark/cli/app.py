@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from trainmark.cli.options import SETTINGS, command_of, with_examples
+from trainmark.cli.options import SETTINGS, build_command, with_examples
 from trainmark.cli.streams import LostOutputError, drop_output, flush_output
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
@@ -51,32 +54,35 @@ VERBS = {
     "Exchange results": {
         "bundle": "Pack runs with their evidence into one file, or upload them.",
         "verify": "Verify checksums and recompute every figure.",
-        "import": "Read figures from result pages, logs and tables of others.",
+        "import": "Read figures from result pages, logs and tables of other projects.",
         "analyze": "Read figures from a training log of another program.",
     },
     "Extend": {
-        "check": "Check a case of yours: run it with one rank and with two.",
+        "check": "Check your case: run it with one rank and with two.",
     },
 }
 _NAMES = [name for group in VERBS.values() for name in group]
-_MODULES = {
-    "doctor": "machine", "ceilings": "machine", "check": "machine", "list": "list_",
-    "results": "report", "site": "serve", "compare": "judge", "gate": "judge", "audit": "judge",
-    "bundle": "exchange", "verify": "exchange", "export": "exchange", "import": "exchange",
-    "analyze": "exchange",
-}  # fmt: skip
+_SHADOWS_PYTHON = ("list", "import")  # their modules and functions end in an underscore
+
+
+def import_verb(name: str) -> ModuleType:
+    """Import the module of a verb."""
+    return import_module(f"trainmark.cli.{_python_name(name)}")
 
 
 def command(name: str) -> Any:
-    """Return the command of a verb."""
-    module = import_module(f"trainmark.cli.{_MODULES.get(name, name)}")
+    """Return the command of a verb; its module is imported now."""
+    module = import_verb(name)
     if name == "serve":
         return module.build(name)
-    verb = getattr(module, f"{name}_" if name in ("list", "import") else name)
-    made = command_of(name, module.EXAMPLES[name], verb)
+    verb_command = build_command(name, module.EXAMPLES, getattr(module, _python_name(name)))
     if name == "analyze":  # the public tool's --KEY VALUE stays among its words
-        made.context_settings = made.context_settings | {"ignore_unknown_options": True}
-    return made
+        verb_command.context_settings |= {"ignore_unknown_options": True}
+    return verb_command
+
+
+def _python_name(verb: str) -> str:
+    return f"{verb}_" if verb in _SHADOWS_PYTHON else verb
 
 
 class _Program(TyperGroup):

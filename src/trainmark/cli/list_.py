@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Case
 
-EXAMPLES = {
-    "list": """\
+EXAMPLES = """\
   trainmark list                    everything
   trainmark list recipes            each case's recipes with their main fields
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list options            what `prepare` takes as KEY=VALUE
   trainmark list launchers          what can start runs from here
   trainmark list schema > record.schema.json
-""",
-}
+"""
 
 Rows = list[dict[str, Any]]
 _IN_JSON = ("world", "accumulation", "data", "model")  # alone: names tell them

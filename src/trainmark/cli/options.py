@@ -27,8 +27,8 @@ def completed_by(name: str) -> Callable[[str], list[tuple[str, str]]]:
     def complete(incomplete: str) -> list[tuple[str, str]]:
         from trainmark.cli import completion
 
-        found: list[tuple[str, str]] = getattr(completion, name)(incomplete)
-        return found
+        candidates: list[tuple[str, str]] = getattr(completion, name)(incomplete)
+        return candidates
 
     return complete
 
@@ -98,46 +98,51 @@ def takes(model: type[BaseModel], *names: str) -> Callable[[Verb], Verb]:
     The verb gets those that were given as keyword arguments.
     """
     chosen = names or tuple(
-        name for name, field in model.model_fields.items()
+        name
+        for name, field in model.model_fields.items()
         if field.description and not field.is_required()
-    )  # fmt: skip
+    )
 
-    def decorated(verb: Verb) -> Verb:
+    def decorate(verb: Verb) -> Verb:
         def call(**given: Any) -> None:
             fields = {name: given.pop(name) for name in chosen}
             verb(**given, **{name: value for name, value in fields.items() if value is not None})
 
-        own = [
-            one for one in signature(verb, eval_str=True).parameters.values()
-            if one.kind is not Parameter.VAR_KEYWORD
-        ]  # fmt: skip
-        made = [_option(model, name) for name in chosen]
+        verb_parameters = [
+            parameter
+            for parameter in signature(verb, eval_str=True).parameters.values()
+            if parameter.kind is not Parameter.VAR_KEYWORD
+        ]
+        model_parameters = [_build_option(model, name) for name in chosen]
         call.__signature__ = signature(verb).replace(  # type: ignore[attr-defined]
-            parameters=[*own, *made], return_annotation=None
+            parameters=[*verb_parameters, *model_parameters], return_annotation=None
         )
         call.__annotations__ = {}  # typer takes the signature's
         call.__doc__ = verb.__doc__
         return call
 
-    return decorated
+    return decorate
 
 
-def _option(model: type[BaseModel], name: str) -> Parameter:
+def _build_option(model: type[BaseModel], name: str) -> Parameter:
     """Return the parameter from which typer makes the option of a field."""
     field = model.model_fields[name]
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind != NoneType]
     kind = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
-    usual = "" if field.default is None else f" Default: {field.default:g}."
+    default = "" if field.default is None else f" Default: {field.default:g}."
     option = typer.Option(
-        "--" + name.replace("_", "-"), help=f"{field.description}{usual}",
+        "--" + name.replace("_", "-"),
+        help=f"{field.description}{default}",
         autocompletion=_COMPLETIONS.get(name),
-    )  # fmt: skip
+    )
     annotation: Any = Annotated[kind | None, option]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def command_of(name: str, examples: str, verb: Verb) -> Any:
+def build_command(name: str, examples: str, verb: Verb) -> Any:
     """Return the command of one verb."""
-    made = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    made.command(name, cls=with_examples(examples), context_settings=SETTINGS)(verb)
-    return typer.main.get_command(made)
+    program = typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+    program.command(name, cls=with_examples(examples), context_settings=SETTINGS)(verb)
+    return typer.main.get_command(program)

@@ -16,7 +16,7 @@ from trainmark.cli.streams import LostOutputError, drop_output, flush_output
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.errors import TrainmarkError
     from trainmark.library.selection import Selection
@@ -99,15 +99,31 @@ def say_faults(faults: Iterable[TrainmarkError]) -> None:
         say_remark(fault)
 
 
-def fail_if_damaged(found: Selection) -> None:
-    """Name the records that cannot be read, and those that something contradicts.
+def select_records(words: Sequence[str]) -> Selection:
+    """Return the records that words name, and report those that cannot be read."""
+    from trainmark.library.selection import select
 
-    Ends with exit code 1 if there is one: call it after the rest is printed.
+    selection = select(words, rows=False)
+    say_faults(selection.skipped)
+    return selection
+
+
+def exit_code_with_faults(code: int, selections: Iterable[Selection]) -> int:
+    """Return ``code``, or 1 if a record could not be read."""
+    if any(selection.skipped for selection in selections):
+        return EXIT_FAILED
+    return code
+
+
+def fail_if_damaged(selection: Selection) -> None:
+    """Report the records that cannot be read or do not match their raw events.
+
+    Ends with exit code 1 if there is one: call it after everything else is printed.
     """
-    say_faults(found.skipped)
-    for path in found.refuted:
+    say_faults(selection.skipped)
+    for path in selection.refuted:
         say_remark(f"{path}: the record does not match its raw events")
-    if found.refuted or found.skipped:
+    if selection.refuted or selection.skipped:
         raise typer.Exit(EXIT_FAILED)
 
 

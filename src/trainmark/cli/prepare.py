@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Case
 
-EXAMPLES = {
-    "prepare": """\
+EXAMPLES = """\
   trainmark prepare CASE --from downloads/ --data data/mine
   trainmark prepare gpt_megatron tokenizer=gpt2/ --from corpus.jsonl --data data/corpus
   trainmark list options                                 the options that cases take
   trainmark run CASE --data data/mine --recipe standard
-""",
-}
+"""
 LINE_EVERY_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""``report``: the result of runs, as a table or a page; ``results``: many runs in an index."""
+"""``trainmark report``: show the result of runs as a table, a page or a picture."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trainmark.cli.options import Json, Lang, Output, Store, completed_by
-from trainmark.cli.output import (
-    fail_if_damaged,
-    say,
-    say_json,
-    say_remark,
-    write_bytes,
-    write_text,
-)
-from trainmark.errors import EXIT_FAILED, UsageError, escaped
+from trainmark.cli.options import Json, Lang, Output
+from trainmark.cli.output import fail_if_damaged, write_bytes, write_text
+from trainmark.errors import UsageError, escaped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +19,8 @@ if TYPE_CHECKING:
     from trainmark.pages.terminal import Extent
     from trainmark.record.work import Result
 
-EXAMPLES = {
-    "report": """\
+
+EXAMPLES = """\
   trainmark report                                      the newest run, as a table
   trainmark report runs/demo                            all runs of a plan
   trainmark report runs/RUN --all                       its figures, evaluations, ranks and findings
@@ -36,19 +29,13 @@ EXAMPLES = {
   trainmark report runs/A -o report.html --against runs/B --against reference:glm_superglue
   trainmark report runs/PLAN -o report.html             scaling from 1x1 to 1xN and MxN
   trainmark report runs/RUN -o loss.png                 one chart; --chart step_time: another
-""",
-    "results": """\
-  trainmark results                                       the newest runs under ./runs
-  trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
-  trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
-  trainmark results torch~2.13 --columns path,p_core,MFU
-""",
-}
+"""
+
 _PICTURES = ("svg", "png")
+
 _FORMS = {"": "md", ".md": "md", ".html": "html", ".svg": "svg", ".png": "png"}  # by the ending
+
 _SHOWN_FROM = 12  # charts of a report whose drawing is shown
-_COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
-_WITH_SETTINGS = _COLUMNS.replace("precision,", "precision,recipe,settings,")
 
 
 def report(
@@ -176,60 +163,3 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
     if not found.records and not found.rows:
         raise UsageError(f"{' '.join(against)}: no result", where="--against")
     return [*found.records, *found.rows]
-
-
-def results(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Filters KEY OPERATOR VALUE, or a case.",
-            autocompletion=completed_by("complete_filter"),
-        ),
-    ] = None,
-    store: Store = None,
-    sort: Annotated[
-        str, typer.Option(help="Key to sort by; -KEY: largest first.")
-    ] = "-started_utc",
-    limit: Annotated[int, typer.Option(min=0, help="Rows; 0: all.")] = 50,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Keys with commas; default: {_COLUMNS} and the settings that differ; "
-            "with --json all."
-        ),
-    ] = None,
-    as_json: Json = False,
-    lang: Lang = "en",
-) -> None:
-    """Find runs among many: list, filter, sort. A row is a launch.
-
-    Recipe fields in which launches of a case differ have columns of their own. Ends with 1 if a
-    record cannot be read; the others are listed.
-    """
-    from trainmark.library.store.index import Index
-    from trainmark.library.store.query import listing, unread
-    from trainmark.pages import results as display
-
-    index = Index(store)
-    index.refresh()
-    usual = None if as_json else _WITH_SETTINGS.split(",")
-    failed = unread(index)
-    found = listing(
-        index,
-        words or [],
-        columns=columns.split(",") if columns else usual,
-        sort=sort,
-        limit=limit or None,
-    )
-    if as_json:
-        say_json(display.listing_json(found, failed))
-    else:
-        if found.rows:
-            shown = found if columns else display.with_differing_settings(found)
-            typer.echo(display.listing_table(shown, lang))
-        else:
-            say_remark(f"no run in {index.folder} matches the filters")
-        for line in display.listing_remarks(found, failed, lang):
-            say(line, err=True)
-    if failed:
-        raise typer.Exit(EXIT_FAILED)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from trainmark.launch.series import SeriesEntry
     from trainmark.plan.plan import Plan
 
-EXAMPLES = {
-    "run": """\
+EXAMPLES = """\
   trainmark run distilbert_sst2                      tiny recipe, generated data
   trainmark run distilbert_sst2 --nproc 2            two ranks
   trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
@@ -31,8 +30,7 @@ EXAMPLES = {
   trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
-""",
-}
+"""
 
 
 @takes(RunRequest)

@@ -1,4 +1,4 @@
-"""Results in a browser: ``serve``, ``serve token``, and ``site``, which writes plain files."""
+"""``trainmark serve``: a server for a folder of runs, and ``serve token``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ from typer.core import TyperGroup
 
 from trainmark.cli.options import SETTINGS, Store, with_examples
 from trainmark.cli.output import say, say_remark, writing
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, UsageError
+from trainmark.errors import EnvironmentFault, UsageError
 
-EXAMPLES = {
-    "serve": """\
+EXAMPLES = """\
   trainmark serve                                  ./runs, for this machine only
   trainmark serve --store runs --port 0            any free port, which is printed
   trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
   trainmark serve token ci
-""",
-    "token": """\
+"""
+_TOKEN_EXAMPLES = """\
   trainmark serve token team --store /srv/runs
-""",
-    "site": """\
-  trainmark site runs -o public                    files for any web host
-""",
-}
+"""
 
 
 def serve(
@@ -56,13 +51,17 @@ def serve(
 
 def build(name: str) -> Any:
     """Return the command ``serve``, with the verbs of tokens below it."""
-    made = typer.Typer(
-        name=name, cls=with_examples(EXAMPLES[name], TyperGroup), callback=serve,
-        invoke_without_command=True, add_completion=False, rich_markup_mode=None,
+    program = typer.Typer(
+        name=name,
+        cls=with_examples(EXAMPLES, TyperGroup),
+        callback=serve,
+        invoke_without_command=True,
+        add_completion=False,
+        rich_markup_mode=None,
         context_settings=SETTINGS,
-    )  # fmt: skip
-    made.command("token", cls=with_examples(EXAMPLES["token"]))(token)
-    return typer.main.get_command(made)
+    )
+    program.command("token", cls=with_examples(_TOKEN_EXAMPLES))(token)
+    return typer.main.get_command(program)
 
 
 def token(
@@ -87,30 +86,3 @@ def token(
     with writing(folder):
         say(tokens.make(name))
     say_remark(f"nothing shows it again; it admits as long as {tokens.file} has a line {name}")
-
-
-def site(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write; a site in it is replaced.")
-    ],
-    store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
-) -> None:
-    """Write a folder of runs as a static web site.
-
-    Ends with 1 if a record cannot be read; the pages of the others are written.
-    """
-    from trainmark.library.store.index import Index
-    from trainmark.library.store.query import unread
-    from trainmark.pages.site.writing import write_site
-    from trainmark.record.messages import render
-
-    index = Index(store)
-    index.refresh()
-    with writing(output):
-        launches, anew = write_site(index, output)
-    say(f"{output}: {launches} launches, pages of {anew} written", err=True)
-    failed = unread(index)
-    for path, reason in failed:
-        say_remark(f"{path}: {render(reason, 'en')}")
-    if failed:
-        raise typer.Exit(EXIT_FAILED)

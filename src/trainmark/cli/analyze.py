@@ -1,0 +1,74 @@
+"""``trainmark analyze``: read figures from a training log of another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.options import Json
+from trainmark.cli.output import (
+    say,
+    say_json,
+)
+from trainmark.errors import EXIT_FAILED, UsageError
+
+EXAMPLES = """\
+  trainmark analyze train.log preset=auto
+  trainmark analyze megatron.log preset=megatron skip_steps=20
+  trainmark analyze --filename train.log --keyword ips: --model_mode -1 --ips_unit tokens/s
+  trainmark analyze train.log "keyword=(ms):" time_unit=ms base_batch_size=8192 model_mode=-2
+  kubectl logs job/train | trainmark analyze - preset=megatron
+"""
+
+
+def analyze(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG... [KEY=VALUE]...",
+            help="Logs, plain or gzip (- is stdin); keys, also as --KEY VALUE: docs/analyze.md.",
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Read figures from a training log of another program; --json prints all of them."""
+    from trainmark.library.analysis import analyze as analyze_log
+    from trainmark.library.analysis import parse_options, summarize
+    from trainmark.plan.overrides import parse_assignments
+
+    logs, assignments = _sort_words(words)
+    if not logs:
+        raise UsageError("no log", where="LOG", fix="name one, or - for standard input")
+    options = parse_options(parse_assignments(assignments))
+    analyses = [analyze_log(log, options) for log in logs]
+    for analysis in analyses:
+        say(summarize(analysis), err=True)
+        if as_json:
+            say_json(analysis.figures)
+        say(analysis.record.to_json())
+    if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _sort_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the logs and the options among ``words``, the options as ``KEY=VALUE``.
+
+    Options of the public tool, ``--KEY VALUE`` and ``--KEY=VALUE``, are accepted too; its
+    ``--filename`` names a log.
+    """
+    logs, assignments = [], []
+    remaining = iter(words)
+    for word in remaining:
+        if word.startswith("--"):
+            assignment = word[2:] if "=" in word else f"{word[2:]}={next(remaining, '')}"
+            if assignment.startswith("filename="):
+                logs.append(assignment.removeprefix("filename="))
+            else:
+                assignments.append(assignment)
+        elif "=" in word and not Path(word).exists():
+            assignments.append(word.lstrip("-"))
+        else:
+            logs.append(word)
+    return logs, assignments

@@ -1,0 +1,133 @@
+"""``trainmark audit``: find errors and doubts in results; check the rules of a division."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmark.cli.options import Json, Lang
+from trainmark.cli.output import (
+    counted,
+    exit_code_with_faults,
+    fail_if_damaged,
+    say,
+    say_faults,
+    say_json,
+    say_lines,
+)
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.library.selection import Selection
+    from trainmark.record.work import Row
+
+
+EXAMPLES = """\
+  trainmark audit                           the newest run under ./runs
+  trainmark audit runs/A runs/B --json
+  trainmark audit runs/RUN --rules          are the rules of its division kept?
+  trainmark list audit-rules                what is checked
+"""
+
+_AUDITED = "Runs, records, folders; pages, tables and logs of other projects."
+
+_SKIPPED_RULES = "rules about data and FLOPs do not apply"
+
+_SHOWN_MODELS = 5  # names of models that are not known
+
+
+def audit(
+    results: Annotated[list[str] | None, typer.Argument(help=_AUDITED)] = None,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Check the rules of the division that the runs claim.")
+    ] = False,
+    lang: Lang = "en",
+    as_json: Json = False,
+) -> None:
+    """Find errors and doubts in results.
+
+    Ends with 1 if there is an error, a broken rule or a record that cannot be read.
+    """
+    from trainmark.api import audit_selection
+    from trainmark.library.selection import select
+    from trainmark.record.messages import render
+
+    selection = select(results or [], rows=not rules)
+    if rules:
+        raise typer.Exit(_check_division_rules(selection, lang, as_json=as_json))
+    findings = audit_selection(selection)
+    num_results = len(selection.records) + len(selection.rows)
+    documents = [finding.as_dict(lang) for finding in findings]
+    if as_json:
+        say_json({"findings": documents, "audited": num_results})
+    else:
+        for document in documents:
+            _print_finding(document)
+    summary = f"{counted(num_results, 'result')} audited, {counted(len(findings), 'finding')}"
+    if selection.unread:
+        summary += f"; {counted(len(selection.unread), 'place')} not read"
+    say(summary, err=True)
+    for row in selection.rows:
+        for note in row.notes:
+            if note.code == "log_not_checkable":
+                say(f"{row.file}:{row.line} {render(note, lang)}", err=True)
+    _say_unknown_models(selection.rows)
+    fail_if_damaged(selection)
+    if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_finding(document: dict[str, Any]) -> None:
+    place = document["file"]
+    if document["line"]:
+        place += f":{document['line']}"
+    say_lines([f"{document['severity']} {document['rule']} {place} {document['configuration']}"])
+    say_lines([document["message"]], before="  ")
+
+
+def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> int:
+    """Print how results comply with the rules of their division; return the exit code."""
+    from trainmark.judge.compliance import check
+    from trainmark.pages.judgements import (
+        compliance_document,
+        compliance_rules,
+        compliance_title,
+    )
+    from trainmark.record.work import groups
+
+    say_faults(selection.skipped)
+    compliances = [check(group) for group in groups(selection.records)]
+    if as_json:
+        say_json([compliance_document(compliance, lang) for compliance in compliances])
+    else:
+        for compliance in compliances:
+            say_lines([compliance_title(compliance, lang)])
+            for mark, sentence in compliance_rules(compliance, lang):
+                say_lines([sentence], before=f"  {mark} ")
+    all_comply = all(compliance.compliant for compliance in compliances)
+    return exit_code_with_faults(EXIT_PASSED if all_comply else EXIT_FAILED, [selection])
+
+
+def _say_unknown_models(rows: Sequence[Row]) -> None:
+    """Name the models to which the rules about data and FLOPs cannot be applied."""
+    from trainmark.judge.audit.workloads import unknown_models
+
+    num_unnamed, unknown = unknown_models(rows)
+    if num_unnamed:
+        say(
+            f"no model is named in {counted(num_unnamed, 'row')}: {_SKIPPED_RULES}; "
+            "add a column `model`",
+            err=True,
+        )
+    if unknown:
+        names = ", ".join(list(unknown)[:_SHOWN_MODELS])
+        if len(unknown) > _SHOWN_MODELS:
+            names += f" and {len(unknown) - _SHOWN_MODELS} more"
+        say(
+            f"{counted(sum(unknown.values()), 'row')} of unknown models ({names}): "
+            f"{_SKIPPED_RULES}; a size in the name (`qwen3_8b`) or a column `parameters` helps",
+            err=True,
+        )

@@ -1,0 +1,88 @@
+"""``trainmark bundle``: pack runs with their evidence into one file, or upload them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.output import (
+    say,
+    say_remark,
+)
+from trainmark.errors import EXIT_FAILED, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+EXAMPLES = """\
+  trainmark bundle runs/RUN -o run.trainmark.zip
+  trainmark bundle runs/PLAN -o all.trainmark.zip
+  trainmark verify run.trainmark.zip
+  trainmark bundle runs/RUN other.trainmark.zip --push https://results.example.org
+"""
+
+
+def bundle(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Runs, folders of runs; for --push also bundles; default: newest."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write, unless --push sends the runs."),
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send each run to this server.")
+    ] = None,
+) -> None:
+    """Put runs with their evidence into one file, redacted; or send them.
+
+    With --push it prints the addresses of the runs' pages; the server does not store a run twice.
+    Ends with 1 if a run cannot be packed or the server refuses it.
+    """
+    from trainmark.library.bundle import pack
+    from trainmark.library.selection import find_runs, newest_run
+
+    if (output is None) == (push is None):
+        what = (
+            "neither -o nor --push is given" if output is None else "both -o and --push are given"
+        )
+        raise UsageError(what, where="bundle", fix="give -o FILE, or --push URL")
+    words = runs or [newest_run()]
+    if push is not None:
+        _push(words, push)
+        return
+    assert output is not None
+    runs_to_pack = [launches for run in words for launches in find_runs(run)]
+    manifest = pack(runs_to_pack, output)
+    say(str(output))
+    say_remark(f"{len(manifest.files)} files, {output.stat().st_size / 1e6:,.1f} MB")
+
+
+def _push(words: Sequence[Path], url: str) -> None:
+    """Send a bundle of each run, so that each is small and sent once; print their pages."""
+    from trainmark.library.archive import ENDING, BundleError
+    from trainmark.library.bundle import pack
+    from trainmark.library.selection import find_runs
+    from trainmark.server.client import RefusedBundleError, connected, send
+
+    failed = False
+    with connected(url) as server, tempfile.TemporaryDirectory() as folder:
+        for word in words:
+            is_bundle = word.name.endswith(ENDING)
+            for launches in [[word]] if is_bundle else find_runs(word):
+                try:
+                    file = word if is_bundle else Path(folder) / f"run{ENDING}"
+                    if not is_bundle:
+                        pack([launches], file)
+                    for run in send(server, file).runs:
+                        say(run.page)
+                except (BundleError, RefusedBundleError) as error:
+                    say_remark(f"{launches[0]}: {error}")
+                    failed = True
+    if failed:
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,58 @@
+"""``trainmark ceilings``: measure the rates that bound training on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from trainmark.cli.options import Json, Lang, takes
+from trainmark.cli.output import others_to_stderr, say, say_json
+from trainmark.errors import EXIT_FAILED
+from trainmark.plan.request import RunRequest
+
+EXAMPLES = """\
+  trainmark ceilings                          the first device here, half a minute
+  trainmark ceilings --nproc 8 --budget-s 15  all eight, larger sizes, a few minutes
+  trainmark ceilings --json > ceilings.json   every size, rank and repetition
+"""
+
+_STARTUP_S = 120.0  # of ranks that import torch on a busy machine
+
+_MAX_ROWS = 12
+
+
+@takes(RunRequest, "device", "nproc")
+def ceilings(
+    budget_s: Annotated[
+        float,
+        typer.Option(min=0.01, max=3600, help="Seconds for each row; more allow larger sizes."),
+    ] = 3.0,
+    lang: Lang = "en",
+    as_json: Json = False,
+    **fields: Any,
+) -> None:
+    """Measure matmul, memory, transfer and collective rates of this machine."""
+    from trainmark.check.ceilings import measure_ceilings
+    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.library.redaction import Redactor
+    from trainmark.pages.judgements import ceilings as lay_out_ceilings
+    from trainmark.pages.judgements import wrong_results
+    from trainmark.pages.terminal import show
+
+    request = RunRequest.of(case="-", **fields)
+    with stop_signals_noted() as stop, others_to_stderr():
+        measured = measure_ceilings(
+            stop,
+            device=request.device,
+            nproc=request.nproc or 1,
+            budget_s=budget_s,
+            timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,
+        )
+    if as_json:
+        say_json(Redactor().document(measured))  # users send it to other people
+    else:
+        typer.echo(show(lay_out_ceilings(measured), lang))
+    if wrong_results(measured):
+        say("trainmark: a rank computed wrong results", err=True)
+        raise typer.Exit(EXIT_FAILED)

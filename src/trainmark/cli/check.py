@@ -1,0 +1,113 @@
+"""``trainmark check``: check a case that a user wrote."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmark.cli.options import Assignments, Json, Lang, completed_by, takes
+from trainmark.cli.output import say, say_json, say_lines, say_remark
+from trainmark.errors import EXIT_FAILED
+from trainmark.plan.request import RunRequest
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from trainmark.check.case_check import Checked
+
+
+EXAMPLES = """\
+  trainmark check toy                     the shipped example
+  trainmark check my_case --new ~/my-cases   write the files of a new case
+  trainmark check my_case bs=8 --steps 40
+"""
+
+
+@takes(RunRequest, "recipe", "data", "device")
+def check(
+    case: Annotated[
+        str,
+        typer.Argument(help="A case or an alias.", autocompletion=completed_by("complete_case")),
+    ],
+    overrides: Assignments = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a template of this name into DIR; run nothing."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most one epoch.")] = 100,
+    as_json: Json = False,
+    lang: Lang = "en",
+    **fields: Any,
+) -> None:
+    """Check your case: run it with one rank and with two, and name what is wrong.
+
+    --new writes the example of docs/adding-a-case.md as a start.
+
+    Ends with 1 if a check finds a fault.
+    """
+    from trainmark.check.case_check import check_case
+    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.plan.overrides import parse_assignments
+
+    if new is not None:
+        _write_template(case, new)
+        return
+    request = RunRequest.of(
+        case=case, overrides=parse_assignments(overrides or []) or None, **fields
+    )
+    with stop_signals_noted() as stop:
+        result = check_case(request, steps=steps, stop=stop, say=say_remark)
+    if as_json:
+        say_json(_build_document(case, result, lang))
+    else:
+        _print_checks(case, result, lang)
+    if stop.signal_name is not None:
+        say(f"trainmark: stopped by {stop.signal_name}: no check was made", err=True)
+    if stop.signal_name is not None or not result.passed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_checks(case: str, result: Checked, lang: str) -> None:
+    from trainmark.record.messages import render
+
+    num_failed = 0
+    for check in result.checks:
+        if check.faults:
+            sign, messages = "FAULT", check.faults
+            num_failed += 1
+        elif check.skipped:
+            sign, messages = "-    ", (check.skipped,)
+        else:
+            sign, messages = "ok   ", (message(f"check_ok.{check.check}"),)
+        for sentence in messages:
+            text = render(sentence, lang, result.messages)
+            say_lines([f"{check.check}: {text}"], before=f"{sign} ")
+    if result.checks:
+        code, num_checks = "check_done" if num_failed else "check_passed", len(result.checks)
+        say(render(message(code, case=case, faults=num_failed, checks=num_checks), lang))
+
+
+def _write_template(name: str, folder: Path) -> None:
+    """Write the files of a new case and say what comes next."""
+    from trainmark.cases import PATH_VARIABLE
+    from trainmark.check.new_case import write_new_case
+
+    say(write_new_case(name, folder))
+    say(f"next: export {PATH_VARIABLE}={shlex.quote(str(folder.resolve()))}", err=True)
+    say(f"      trainmark check {name}", err=True)
+    say("docs/adding-a-case.md explains each file", err=True)
+
+
+def _build_document(case: str, result: Checked, lang: str) -> dict[str, Any]:
+    """Return the checks of a case as JSON has them: ``ok``, ``skipped`` or ``fault`` each."""
+    from trainmark.record.messages import render
+
+    checks = []
+    for check in result.checks:
+        state = "fault" if check.faults else "skipped" if check.skipped else "ok"
+        messages = check.faults or ([check.skipped] if check.skipped else [])
+        sentences = [render(sentence, lang, result.messages) for sentence in messages]
+        checks.append({"check": check.check, "state": state, "messages": sentences})
+    return {"case": case, "passed": result.passed, "checks": checks}

@@ -1,0 +1,69 @@
+"""``trainmark compare``: compare two runs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.options import Json, Lang
+from trainmark.cli.output import (
+    exit_code_with_faults,
+    say_json,
+    select_records,
+)
+
+EXAMPLES = """\
+  trainmark compare runs/A runs/B                   is B slower than A?
+  trainmark compare "runs/A1 runs/A2" runs/B        several runs on one side
+  trainmark compare runs/A runs/B --figure step_time_p50 --threshold 0.05
+  trainmark compare runs/PLAN/a runs/PLAN/b --allow bs   two runs of a plan, launched alternately
+"""
+
+
+def compare(
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="The baseline: runs, folders, bundles; several in quotes."
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it, likewise.")],
+    figure: Annotated[
+        list[str] | None, typer.Option(help="Figure to compare; default: all throughputs.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Smallest change that counts (0.03 = 3%).")
+    ] = 0.03,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Setting in which A and B may differ, as bs.")
+    ] = None,
+    as_json: Json = False,
+    lang: Lang = "en",
+) -> None:
+    """Compare two runs: is B slower or worse than A, and by how much?
+
+    Ends with 0: no, 1: yes, or a record cannot be read, 2: the work differs, 3: too noisy or too
+    little data to tell.
+    """
+    from trainmark.judge.comparison import compare as compare_records
+    from trainmark.pages.judgements import comparison as lay_out_comparison
+    from trainmark.pages.terminal import show
+
+    side_a, side_b = select_records(_split_words(a)), select_records(_split_words(b))
+    comparison = compare_records(
+        side_a.records, side_b.records, figures=figure, threshold=threshold, allow=allow or ()
+    )
+    code = exit_code_with_faults(comparison.exit_code, [side_a, side_b])
+    if as_json:
+        say_json(comparison.as_dict() | {"exit_code": code})
+    else:
+        typer.echo(show(lay_out_comparison(comparison), lang=lang))
+    raise typer.Exit(code)
+
+
+def _split_words(side: str) -> list[str]:
+    """Return the words that name one side; a path that contains blanks is one word."""
+    return [side] if Path(side).exists() else shlex.split(side)

@@ -1,0 +1,77 @@
+"""``trainmark doctor``: find problems that would fail a run or skew its results."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmark.cli.options import Json, Lang, Quiet, completed_by, takes
+from trainmark.cli.output import others_to_stderr, say, say_json, say_lines
+from trainmark.plan.request import RunRequest
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from trainmark.check.doctor import Examination
+
+
+EXAMPLES = """\
+  trainmark doctor                                this machine, all its devices
+  trainmark doctor dlrm_criteo --data data/criteo --nproc 8
+  trainmark doctor --quick --quiet                in a scheduler's prolog: problems only
+"""
+
+
+@takes(RunRequest, "recipe", "data", "device", "nproc", "out")
+def doctor(
+    case: Annotated[
+        str | None,
+        typer.Argument(
+            help="A case whose data is checked too.", autocompletion=completed_by("complete_case")
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip what needs torch: less than 10 s.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    lang: Lang = "en",
+    **fields: Any,
+) -> None:
+    """Find problems that would fail a run or skew its results, each with a fix.
+
+    --quiet prints problems only. Ends with 2: a run would fail, 1: its results would be skewed,
+    0: no problem.
+    """
+    from trainmark.check.doctor import NO_CASE, examine, subject_of
+
+    request = RunRequest.of(case=case or NO_CASE, **fields)
+    with others_to_stderr():
+        examination = examine(subject_of(request, quick=quick), lang=lang)
+    if as_json:
+        say_json(asdict(examination), indent=2)
+    else:
+        _print_examination(examination, lang, quiet=quiet)
+    raise typer.Exit(examination.exit_code)
+
+
+def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> None:
+    """Print what needs attention first, each with its fix."""
+    from trainmark.check.doctor import worded
+
+    def heading(key: str, **values: Any) -> str:
+        return worded(message(f"heading.{key}", **values), lang)
+
+    width = max((len(condition.code) for condition in examination.checks), default=0)
+    severities = ["stops", "spoils"] if quiet else ["stops", "spoils", "unknown", "fine"]
+    for severity in severities:
+        conditions = [x for x in examination.checks if x.severity == severity]
+        if conditions:
+            say(heading(severity))
+        for condition in conditions:
+            say_lines([str(condition.what)], before=f"  {condition.code:<{width}}  ")
+            if condition.fix:
+                say_lines([heading("fix", text=condition.fix)], before=" " * (width + 4))
+    if not quiet:
+        say(heading("examined", device=examination.device, nproc=examination.nproc))

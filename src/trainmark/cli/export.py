@@ -1,0 +1,52 @@
+"""``trainmark export``: write records in the formats of other programs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from trainmark.cli.options import Output
+from trainmark.cli.output import (
+    fail_if_damaged,
+    say,
+    write_text,
+    writing,
+)
+from trainmark.errors import RecordError, UsageError
+
+EXAMPLES = """\
+  trainmark export runs/* --to csv -o results.csv
+  trainmark export runs/* --to parquet -o runs.parquet
+  trainmark export runs/RUN --to index                         one JSON line each: speed, memory
+  trainmark export runs/RUN --to perflog                       one run as a log; also mlperf
+"""
+
+Form = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]
+
+
+def export(
+    form: Annotated[Form, typer.Option("--to", help="Format to write.")],
+    runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
+    output: Output = None,
+) -> None:
+    """Write records in the format of another program.
+
+    Ends with 1 if a record cannot be read or does not match its raw events; the others are
+    written.
+    """
+    from trainmark.library.selection import select
+    from trainmark.pages.exports import to_text, write_parquet
+
+    selection = select(runs or [])
+    if not selection.records:
+        raise RecordError("no record found", rule="rows of pages are not exported")
+    if form == "parquet":
+        if output is None:
+            raise UsageError(f"--to {form} writes a binary file", fix="give -o FILE")
+        with writing(output):
+            write_parquet(selection.records, output)
+        say(str(output), err=True)
+    else:
+        write_text(output, to_text(form, selection.records, selection.places))
+    fail_if_damaged(selection)

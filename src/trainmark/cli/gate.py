@@ -1,0 +1,104 @@
+"""``trainmark gate``: check runs against a baseline or against earlier runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.options import Json, Lang
+from trainmark.cli.output import (
+    exit_code_with_faults,
+    say_json,
+    select_records,
+    write_text,
+)
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.judge.comparison.gate import Judgement
+    from trainmark.library.selection import Selection
+
+EXAMPLES = """\
+  trainmark gate runs/RUN --baseline runs/FIRST            against good runs
+  trainmark gate runs/RUN --history runs                   against earlier runs of the same work
+  trainmark gate runs/RUN --baseline first.trainmark.zip --junit gate.xml
+"""
+
+
+def gate(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to check.")],
+    baseline: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Runs or bundles to check against.")
+    ] = None,
+    history: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Earlier runs to check against.")
+    ] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="Figure to check.")] = None,
+    worse_by: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Allowed loss (0.05 = 5%); default: from the spread of the baseline."
+        ),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Also accept unverified records.")
+    ] = False,
+    as_json: Json = False,
+    lang: Lang = "en",
+) -> None:
+    """Check runs against baseline runs, or against earlier runs of the same work.
+
+    Ends with 0: passed, 1: failed, or a record cannot be read, 2: the work differs, 3: too noisy
+    or too little data to tell.
+    """
+    from trainmark.judge.comparison import gate as gating
+    from trainmark.library.selection import Selection
+    from trainmark.pages import judgements as report
+    from trainmark.pages.terminal import show
+    from trainmark.record.work import each_once
+
+    if not (baseline or history):
+        raise UsageError("nothing to check against", fix="give --baseline WORD or --history WORD")
+    if junit and not junit.absolute().parent.is_dir():
+        raise UsageError("no such folder", where=f"--junit {junit}", fix="make it, or name another")
+    checked = select_records(runs)
+    baseline_runs = select_records(baseline) if baseline else Selection()
+    earlier_runs = select_records(history) if history else Selection()
+    selections = [checked, baseline_runs, earlier_runs]
+    if not unverified:
+        _refuse_unverified(selections)
+    each_once(record.run_id for record in checked.records)
+    judgements: list[Judgement] = []
+    if baseline:
+        judgements += gating.against_baseline(
+            checked.records, baseline_runs.records, figure or (), worse_by=worse_by
+        )
+    if history:
+        judgements += gating.against_history(checked.records, earlier_runs.records, figure or ())
+    judgements += [gating.unreadable(fault) for fault in checked.skipped]
+    code = exit_code_with_faults(gating.exit_code(judgements), selections)
+    if junit:
+        write_text(junit, report.junit(judgements, lang))
+    if as_json:
+        documents = report.documents(judgements, lang)
+        say_json({"schema_version": 1, "exit_code": code, "judgements": documents})
+    else:
+        typer.echo(show([report.gate_table(judgements, lang)], lang=lang))
+    raise typer.Exit(code)
+
+
+def _refuse_unverified(selections: Sequence[Selection]) -> None:
+    for selection in selections:
+        for record in selection.records:
+            if record.verification == "unverified":
+                raise UsageError(
+                    "unverified",
+                    where=record.run_id,
+                    rule="only records that match their raw events are checked",
+                    fix="--unverified",
+                )

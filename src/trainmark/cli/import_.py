@@ -1,0 +1,43 @@
+"""``trainmark import``: read figures from result pages, logs and tables of other projects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.options import Json
+from trainmark.cli.output import (
+    say,
+    say_json,
+)
+from trainmark.errors import EXIT_FAILED
+
+EXAMPLES = """\
+  trainmark import pages/README.md                its rows
+  trainmark import results.csv logs/ --json > rows.json
+  trainmark audit results.csv logs/               check the rows
+"""
+
+
+def import_(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Pages, logs, CSV, JSON, or folders.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Read figures from result pages, logs and tables of other projects."""
+    from trainmark.library.importers import files
+    from trainmark.pages.results import imported_summary, imported_table
+    from trainmark.pages.terminal import show
+
+    results = files.read(paths)
+    if as_json:
+        say_json(results.document())
+    elif results.rows:
+        typer.echo(show([imported_table(results.rows)]))
+    for line in imported_summary(results.rows, results.unread):
+        say(line, err=True)
+    if not results.rows:
+        raise typer.Exit(EXIT_FAILED)

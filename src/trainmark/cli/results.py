@@ -1,0 +1,79 @@
+"""``trainmark results``: list, filter and sort many runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.options import Json, Lang, Store, completed_by
+from trainmark.cli.output import say, say_json, say_remark
+from trainmark.errors import EXIT_FAILED
+
+EXAMPLES = """\
+  trainmark results                                       the newest runs under ./runs
+  trainmark results case=distilbert_sst2 device~H100 'started_utc>2026-11'
+  trainmark results 'p_core>100' 'status!=passed' --sort -p_core --limit 10
+  trainmark results torch~2.13 --columns path,p_core,MFU
+"""
+
+_COLUMNS = "case,device,world,precision,status,trust,verification,p_core,path"
+
+_WITH_SETTINGS = _COLUMNS.replace("precision,", "precision,recipe,settings,")
+
+
+def results(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Filters KEY OPERATOR VALUE, or a case.",
+            autocompletion=completed_by("complete_filter"),
+        ),
+    ] = None,
+    store: Store = None,
+    sort: Annotated[
+        str, typer.Option(help="Key to sort by; -KEY: largest first.")
+    ] = "-started_utc",
+    limit: Annotated[int, typer.Option(min=0, help="Rows; 0: all.")] = 50,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Keys with commas; default: {_COLUMNS} and the settings that differ; "
+            "with --json all."
+        ),
+    ] = None,
+    as_json: Json = False,
+    lang: Lang = "en",
+) -> None:
+    """Find runs among many: list, filter, sort. A row is a launch.
+
+    Recipe fields in which launches of a case differ have columns of their own. Ends with 1 if a
+    record cannot be read; the others are listed.
+    """
+    from trainmark.library.store.index import Index
+    from trainmark.library.store.query import listing, unread
+    from trainmark.pages import results as display
+
+    index = Index(store)
+    index.refresh()
+    usual = None if as_json else _WITH_SETTINGS.split(",")
+    failed = unread(index)
+    found = listing(
+        index,
+        words or [],
+        columns=columns.split(",") if columns else usual,
+        sort=sort,
+        limit=limit or None,
+    )
+    if as_json:
+        say_json(display.listing_json(found, failed))
+    else:
+        if found.rows:
+            shown = found if columns else display.with_differing_settings(found)
+            typer.echo(display.listing_table(shown, lang))
+        else:
+            say_remark(f"no run in {index.folder} matches the filters")
+        for line in display.listing_remarks(found, failed, lang):
+            say(line, err=True)
+    if failed:
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,42 @@
+"""``trainmark site``: write a folder of runs as a static web site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmark.cli.output import say, say_remark, writing
+from trainmark.errors import EXIT_FAILED
+
+EXAMPLES = """\
+  trainmark site runs -o public                    files for any web host
+"""
+
+
+def site(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write; a site in it is replaced.")
+    ],
+    store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
+) -> None:
+    """Write a folder of runs as a static web site.
+
+    Ends with 1 if a record cannot be read; the pages of the others are written.
+    """
+    from trainmark.library.store.index import Index
+    from trainmark.library.store.query import unread
+    from trainmark.pages.site.writing import write_site
+    from trainmark.record.messages import render
+
+    index = Index(store)
+    index.refresh()
+    with writing(output):
+        launches, anew = write_site(index, output)
+    say(f"{output}: {launches} launches, pages of {anew} written", err=True)
+    failed = unread(index)
+    for path, reason in failed:
+        say_remark(f"{path}: {render(reason, 'en')}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)

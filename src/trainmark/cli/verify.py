@@ -1,0 +1,72 @@
+"""``trainmark verify``: verify checksums and recompute every figure."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.options import Json, Lang
+from trainmark.cli.output import (
+    say,
+    say_faults,
+    say_json,
+    say_lines,
+)
+from trainmark.errors import EXIT_FAILED, EXIT_PASSED, TrainmarkError
+
+if TYPE_CHECKING:
+    from trainmark.library.bundle import Verification
+
+EXAMPLES = """\
+  trainmark verify run.trainmark.zip
+  trainmark verify runs/RUN runs/OTHER
+"""
+
+_SIGNS = {"held": "ok   ", "noted": "-    ", "unverifiable": "?    ", "broken": "FAULT"}
+
+
+def verify(
+    paths: Annotated[list[Path], typer.Argument(help="Bundles, run directories, records.")],
+    as_json: Json = False,
+    lang: Lang = "en",
+) -> None:
+    """Verify checksums and recompute every figure from the raw events.
+
+    Ends with 0: verified, 1: contradicted, 2: not a result of Trainmark, or incomplete.
+    """
+    from trainmark.library.bundle import verify as verify_launch
+    from trainmark.library.selection import find_runs
+
+    verifications = []
+    codes = {EXIT_PASSED}
+    for path in paths:
+        try:
+            for launch in chain(*find_runs(path)):
+                verification = verify_launch(launch)
+                verifications.append(verification)
+                codes.add(verification.exit_code)
+        except TrainmarkError as error:
+            say_faults([error])
+            codes.add(error.exit_code)
+    if as_json:
+        say_json([verification.as_dict() for verification in verifications])
+    else:
+        for verification in verifications:
+            _print_checks(verification, lang)
+    raise typer.Exit(EXIT_FAILED if EXIT_FAILED in codes else max(codes))
+
+
+def _print_checks(verification: Verification, lang: str) -> None:
+    from trainmark.record.messages import render
+
+    say(verification.path)
+    for check in verification.checks:
+        name = f"{check.name} {check.place}".strip()
+        sentences = [render(finding, lang) for finding in check.said]
+        if check.name == "trust":  # its reasons share a line
+            sentences = [", ".join(sentences)]
+        for sentence in sentences:
+            say_lines([f"{name}: {sentence}"], before=f"  {_SIGNS[check.state]} ")
