@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.recipe import Precision, Recipe
-    from trainmark.record.record import Record
+    from trainmark.record.measurement import Measurement
     from trainmark.record.run.telemetry import Telemetry
     from trainmark.record.run.timeline import RunTimeline
 
@@ -346,13 +346,17 @@ def parameters_event(
     return event("parameters", t_ns, **plain | fields)
 
 
-def measured(
-    timeline: RunTimeline, *, telemetry: Telemetry | None = None, device: str = "cuda",
-    nproc: int = 1, **recipe: Any,
-) -> Record:  # fmt: skip
-    """Return what is measured of a run of the toy's plan: a record without what is computed."""
+def measure(
+    timeline: RunTimeline,
+    *,
+    telemetry: Telemetry | None = None,
+    device: str = "cuda",
+    nproc: int = 1,
+    **recipe: Any,
+) -> Measurement:
+    """Return the measurement of a run of the toy's plan."""
     from trainmark.plan.plan import Plan
-    from trainmark.record import reduce
+    from trainmark.record.measurement import Measurement
 
     plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
     vendor = "cpu" if device == "cpu" else "fake"
@@ -361,7 +365,7 @@ def measured(
         "nproc": nproc,
         "device": plan.device.model_copy(update={"torch_type": device, "vendor": vendor}),
     }
-    return reduce.measured(plan.model_copy(update=changed), timeline, telemetry)
+    return Measurement.from_timeline(plan.model_copy(update=changed), timeline, telemetry)
 
 
 def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
         run_loop(delayed, device, file, STEPS, depth=depth)
         rank, _ = read_rank(Path(place), 0)
     assert rank.train_ns is not None
-    samples, waited_ns = rank.counts.samples, rank.sum_of("wait_ns")
+    samples, waited_ns = rank.counts.samples, rank.total_wait_ns
     train_s, core_s = rank.train_ns / 1e9, (rank.train_ns - waited_ns) / 1e9
     return Trained(
         samples / train_s, samples / core_s, samples=samples, train_s=train_s, core_s=core_s,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.rank.events import FailedRank, RanksEnded
-from trainmark.record.run.cause import find
+from trainmark.record.run.cause import find_failure
 from trainmark.record.run.telemetry import intervals
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import message
@@ -99,7 +99,7 @@ def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Pat
     write_events(run / "events.node1.jsonl", _node(1, offset, 0, _exit(12 * S + offset)))
     timeline = read_run(run, 2, 2)
     assert timeline.launch_ns == 0
-    found = find(timeline, None)
+    found = find_failure(timeline, None)
     assert found is not None
     assert found.kind == "events_incomplete"
     assert found.message == message("node_events_lost", nodes="0")

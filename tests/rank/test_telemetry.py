@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import TICK, S, measured, rank_events
+from fakes import TICK, S, measure, rank_events
 from telemetry_files import (
     GIB,
     MONITOR,
@@ -46,7 +46,9 @@ def told(
     timeline = read_run(run_dir, len(ranks))
     found = telemetry.summarize(telemetry.read_samples(run_dir, timeline), timeline)
     device = "cpu" if on_processor else "cuda"
-    figures = figures_of.compute(measured(timeline, telemetry=found, device=device, warmup_steps=3))
+    figures = figures_of.compute_figures(
+        measure(timeline, telemetry=found, device=device, warmup_steps=3)
+    )
     return found, figures
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import event, launch_event, measured, span, window, write_run
+from fakes import event, launch_event, measure, span, window, write_run
 from trainmark.protocols import Counts
-from trainmark.record.figures import FIGURES, compute
+from trainmark.record.figures import FIGURES, compute_figures
 from trainmark.record.run.timeline import RunTimeline, read_run
 from trainmark.spec import message
 
@@ -86,7 +86,7 @@ def uneven(tmp_path: Path) -> RunTimeline:
 
 
 def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
-    figures = compute(measured(uneven, precision="bf16", warmup_steps=3))
+    figures = compute_figures(measure(uneven, precision="bf16", warmup_steps=3))
     values = {name: figure.value for name, figure in figures.items()}
     sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
     assert {values.pop(name) for name in sampled} == {None}
@@ -155,7 +155,7 @@ def test_memory_is_highest_reading(
     ]  # fmt: skip
     run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     assert [rank.used_bytes for rank in run.ranks] == [highest, 500]
-    assert compute(measured(run)).get("mem").value == max(highest or 0, 500)
+    assert compute_figures(measure(run)).get("mem").value == max(highest or 0, 500)
 
 
 def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -
         rank = [event("start", S, pid=1), facts(3 * S), made]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
-        found = compute(measured(run, precision="bf16", warmup_steps=3))
+        found = compute_figures(measure(run, precision="bf16", warmup_steps=3))
         return [found["loss"], found["final_loss"]]
 
     whole, last = losses([9.0] * 17 + [None, 1.0, 2.0])
@@ -184,7 +184,7 @@ def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -
         if item["event"] == "window":
             item["sequences"] *= 3
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
-    figures = compute(measured(run, precision="bf16", warmup_steps=3))
+    figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
     own, other = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
     sequences = own + 3 * other
     found = figures["p_train_sequences"]
@@ -220,14 +220,14 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
     }
     assert first.wall_ns == sum(first.spans_ns.values()) == 16_500_000_000
-    second = measured(uneven).spans
+    second = measure(uneven).spans
     assert (second.rank, second.wall_ns) == (1, 17_500_000_000)
     assert second.train_parts_ns == {
         "data_wait": S,  # 0.25, 0.25 and 0.5 s of the steps' 2, 1, 0.5, 2 and 2 s
         "compute": 7_500_000_000 - S,
         "other": 8_500_000_000 - 7_500_000_000,
     }
-    assert (first.steps, first.sum_of("micro_batches"), first.epochs) == (5, 5, 1)
+    assert (first.steps, first.micro_batches, first.epochs) == (5, 5, 1)
     assert (first.trained.steps, first.target_reached, first.train_ns) == (5, True, 12 * S)
 
 
@@ -235,7 +235,7 @@ def figures_of(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
-    return compute(measured(timeline, precision="bf16", warmup_steps=3, **more))
+    return compute_figures(measure(timeline, precision="bf16", warmup_steps=3, **more))
 
 
 def test_the_same_names_whatever_is_known_and_a_reason_for_every_null(tmp_path: Path) -> None:
@@ -337,11 +337,11 @@ def test_throughputs_are_ordered_and_spans_add_up(
     for rank in timeline.ranks:
         assert sum(rank.spans_ns.values()) == rank.wall_ns
         assert min(rank.spans_ns.values()) >= 0
-    record = measured(timeline, warmup_steps=1)
-    parts = record.spans.train_parts_ns
+    measurement = measure(timeline, warmup_steps=1)
+    parts = measurement.spans.train_parts_ns
     assert min(parts.values()) >= 0
-    assert sum(parts.values()) == timeline.ranks[record.spans.rank].sum_of("windows_ns")
-    figures = compute(record)
+    assert sum(parts.values()) == timeline.ranks[measurement.spans.rank].total_windows_ns
+    figures = compute_figures(measurement)
     core, train, whole = (figures[name].value or 0 for name in ("p_core", "p_train", "p_whole"))
     assert core == 0 or core >= train
     assert train == 0 or train >= whole

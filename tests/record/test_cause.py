@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import event, launch_event, span, window, write_run
-from trainmark.record.run.cause import find, status_of
+from trainmark.record.run.cause import decide_status, find_failure
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import Target, message
 
@@ -60,9 +60,9 @@ def ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
 def ending(tmp_path: Path) -> Any:
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
-        found = find(read_run(run_dir, max(len(ranks), 1)), target)
+        found = find_failure(read_run(run_dir, max(len(ranks), 1)), target)
         cause = None if found is None else found.model_dump(exclude_defaults=True)
-        return SimpleNamespace(status=status_of(found), cause=cause)
+        return SimpleNamespace(status=decide_status(found), cause=cause)
 
     return call
 

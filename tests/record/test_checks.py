@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, event, launch_event, measured, parameters_event, window, write_run
+from fakes import GOLDEN, event, launch_event, measure, parameters_event, window, write_run
 from trainmark.plan.plan import Plan
-from trainmark.record.figures import FIGURES, compute
+from trainmark.record.figures import FIGURES, compute_figures
 from trainmark.record.record import FigureEntry
 from trainmark.record.run import findings
-from trainmark.record.run.cause import broken
+from trainmark.record.run.cause import find_broken_rule
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import message
 
@@ -57,12 +57,12 @@ def figures(found: RunTimeline) -> dict[str, FigureEntry]:
         name: FigureEntry(
             value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
         )
-        for name, item in compute(measured(found, warmup_steps=0)).items()
+        for name, item in compute_figures(measure(found, warmup_steps=0)).items()
     }
 
 
 def cause(plan: Plan, found: RunTimeline) -> tuple[str, dict[str, Any]] | None:
-    why = broken(plan, found, figures(found))
+    why = find_broken_rule(plan, found, figures(found))
     return None if why is None else (why.message.code, why.message.args)
 
 
@@ -146,8 +146,8 @@ def test_a_parameter_that_no_rank_changed(
 
 
 def doubts(found: RunTimeline, device: str = "cuda") -> list[Message]:
-    record = measured(found, device=device).model_copy(update={"figures": figures(found)})
-    return [one for one in findings.find(record, found) if one.code != "steadiness_unknown"]
+    known = findings.find_findings(measure(found, device=device), figures(found), found)
+    return [finding for finding in known if finding.code != "steadiness_unknown"]
 
 
 def test_rows_left_out_of_an_evaluation_are_a_finding(tmp_path: Path) -> None:

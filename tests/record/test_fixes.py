@@ -28,3 +28,8 @@ def test_fix_suits_the_cause(found: Cause, code: str) -> None:
     assert find_fix(found).code == f"fix.{code}"
     for lang in ("en", "zh"):
         assert "{" not in render(find_fix(found), lang)
+
+
+def test_fix_of_an_earlier_record_is_its_remedy() -> None:
+    earlier = cause("error", "exception", text="no batch", remedy="lower bs")
+    assert find_fix(earlier) == message("own_fix", text="lower bs")

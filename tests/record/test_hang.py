@@ -8,7 +8,7 @@ import pytest
 
 from fakes import event, launch_event, window, write_events, write_run
 from trainmark.record.messages import find_fix
-from trainmark.record.run.cause import find, status_of
+from trainmark.record.run.cause import decide_status, find_failure
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import message
 
@@ -41,8 +41,8 @@ def cause(tmp_path: Path) -> Any:
             "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
         )
         run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(rank, steps))
-        found = find(read_run(run_dir, len(steps)), None)
-        assert status_of(found) == "timed_out"
+        found = find_failure(read_run(run_dir, len(steps)), None)
+        assert decide_status(found) == "timed_out"
         return found
 
     return call
@@ -98,7 +98,7 @@ def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
         launch = launch_event(begun_s * S, node=node)
         ended = event("ranks_ended", stop_ns, failures=[])
         write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
-    found = find(read_run(run_dir, 4, 2), None)
+    found = find_failure(read_run(run_dir, 4, 2), None)
     assert found is not None
     assert [(item["ranks"], item["state"], item["call"]) for item in found.hang] == [
         ("0-2", "collective", "barrier"), ("3", "elsewhere", None),
@@ -114,6 +114,6 @@ def test_a_window_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
         stop = event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])
         events = [event("start", S, pid=1), long_window]
         run_dir = write_run(tmp_path / f"run{stop_s}", [launch_event(), stop], events)
-        found = find(read_run(run_dir, 1), None)
+        found = find_failure(read_run(run_dir, 1), None)
         assert found is not None
         assert found.message.code == code

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import launch_event, measured, window, write_run
+from fakes import launch_event, measure, window, write_run
 from trainmark.record.run import findings
 from trainmark.record.run.timeline import read_run
 
@@ -37,9 +37,9 @@ def found(tmp_path: Path) -> Any:
 
 def slow(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
     """Return the findings on slow ranks."""
-    record = measured(read_run(run_dir, ranks), nproc=nproc)
-    found = findings.of_record(record.model_copy(update={"figures": {}}))
-    return [one for one in found if one.code in {"slow_rank", "slow_data"}]
+    measurement = measure(read_run(run_dir, ranks), nproc=nproc)
+    known = findings.find_in_measurement(measurement, {})
+    return [finding for finding in known if finding.code in {"slow_rank", "slow_data"}]
 
 
 def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(found: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ import pytest
 from comparison_records import golden as record
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
 from trainmark.record import reduce, trust
+from trainmark.record.measurement import Measurement
 from trainmark.record.record import FigureEntry, Record
-from trainmark.record.trust import graded, of_launch, of_repeats
+from trainmark.record.trust import grade_launch, graded, of_repeats
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -22,12 +24,17 @@ if TYPE_CHECKING:
 
 def launch(**changes: Any) -> tuple[str, list[str]]:
     """Return grade and codes of a launch with nothing against it but being alone."""
-    found = record(
+    measurement = Measurement.from_record(record())
+    plan = measurement.plan.model_copy(update={"labels": changes.pop("labels", [])})
+    rank = measurement.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})
+    trust = grade_launch(
+        dataclasses.replace(measurement, plan=plan, ranks=[rank]),
         status="passed" if changes.pop("passed", True) else "failed",
         figures={"step_time_cv": FigureEntry(value=changes.pop("cv", 10.0), unit="%")},
+        findings=changes.pop("findings", []),
     )
-    rank = found.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})
-    return said(of_launch(found.model_copy(update={"ranks": [rank]} | changes)))
+    assert not changes
+    return said(trust)
 
 
 def said(trust: Trust) -> tuple[str, list[str]]:

@@ -217,5 +217,5 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
 def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:
     assert record.read(run_dir).verification == "unverified"
     assert verify.checked(record.read(run_dir), run_dir).verification == "verified"
-    limited = verify.checked(record.read(run_dir), run_dir, most_bytes=10)
+    limited = verify.checked(record.read(run_dir), run_dir, max_bytes=10)
     assert (limited.verification, refuted(limited.trust)) == ("unverified", False)

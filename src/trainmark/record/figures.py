@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark import cases
 from trainmark.devices import peaks
-from trainmark.protocols import Counts
+from trainmark.record.record import FigureEntry
 from trainmark.record.series import MOST_UNSEEN
 from trainmark.record.stats import spread
-from trainmark.spec import Figure, Message, message, read_page
+from trainmark.spec import Figure, Message, OwnFigures, message, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from trainmark.recipe import Precision
-    from trainmark.record.record import Record
+    from trainmark.record.measurement import Measurement
     from trainmark.record.run.telemetry import IntervalName, Use
     from trainmark.record.shapes import DeviceFacts
     from trainmark.spec import FigureSpec, PageSpec
 
 NS_PER_S = 1e9
+FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures
 _FINAL_SHARE = 0.1  # of the steps: the loss that training ended with
 _STEADY = (
     "final_result", "step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad",
@@ -42,135 +44,187 @@ FIGURES = {spec.name: spec for spec in read_page(Path(__file__).with_suffix(".to
 
 
 def specs(page: PageSpec) -> dict[str, FigureSpec]:
-    """Return every figure of a case by name: those of every case, then its own."""
-    own = {spec.name: spec for spec in page.figures if spec.name not in FIGURES}
-    return FIGURES | own
+    """Return the declaration of each figure by name: those of all cases, then the case's own."""
+    of_case = {spec.name: spec for spec in page.figures if spec.name not in FIGURES}
+    return FIGURES | of_case
 
 
-def compute(record: Record) -> dict[str, Figure]:
-    """Return the figures that every case has, by name, from the measured parts of a record."""
-    plan, ranks, devices = record.plan, record.ranks, record.environment["devices"]
-    counts = sum((rank.counts for rank in ranks), Counts())
-    walls = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]
-    finished = all(rank.finished for rank in ranks)
-    ended = all(rank.train_ns is not None for rank in ranks)
-    whole = [rank.train_ns or 0 for rank in ranks] if ended else []
-    trained = [x - rank.spans_ns["evaluate"] for x, rank in zip(whole, ranks, strict=False)]
-    busy = [x - rank.sum_of("wait_ns") for x, rank in zip(trained, ranks, strict=False)]
-    tokens = _rate(counts.tokens, trained)
+def compute_figures(measurement: Measurement) -> dict[str, Figure]:
+    """Return the figures that every case has, by name."""
+    steady = _compute_steady(measurement)
+    return {
+        **_compute_times(measurement),
+        **_compute_throughput(measurement),
+        **steady,
+        **_compute_device_rates(measurement, steady["model_flops_per_device"]),
+        **_compute_losses(measurement),
+        **_compute_memory(measurement),
+        **_compute_readings(measurement),
+        **_compute_energies(measurement),
+    }
+
+
+def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -> OwnFigures:
+    """Return the case's own figures and notes; none if the case is not installed.
+
+    Args:
+        figures: those that every case has.
+
+    Raises:
+        CaseError: the case's code failed.
+    """
+    case = measurement.plan.case
+    if case not in cases.names() or not cases.has_part(case, "figures"):
+        return OwnFigures({})
+    first_job = measurement.job or {}
+    works = [
+        rank.work_with(dict(first_job if rank.job is None else rank.job))
+        for rank in measurement.ranks
+    ]
+    compute = cases.part(case, "figures").compute
+    with cases.raising_case_errors(case, FIGURES_PLACE):
+        computed: OwnFigures = compute(works, figures)
+    return computed
+
+
+def make_entries(
+    figures: Mapping[str, Figure], page: PageSpec, *, work_unit: str
+) -> dict[str, FigureEntry]:
+    """Return figures as a record holds them, each in its declared unit."""
+    declared = specs(page)
+    return {
+        name: FigureEntry(
+            value=figure.value,
+            unit=declared[name].unit.replace("{work}", work_unit),
+            reason=figure.reason,
+            note=figure.note,
+        )
+        for name, figure in figures.items()
+    }
+
+
+def _compute_times(measurement: Measurement) -> dict[str, Figure]:
+    """Return the time of the run and that of its training, each of the slowest rank."""
+    ranks = measurement.ranks
+    walls_ns = [rank.wall_ns for rank in ranks if rank.wall_ns is not None]
+    train_ns = _list_train_ns(measurement)
+    e2e_s = max(walls_ns) / NS_PER_S if walls_ns else None
+    train_s = max(train_ns) / NS_PER_S if train_ns else None
+    has_finished = all(rank.finished for rank in ranks)
+    note = None if has_finished else message("until_launcher_saw_end")
+    return {
+        "e2e_time": _make_figure(e2e_s, "no_rank_started", note),
+        "train_time": _make_figure(train_s, "no_train_time"),
+    }
+
+
+def _list_train_ns(measurement: Measurement) -> list[int]:
+    """Return each rank's training time, evaluation included; empty if that of one is unknown."""
+    times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns is not None]
+    return times_ns if len(times_ns) == len(measurement.ranks) else []
+
+
+def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
+    """Return rates over the whole training: with evaluation, without it, without waiting."""
+    ranks = measurement.ranks
+    counts = measurement.counts
+    whole_ns = _list_train_ns(measurement)
+    trained_ns: list[int] = []
+    busy_ns: list[int] = []
+    for rank, rank_ns in zip(ranks, whole_ns, strict=False):  # no time of any if one is unknown
+        without_evaluation_ns = rank_ns - rank.spans_ns["evaluate"]
+        trained_ns.append(without_evaluation_ns)
+        busy_ns.append(without_evaluation_ns - rank.total_wait_ns)
+    tokens = _compute_rate(counts.tokens, trained_ns)
+    tokens_per_device = tokens
     if tokens.value is not None:
-        tokens = Figure(tokens.value / len(ranks))
+        tokens_per_device = Figure(tokens.value / len(ranks))
     elif counts.samples and not counts.tokens:
-        tokens = Figure(None, message("no_tokens"))
+        tokens_per_device = Figure(None, message("no_tokens"))
     figures = {
-        "e2e_time": _figure(
-            max(walls) / NS_PER_S if walls else None, "no_rank_started",
-            None if finished else message("until_launcher_saw_end"),
-        ),
-        "train_time": _figure(max(whole) / NS_PER_S if whole else None, "no_train_time"),
-        "p_whole": _rate(counts.samples, whole),
-        "p_train": _rate(counts.samples, trained),
-        "p_core": _rate(counts.samples, busy),
-        "token/p/s": tokens,
-    }  # fmt: skip
+        "p_whole": _compute_rate(counts.samples, whole_ns),
+        "p_train": _compute_rate(counts.samples, trained_ns),
+        "p_core": _compute_rate(counts.samples, busy_ns),
+        "token/p/s": tokens_per_device,
+    }
     if counts.sequences not in (0, counts.samples):
         # Samples then differ in size, so their rate alone is not informative.
-        per_sample = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
-        figures["p_train_sequences"] = replace(_rate(counts.sequences, trained), note=per_sample)
-        figures["p_train_tokens"] = _rate(counts.tokens, trained)
-    figures |= _steady(record)
-    rates = [x for rank in ranks if (x := rank.matmul_flops_per_second)]
-    mean = sum(rates) / len(rates) if len(rates) == len(ranks) else None
-    matmul = _figure(mean, "matmul_rate_unmeasured", message("measured_in_preflight"))
-    model = figures["model_flops_per_device"]
-    peak = _peak(devices, plan.recipe["precision"], plan.peak_tflops)
-    figures |= {
-        "matmul_flops_per_device": matmul,
-        "MFU": _share(model, peak, peak.note),
-        "MAMFU": _share(model, matmul),
-    }
-    loss, samples = np.array(record.steps.loss, np.float64), np.array(record.steps.samples)
-    tail = max(1, round(len(loss) * _FINAL_SHARE))
-    figures["loss"] = _mean_loss(loss, samples)
-    figures["final_loss"] = _mean_loss(loss[-tail:], samples[-tail:])
-    figures["mem"] = _memory(record)
-    totals = [one.get("memory_total_bytes") for one in devices if one]
-    figures["mem_total"] = _greatest(totals, "device_unreported")
-    peaks = [rank.allocator_peak_bytes for rank in ranks]
-    figures["allocator_peak"] = _greatest(peaks, "no_counting_allocator")
-    uses = _uses(record, "train")
-    figures |= {
-        "utilization": _reading(uses, "utilization_percent"),
-        "power": _reading(uses, "power_w"),
-        "temperature": _reading(uses, "temperature_c", peak=True),
-    }
-    a_sample = _energies(record, "train", counts.samples)
-    figures |= {f"{name}_per_sample": energy for name, energy in a_sample.items()}
-    of_target = _energies(record, "to_target")
-    return figures | {f"{name}_to_target": energy for name, energy in of_target.items()}
+        note = message("sequences_per_sample", sequences=counts.sequences / counts.samples)
+        sequences = _compute_rate(counts.sequences, trained_ns)
+        figures["p_train_sequences"] = replace(sequences, note=note)
+        figures["p_train_tokens"] = tokens
+    return figures
 
 
-def _figure(value: float | None, reason: str, note: Message | None = None) -> Figure:
-    """Return a figure with its note; without a value, with the reason."""
-    return Figure(None, message(reason)) if value is None else Figure(value, note=note)
-
-
-def _rate(amount: float, times_ns: list[int]) -> Figure:
-    """Return an amount over the longest of the ranks' times; none: one of them is unknown."""
+def _compute_rate(amount: float, times_ns: list[int]) -> Figure:
+    """Return an amount over the longest of the ranks' times; no time: one of them is unknown."""
     if not times_ns:
         return Figure(None, message("no_train_time"))
-    trained = amount > 0 and max(times_ns) > 0
-    return _figure(amount * NS_PER_S / max(times_ns) if trained else None, "nothing_trained")
+    longest_ns = max(times_ns)
+    if amount <= 0 or longest_ns <= 0:
+        return Figure(None, message("nothing_trained"))
+    return Figure(amount * NS_PER_S / longest_ns)
 
 
-def _greatest(values: Sequence[int | None], reason: str) -> Figure:
-    return _figure(max((float(x) for x in values if x is not None), default=None), reason)
-
-
-def _mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figure:
-    """Return the mean over samples of the steps whose loss is a finite number."""
-    known = np.isfinite(losses)
-    total = int(samples[known].sum())
-    return _figure(float(losses[known] @ samples[known]) / total if total else None,
-                   "no_finite_loss")  # fmt: skip
-
-
-def _share(model: Figure, of: Figure, note: Message | None = None) -> Figure:
-    """Return the rate of model FLOPs in percent of another rate."""
-    if model.value is None or of.value is None:
-        return Figure(None, model.reason or of.reason)
-    return Figure(100 * model.value / of.value, note=note)
-
-
-def _steady(record: Record) -> dict[str, Figure]:
+def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
     """Return the figures over the steps after the warm-up."""
-    phases = [rank.phases["train"] for rank in record.ranks]
+    plan = measurement.plan
+    steps = measurement.steps
+    phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
-    times = spread(np.array(record.steps.time_ns[record.steps.warmup :], np.int64))
+    times = spread(np.array(steps.time_ns[steps.warmup :], np.int64))
     if not times or not slowest_ns or not any(phase.samples for phase in phases):
-        reason = message("no_step_after_warmup", steps=record.plan.recipe["warmup_steps"])
+        reason = message("no_step_after_warmup", steps=plan.recipe["warmup_steps"])
         return dict.fromkeys(_STEADY, Figure(None, reason))
     if any(phase.steps == 0 for phase in phases):
         return dict.fromkeys(_STEADY, Figure(None, message("rank_without_measured_step")))
-    work = sum(getattr(phase, record.plan.about.work_unit) for phase in phases)
+    work = sum(getattr(phase, plan.about.work_unit) for phase in phases)
     flops = [phase.model_flops for phase in phases if phase.model_flops is not None]
-    per_device = sum(flops) * NS_PER_S / slowest_ns / len(phases)
-    cv = times.pop("cv")
+    flops_per_device = sum(flops) * NS_PER_S / slowest_ns / len(phases)
+    has_flops = len(flops) == len(phases)
+    cv = times["cv"]
     return {
         "final_result": Figure(work * NS_PER_S / slowest_ns),
-        **{f"step_time_{name}": Figure(value) for name, value in times.items()},
-        "step_time_cv": _figure(None if cv is None else 100 * cv, "one_step_has_no_deviation"),
-        "model_flops_per_device": _figure(
-            per_device if len(flops) == len(phases) else None, "no_flop_formula"
+        "step_time_p50": Figure(times["p50"]),
+        "step_time_p90": Figure(times["p90"]),
+        "step_time_p99": Figure(times["p99"]),
+        "step_time_mad": Figure(times["mad"]),
+        "step_time_cv": _make_figure(None if cv is None else 100 * cv, "one_step_has_no_deviation"),
+        "model_flops_per_device": _make_figure(
+            flops_per_device if has_flops else None, "no_flop_formula"
         ),
     }
 
 
-def _peak(
+def _compute_device_rates(measurement: Measurement, model: Figure) -> dict[str, Figure]:
+    """Return the matmul rate in preflight, and the model's rate as shares of it and of the peak.
+
+    Args:
+        model: FLOP/s of a device by the model's formula.
+    """
+    plan = measurement.plan
+    ranks = measurement.ranks
+    rates = [rank.matmul_flops_per_second for rank in ranks if rank.matmul_flops_per_second]
+    mean = sum(rates) / len(rates) if len(rates) == len(ranks) else None
+    matmul = _make_figure(mean, "matmul_rate_unmeasured", message("measured_in_preflight"))
+    devices = measurement.environment["devices"]
+    peak = _find_peak(devices, plan.recipe["precision"], plan.peak_tflops)
+    return {
+        "matmul_flops_per_device": matmul,
+        "MFU": _compute_share(model, peak, peak.note),
+        "MAMFU": _compute_share(model, matmul),
+    }
+
+
+def _find_peak(
     devices: Sequence[DeviceFacts | None], precision: Precision, given_tflops: float | None
 ) -> Figure:
-    """Return the dense peak of the ranks' devices in FLOP/s."""
-    products = {(one or {}).get("name", "an unnamed device") for one in devices}
+    """Return the dense peak of the ranks' devices in FLOP/s.
+
+    Args:
+        given_tflops: the peak that the user gave; None: that of the table.
+    """
+    products = {(device or {}).get("name", "an unnamed device") for device in devices}
     if len(products) > 1:
         return Figure(None, message("devices_differ", products=", ".join(sorted(products))))
     (product,) = products
@@ -185,75 +239,168 @@ def _peak(
     return Figure(tflops * 1e12, note=note)
 
 
-def _memory(record: Record) -> Figure:
-    used = [float(rank.used_bytes) for rank in record.ranks if rank.used_bytes is not None]
-    if used and all(rank.memory_scope == "process" for rank in record.ranks):
-        return Figure(sum(used), note=message("resident_memory_sum"))
-    by_ranks = max(used, default=None)
-    by_monitor = _reading(_uses(record, "run"), "memory_used_bytes", peak=True).value
+def _compute_share(model: Figure, limit: Figure, note: Message | None = None) -> Figure:
+    """Return the rate of model FLOPs in percent of another rate."""
+    if model.value is None or limit.value is None:
+        return Figure(None, model.reason or limit.reason)
+    return Figure(100 * model.value / limit.value, note=note)
+
+
+def _compute_losses(measurement: Measurement) -> dict[str, Figure]:
+    """Return the mean loss of all steps, and of the last tenth."""
+    losses = np.array(measurement.steps.loss, np.float64)
+    samples = np.array(measurement.steps.samples)
+    num_final = max(1, round(len(losses) * _FINAL_SHARE))
+    return {
+        "loss": _compute_mean_loss(losses, samples),
+        "final_loss": _compute_mean_loss(losses[-num_final:], samples[-num_final:]),
+    }
+
+
+def _compute_mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) -> Figure:
+    """Return the mean over samples of the steps whose loss is a finite number."""
+    is_finite = np.isfinite(losses)
+    num_samples = int(samples[is_finite].sum())
+    if not num_samples:
+        return Figure(None, message("no_finite_loss"))
+    return Figure(float(losses[is_finite] @ samples[is_finite]) / num_samples)
+
+
+def _compute_memory(measurement: Measurement) -> dict[str, Figure]:
+    """Return the highest use of memory, what a device has, and the allocator's peak."""
+    devices = measurement.environment["devices"]
+    totals = [device.get("memory_total_bytes") for device in devices if device]
+    allocator_peaks = [rank.allocator_peak_bytes for rank in measurement.ranks]
+    return {
+        "mem": _find_used_memory(measurement),
+        "mem_total": _find_greatest(totals, "device_unreported"),
+        "allocator_peak": _find_greatest(allocator_peaks, "no_counting_allocator"),
+    }
+
+
+def _find_used_memory(measurement: Measurement) -> Figure:
+    """Return the sum of the processes' memory or, of devices, the highest use of any."""
+    ranks = measurement.ranks
+    used_bytes = [float(rank.used_bytes) for rank in ranks if rank.used_bytes is not None]
+    if used_bytes and all(rank.memory_scope == "process" for rank in ranks):
+        return Figure(sum(used_bytes), note=message("resident_memory_sum"))
+    by_ranks = max(used_bytes, default=None)
+    uses = _list_uses(measurement, "run")
+    by_monitor = _read_devices(uses, "memory_used_bytes", peak=True).value
     if by_monitor is not None and by_monitor > (by_ranks or 0.0):
         return Figure(by_monitor, note=message("device_memory_by_monitor"))
-    return _figure(by_ranks, "memory_unreported", message("device_memory_at_edges"))
+    return _make_figure(by_ranks, "memory_unreported", message("device_memory_at_edges"))
 
 
-def _uses(record: Record, interval: IntervalName) -> list[Use] | Message:
+def _find_greatest(values: Sequence[int | None], reason: str) -> Figure:
+    known = [float(value) for value in values if value is not None]
+    return _make_figure(max(known, default=None), reason)
+
+
+def _compute_readings(measurement: Measurement) -> dict[str, Figure]:
+    """Return what a monitor read of the devices while they trained."""
+    uses = _list_uses(measurement, "train")
+    return {
+        "utilization": _read_devices(uses, "utilization_percent"),
+        "power": _read_devices(uses, "power_w"),
+        "temperature": _read_devices(uses, "temperature_c", peak=True),
+    }
+
+
+def _list_uses(measurement: Measurement, interval: IntervalName) -> list[Use] | Message:
     """Return the readings of every rank's device, or why there are none."""
-    telemetry = record.telemetry
+    telemetry = measurement.telemetry
     if telemetry is None:
         return message("not_sampled")
     if interval not in telemetry.intervals_s:
         return message("nothing_trained" if interval == "train" else "target_not_reached")
-    failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
-    if telemetry.interval_s is not None and telemetry.monitor is None and not failed:
+    has_failed = any(fault.args["source"] == "monitor" for fault in telemetry.faults)
+    if telemetry.interval_s is not None and telemetry.monitor is None and not has_failed:
         return message("devices_unmonitored")  # the sampler began and found nothing
     uses = [device.over[interval] for device in telemetry.devices]
-    known = sum(len(device.ranks) for device in telemetry.devices)
-    if known < len(record.ranks) or not all(use.readings for use in uses):
+    num_ranks = sum(len(device.ranks) for device in telemetry.devices)
+    if num_ranks < len(measurement.ranks) or not all(use.readings for use in uses):
         return message("no_reading_in_interval")
     return uses
 
 
-def _reading(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
+def _read_devices(uses: list[Use] | Message, name: str, *, peak: bool = False) -> Figure:
     """Return the mean over the devices and the time, or the highest reading of any device."""
     if isinstance(uses, Message):
         return Figure(None, uses)
-    found = [use.quantities[name] for use in uses if name in use.quantities]
-    if len(found) < len(uses):
+    quantities = [use.quantities[name] for use in uses if name in use.quantities]
+    if len(quantities) < len(uses):
         return Figure(None, message("quantity_untold", quantity=name))
-    note = message("over_devices", devices=len(found), readings=min(x.readings for x in found))
-    value = max(x.highest for x in found) if peak else fmean(x.mean for x in found)
-    return Figure(value, note=note)
+    num_readings = min(quantity.readings for quantity in quantities)
+    note = message("over_devices", devices=len(quantities), readings=num_readings)
+    if peak:
+        return Figure(max(quantity.highest for quantity in quantities), note=note)
+    return Figure(fmean(quantity.mean for quantity in quantities), note=note)
 
 
-def _energies(record: Record, interval: IntervalName, parts: int = 1) -> dict[str, Figure]:
+def _compute_energies(measurement: Measurement) -> dict[str, Figure]:
+    """Return the energy of a sample of training, and that until the target was reached."""
+    per_sample = _find_energy(measurement, "train", measurement.counts.samples)
+    to_target = _find_energy(measurement, "to_target", 1)
+    return {
+        **{f"{name}_per_sample": energy for name, energy in per_sample.items()},
+        **{f"{name}_to_target": energy for name, energy in to_target.items()},
+    }
+
+
+def _find_energy(
+    measurement: Measurement, interval: IntervalName, num_parts: int
+) -> dict[str, Figure]:
     """Return the joules a part that were counted or, if unknown, also estimated from power.
 
-    There is no estimate where power was not told or is known too seldom. Of ranks on processors,
-    counters are those of the packages, and the estimate is that of whole nodes.
+    Of ranks on processors, counters are those of the packages, and the estimate is that of whole
+    nodes.
     """
-    telemetry, uses = record.telemetry, _uses(record, interval)
-    on_host = record.plan.device.vendor == "cpu"
+    telemetry = measurement.telemetry
+    uses = _list_uses(measurement, interval)
+    on_host = measurement.plan.device.vendor == "cpu"
     if on_host and telemetry and interval in telemetry.intervals_s:
         uses = [host[interval] for host in telemetry.hosts]
-    if not parts:
+    if not num_parts:
         uses = message("nothing_trained")
     if isinstance(uses, Message):
         return {"energy": Figure(None, uses)}
-    assert telemetry is not None
-    whose: dict[str, Any] = {} if on_host else {"devices": len(uses), "monitor": telemetry.monitor}
-    found = [use.energy for use in uses]
-    unknown = next((energy.reason for energy in found if energy.reason is not None), None)
-    if unknown is None:
-        between_s = max(energy.between_s or 0.0 for energy in found)
-        note = message("energy_of_packages" if on_host else "energy_of_devices",
-                       between_s=between_s, **whose)  # fmt: skip
-        return {"energy": Figure(sum(energy.joules or 0.0 for energy in found) / parts, note=note)}
-    figures = {"energy": Figure(None, unknown)}
+    assert telemetry is not None, "without telemetry there is a reason"
+    source: dict[str, Any] = {}
+    if not on_host:
+        source = {"devices": len(uses), "monitor": telemetry.monitor}
+    reasons = [use.energy.reason for use in uses if use.energy.reason is not None]
+    if not reasons:
+        between_s = max(use.energy.between_s or 0.0 for use in uses)
+        code = "energy_of_packages" if on_host else "energy_of_devices"
+        joules = sum(use.energy.joules or 0.0 for use in uses)
+        note = message(code, between_s=between_s, **source)
+        return {"energy": Figure(joules / num_parts, note=note)}
+    start_s, end_s = telemetry.intervals_s[interval]
+    estimate = _estimate_energy(uses, end_s - start_s)
+    figures = {"energy": Figure(None, reasons[0])}
+    if estimate is not None:
+        joules, gap_s = estimate
+        code = "estimated_of_node" if on_host else "estimated_of_devices"
+        note = message(code, gap_s=gap_s, **source)
+        figures["estimated_energy"] = Figure(joules / num_parts, note=note)
+    return figures
+
+
+def _estimate_energy(uses: list[Use], duration_s: float) -> tuple[float, float] | None:
+    """Return joules by the mean power, and the longest time without a reading.
+
+    None where power was not reported or is known too seldom.
+    """
     powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
     gap_s = max((power.longest_gap_s for power in powers), default=0.0)
-    start_s, end_s = telemetry.intervals_s[interval]
-    if len(powers) == len(uses) and gap_s <= MOST_UNSEEN * (end_s - start_s):
-        code = "estimated_of_node" if on_host else "estimated_of_devices"
-        joules = sum(power.mean for power in powers) * (end_s - start_s) / parts
-        figures["estimated_energy"] = Figure(joules, note=message(code, gap_s=gap_s, **whose))
-    return figures
+    if len(powers) < len(uses) or gap_s > MOST_UNSEEN * duration_s:
+        return None
+    return sum(power.mean for power in powers) * duration_s, gap_s
+
+
+def _make_figure(value: float | None, reason: str, note: Message | None = None) -> Figure:
+    """Return a figure with its note; without a value, with the reason."""
+    if value is None:
+        return Figure(None, message(reason))
+    return Figure(value, note=note)

@@ -57,7 +57,7 @@ def _conditions(record: Record) -> Iterator[Difference]:
     for name in wanted.keys() & flags.keys():
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
     yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
-    yield "status", record.status, cause.status_of(record.cause)
+    yield "status", record.status, cause.decide_status(record.cause)
     if record.cause is not None and record.cause.rank is not None:
         of_rank = record.cause.rank
         yield "cause.rank", of_rank, within(of_rank, 0, plan.world_size - 1)
@@ -85,7 +85,7 @@ def _rank(record: Record, rank: RankEntry) -> Iterator[Difference]:
     for name, phase in rank.phases.items():
         yield "ranks.phases.windows_ns", phase.windows_ns, spans_ns[name]
         yield "ranks.phases.wait_ns", phase.wait_ns, within(phase.wait_ns, 0, phase.step_ns)
-    least = rank.sum_of("windows_ns") + spans_ns["evaluate"]
+    least = rank.total_windows_ns + spans_ns["evaluate"]
     most = least + spans_ns["checkpoint"] + spans_ns["other"]
     yield "ranks.train_ns", rank.train_ns, within(rank.train_ns, least, most)
     ended = record.status in _ENDED
@@ -103,7 +103,7 @@ def _steps(record: Record) -> Iterator[Difference]:
     counts, steps = record.counts, record.steps
     yield "steps.time_ns", len(steps.time_ns), counts.steps
     yield "steps.samples", sum(steps.samples), counts.samples
-    of_ranks_ns = [rank.sum_of("step_ns") for rank in record.ranks]
+    of_ranks_ns = [rank.total_step_ns for rank in record.ranks]
     # Of each step the slowest rank's time.
     total_ns = within(sum(steps.time_ns), max(of_ranks_ns), sum(of_ranks_ns))
     yield "steps.time_ns", sum(steps.time_ns), total_ns

@@ -77,10 +77,10 @@ def in_short(reason: Message) -> Message:
 def stated_fix(cause: Cause) -> str:
     """Return the fix that an error itself states; empty: none.
 
-    Earlier records call it ``fix``.
+    Earlier records call it ``remedy``.
     """
     args = cause.message.args
-    return str(args.get("fix") or args.get("fix") or "")
+    return str(args.get("fix") or args.get("remedy") or "")
 
 
 def find_fix(cause: Cause) -> Message:

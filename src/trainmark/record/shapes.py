@@ -89,8 +89,11 @@ class Phase:
         self.wait_ns += sum(window.wait_ns)
         self.steps += len(window.step_ns)
         self.samples += samples
-        for name in ("micro_batches", "sequences", "tokens", "tokens_padded", "graphs_compiled"):
-            setattr(self, name, getattr(self, name) + getattr(window, name))
+        self.micro_batches += window.micro_batches
+        self.sequences += window.sequences
+        self.tokens += window.tokens
+        self.tokens_padded += window.tokens_padded
+        self.graphs_compiled += window.graphs_compiled
         if window.model_flops is None or self.model_flops is None:
             self.model_flops = None
         else:
@@ -129,8 +132,24 @@ class RankSums:
     @property
     def steps(self) -> int:
         """Return the optimizer steps that the rank reported."""
-        return self.sum_of("steps")
+        return sum(phase.steps for phase in self.phases.values())
 
-    def sum_of(self, name: str) -> int:
-        """Return the sum of a field of all phases."""
-        return sum(getattr(phase, name) for phase in self.phases.values())
+    @property
+    def micro_batches(self) -> int:
+        """Return the micro-batches of all phases."""
+        return sum(phase.micro_batches for phase in self.phases.values())
+
+    @property
+    def total_windows_ns(self) -> int:
+        """Return the time of all windows."""
+        return sum(phase.windows_ns for phase in self.phases.values())
+
+    @property
+    def total_step_ns(self) -> int:
+        """Return the time of all steps, without what windows hold between them."""
+        return sum(phase.step_ns for phase in self.phases.values())
+
+    @property
+    def total_wait_ns(self) -> int:
+        """Return the time for which steps waited for data."""
+        return sum(phase.wait_ns for phase in self.phases.values())

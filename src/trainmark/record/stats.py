@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmark.rank.events import Window
+
+_Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
 STEADY_DRIFT = 0.05
 _STEADY_MIN_STEPS = 12
@@ -185,8 +187,13 @@ class RankSteps:
         self.loss.extend(nan if value is None else value for value in window.loss)
 
 
-def _none() -> NDArray[np.int64]:
+def _no_steps() -> NDArray[np.int64]:
     return np.empty(0, np.int64)
+
+
+def _lengthen(values: NDArray[_Scalar], length: int) -> NDArray[_Scalar]:
+    """Return ``values`` with zeros appended up to ``length``."""
+    return np.concatenate([values, np.zeros(length - len(values), values.dtype)])
 
 
 @dataclass(slots=True)
@@ -196,21 +203,23 @@ class Series:
     ``announced``: samples as the batches declare them of all ranks; -1 where ranks disagree.
     """
 
-    step_ns: NDArray[np.int64] = field(default_factory=_none)
+    step_ns: NDArray[np.int64] = field(default_factory=_no_steps)
     loss_sum: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    samples: NDArray[np.int64] = field(default_factory=_none)
-    announced: NDArray[np.int64] = field(default_factory=_none)
+    samples: NDArray[np.int64] = field(default_factory=_no_steps)
+    announced: NDArray[np.int64] = field(default_factory=_no_steps)
 
     def add(self, rank: RankSteps) -> None:
         """Take the steps of a rank; of ranks that stopped early the later steps are absent."""
-        known, taken = len(self.step_ns), len(rank.step_ns)
-        samples, announced = np.array(rank.samples), np.array(rank.step_samples)
-        if taken > known:
-            for name in ("step_ns", "loss_sum", "samples"):
-                mine = getattr(self, name)
-                setattr(self, name, np.concatenate([mine, np.zeros(taken - known, mine.dtype)]))
-            self.announced = np.concatenate([self.announced, announced[known:]])
-        steps = slice(0, taken)
+        num_known = len(self.step_ns)
+        num_steps = len(rank.step_ns)
+        samples = np.array(rank.samples)
+        announced = np.array(rank.step_samples)
+        if num_steps > num_known:
+            self.step_ns = _lengthen(self.step_ns, num_steps)
+            self.loss_sum = _lengthen(self.loss_sum, num_steps)
+            self.samples = _lengthen(self.samples, num_steps)
+            self.announced = np.concatenate([self.announced, announced[num_known:]])
+        steps = slice(0, num_steps)
         np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
         self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
         self.samples[steps] += samples

@@ -13,12 +13,13 @@ from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from trainmark.record.record import Record, Verification
+    from trainmark.record.measurement import Measurement
+    from trainmark.record.record import FigureEntry, Record, Status, Verification
 
-MOST_CV = 0.1
-MOST_SWING = 0.1
+MAX_CV = 0.1
+MAX_SWING = 0.1
 
 _NOISY = {
     "not_steady", "steadiness_unknown", "machine_busy",
@@ -30,7 +31,7 @@ _GRAVE = {
     "few_updates", "rows_repeated", "quality_above_best", "device_shared", "evaluated_rows",
     "evaluation_rows_repeated", "evaluation_rows_change",
 }  # fmt: skip
-_OF_LABELS = {
+_CODES_OF_LABELS = {
     SIMULATED: "trust_simulated_device", "generated-data": "trust_generated_data",
     "oversubscribed": "oversubscribed",
 }  # fmt: skip
@@ -62,16 +63,24 @@ def graded(reasons: Iterable[Message]) -> Trust:
     return Trust(grade="do_not_quote" if grave else "noisy", reasons=listed)
 
 
-def of_launch(record: Record) -> Trust:
+def grade_launch(
+    measurement: Measurement,
+    *,
+    status: Status,
+    figures: Mapping[str, FigureEntry],
+    findings: Iterable[Message],
+) -> Trust:
     """Return the trust in one launch, from its status, labels, figures and findings."""
-    reasons = [] if record.passed else [message("trust_not_passed")]
-    reasons += [message(code) for label, code in _OF_LABELS.items() if label in record.labels]
-    reasons += [one for one in record.findings if one.code in _NOISY | _GRAVE]
-    cv = record.figure("step_time_cv")
-    if cv is not None and cv > 100 * MOST_CV:
+    reasons = [] if status == "passed" else [message("trust_not_passed")]
+    reasons += [
+        message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
+    ]
+    reasons += [finding for finding in findings if finding.code in _NOISY | _GRAVE]
+    cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
+    if cv is not None and cv > 100 * MAX_CV:
         reasons.append(message("trust_cv", cv=cv / 100))
-    swing = max(rank.matmul_swing or 0.0 for rank in record.ranks)
-    if swing > MOST_SWING:
+    swing = max(rank.matmul_swing or 0.0 for rank in measurement.ranks)
+    if swing > MAX_SWING:
         reasons.append(message("trust_swing", swing=swing))
     return graded([*reasons, _few(1)])
 
@@ -87,7 +96,7 @@ def of_repeats(records: Sequence[Record]) -> Trust:
     reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
     rates = [rate for record in passed if (rate := record.figure("p_train")) is not None]
     cv = over_launches(rates).cv if rates else None
-    if cv is not None and cv > MOST_CV:
+    if cv is not None and cv > MAX_CV:
         reasons.append(message("trust_launch_cv", cv=cv))
     if len(passed) < INTERVAL_MIN_LAUNCHES:
         reasons.append(_few(len(passed)))

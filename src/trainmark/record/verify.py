@@ -3,8 +3,8 @@
 A record with its events beside it that gives the same when it is reduced again is verified; any
 other is unverified, and its trust names why. Of a record alone, figures, counts, spans, quality,
 findings and trust are computed again, by the functions that made them, from the sums of ranks and
-the series of steps. What ranks measured and nothing repeats, a matmul rate say, can only have a
-wrong sign.
+the series of steps. What ranks measured and nothing repeats, such as a matmul rate, can only have
+a wrong sign.
 """
 
 from __future__ import annotations
@@ -14,56 +14,66 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases
 from trainmark.errors import CaseError, RecordError, UsageError
-from trainmark.record import figures as figures_of
 from trainmark.record import reduce
+from trainmark.record.figures import FIGURES_PLACE, compute_case_figures, compute_figures, specs
 from trainmark.record.measured_checks import check_measured
+from trainmark.record.measurement import Measurement
 from trainmark.record.plan_checks import check_plan
-from trainmark.record.run import findings
-from trainmark.record.run.cause import FIGURES_PLACE
-from trainmark.record.trust import graded, of_launch, refutes, with_findings
+from trainmark.record.run.findings import (
+    CODES_OF_EVENTS,
+    CODES_OF_RECORD,
+    find_in_measurement,
+)
+from trainmark.record.trust import grade_launch, graded, refutes, with_findings
 from trainmark.record.work import major_minor
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from trainmark.data.documents import Frozen
     from trainmark.record.record import Evidence, Record
-    from trainmark.spec import OwnFigures
+    from trainmark.spec import Figure
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 # Tolerance for sums in another order, by another version of a library.
-_RELATIVE = 1e-9
-_LONGEST_SHOWN = 80
-MOST_BYTES = 32 << 20  # of evidence: a list or a page is no place to wait for more
+_RELATIVE_TOLERANCE = 1e-9
+_MAX_SHOWN = 80  # characters of a value
+MAX_BYTES = 32 << 20  # of evidence: a list or a page is no place to wait for more
+# Fields that a record made again need not share: of another version, of copied files.
+_NOT_COMPARED = {"suite", "evidence", "verification"}
 
 
-def checked(record: Record, folder: Path, *, most_bytes: int | None = None) -> Record:
+def checked(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
     """Return ``record`` verified, or with what contradicts it or is missing in its trust.
 
     Args:
         folder: where its events would be.
-        most_bytes: of evidence; more of it is not read.
+        max_bytes: of evidence; more of it is not read.
     """
-    large = most_bytes is not None and sum(x.bytes for x in record.evidence) > most_bytes
-    found = [message("evidence_unchecked")] if large else verify(record, folder)
-    if not any(refutes(one.code) for one in found):
-        found = [*check_itself(record), *found]
-    word = "unverified" if found else "verified"
-    return with_findings(record, found).model_copy(update={"verification": word})
+    total_bytes = sum(file.bytes for file in record.evidence)
+    if max_bytes is not None and total_bytes > max_bytes:
+        problems = [message("evidence_unchecked")]
+    else:
+        problems = verify(record, folder)
+    if not any(refutes(problem.code) for problem in problems):
+        problems = [*check_itself(record), *problems]
+    verification = "unverified" if problems else "verified"
+    return with_findings(record, problems).model_copy(update={"verification": verification})
 
 
 def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     try:
-        every = (*_computed_again(record), *check_measured(record), *check_plan(record))
-        for place, recorded, expected in every:
-            found += _differences(recorded, expected, place)
+        pairs = (*_recompute_values(record), *check_measured(record), *check_plan(record))
+        for place, recorded, expected in pairs:
+            differences += _list_differences(recorded, expected, place)
     except (LookupError, ArithmeticError, ValueError, TypeError, CaseError, UsageError) as error:
         # A rank, span, bound or field that others name is absent, or is no such value.
-        found.append(("record", type(error).__name__, "values that fit each other"))
-    return [_disagrees(found)] if found else []
+        differences.append(("record", type(error).__name__, "values that fit each other"))
+    return [_describe_differences(differences)] if differences else []
 
 
 def verify(record: Record, folder: Path) -> list[Message]:
@@ -78,7 +88,7 @@ def verify(record: Record, folder: Path) -> list[Message]:
             contradictions.append(message("evidence_missing", file=name))
         elif name not in recorded or _is_altered(files[name], recorded[name]):
             contradictions.append(message("evidence_altered", file=name))
-    return contradictions + _recomputed(record, folder)
+    return contradictions + _reduce_again(record, folder)
 
 
 def _is_altered(file: Path, recorded: Evidence) -> bool:
@@ -86,143 +96,204 @@ def _is_altered(file: Path, recorded: Evidence) -> bool:
     return file.stat().st_size != recorded.bytes or reduce.describe_evidence(file) != recorded
 
 
-def _recomputed(record: Record, folder: Path) -> list[Message]:
+def _reduce_again(record: Record, folder: Path) -> list[Message]:
     """Return how the record differs from one reduced again from the same evidence."""
     try:
         anew = reduce.reduce(folder, files=record.evidence)
     except (RecordError, OSError, ValueError) as error:
         return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
-    names = set(type(record).model_fields) - {"suite", "evidence", "verification"}
-    found = _between(record, anew, names)
-    if not found:
+    differences = list(_compare_records(record, anew))
+    if not differences:
         return []
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
     follows_from_case = bool(anew.plan.about.page.figures) or failed_in_figures
     if follows_from_case and anew.plan.case not in cases.names():
         return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
-    writers = {major_minor(x) for x in (record.suite.version, anew.plan.suite_version)}
+    writers = {major_minor(version) for version in (record.suite.version, anew.plan.suite_version)}
     if len(writers) == 1 and major_minor(__version__) not in writers:
         return [message("evidence_other_version", version=record.suite.version)]
-    return [_disagrees(found)]
+    return [_describe_differences(differences)]
 
 
-def _between(record: Record, anew: Record, names: set[str]) -> list[Difference]:
-    """Return the differences between fields of two records.
+def _compare_records(record: Record, anew: Record) -> Iterator[Difference]:
+    """Yield the differences between two records.
 
     Equal fields are not converted to dicts: a million steps would be in memory four times.
     """
-    unlike = {name for name in names if getattr(record, name) != getattr(anew, name)}
-    theirs, ours = (item.model_dump(mode="json", include=unlike) for item in (record, anew))
-    return list(_differences(theirs, ours, ""))
+    names = {name for name, value in record if value != getattr(anew, name)} - _NOT_COMPARED
+    recorded = record.model_dump(mode="json", include=names)
+    recomputed = anew.model_dump(mode="json", include=names)
+    yield from _list_differences(recorded, recomputed, "")
 
 
-def _disagrees(found: list[Difference]) -> Message:
+def _describe_differences(differences: list[Difference]) -> Message:
     """Return the first difference, of status, figures or quality if there is one."""
-    first = min(found, key=lambda item: not item[0].startswith(("status", "figures", "quality")))
-    place, recorded, recomputed = first
+    important = ("status", "figures", "quality")
+    chosen = differences[0]
+    for difference in differences:
+        if difference[0].startswith(important):
+            chosen = difference
+            break
+    place, recorded, recomputed = chosen
     return message(
         "evidence_disagrees",
         field=place,
-        recorded=_shown(recorded),
-        recomputed=_shown(recomputed),
-        fields=len(found),
+        recorded=_shorten(recorded),
+        recomputed=_shorten(recomputed),
+        fields=len(differences),
     )
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Difference]:
+def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Difference]:
     """Yield every path at which two documents differ, with both values."""
     if recorded == recomputed:
         return
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for name in sorted(recorded.keys() | recomputed.keys()):
-            below = f"{place}.{name}" if place else name
-            yield from _differences(recorded.get(name), recomputed.get(name), below)
+            path = f"{place}.{name}" if place else name
+            yield from _list_differences(recorded.get(name), recomputed.get(name), path)
         return
-    both_lists = isinstance(recorded, list) and isinstance(recomputed, list)
-    if both_lists and len(recorded) == len(recomputed):
-        for index, pair in enumerate(zip(recorded, recomputed, strict=True)):
-            yield from _differences(*pair, f"{place}[{index}]")
+    both_are_lists = isinstance(recorded, list) and isinstance(recomputed, list)
+    if both_are_lists and len(recorded) == len(recomputed):
+        for index, (old, new) in enumerate(zip(recorded, recomputed, strict=True)):
+            yield from _list_differences(old, new, f"{place}[{index}]")
         return
-    if not _alike(recorded, recomputed):
+    if not _is_same(recorded, recomputed):
         yield place, recorded, recomputed
 
 
-def _alike(recorded: Any, recomputed: Any) -> bool:
-    numbers = isinstance(recorded, int | float) and isinstance(recomputed, int | float)
-    if not numbers or isinstance(recorded, bool) or isinstance(recomputed, bool):
-        return bool(recorded == recomputed)
-    return isclose(recorded, recomputed, rel_tol=_RELATIVE)
+def _is_same(recorded: Any, recomputed: Any) -> bool:
+    """Tell whether two values are equal, numbers up to rounding."""
+    if _is_number(recorded) and _is_number(recomputed):
+        return isclose(recorded, recomputed, rel_tol=_RELATIVE_TOLERANCE)
+    return bool(recorded == recomputed)
 
 
-def _computed_again(record: Record) -> Iterator[Difference]:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _recompute_values(record: Record) -> Iterator[Difference]:
     """Yield what follows from plan, ranks, series and evaluations, made by what made it."""
-    yield from _between(record, reduce.completed(record), reduce.DERIVED)
-    own = reduce.figures_of_case(record) if cases.is_shipped(record.plan.case) else None
-    yield from _figures(record, own)
-    yield from _findings(record, own)
-    reasons = [one for one in record.trust.reasons if not one.code.startswith("evidence_")]
-    expected = of_launch(record).reasons
-    yield "trust.reasons", _codes(reasons), _codes(expected)
-    for one in expected:
-        given = next((reason for reason in reasons if reason.code == one.code), one)
-        yield f"trust.reasons.{one.code}", given.args, one.args
+    measurement = Measurement.from_record(record)
+    yield from _compare_models("counts", record.counts, measurement.counts)
+    yield "labels", record.labels, measurement.labels
+    yield from _compare_models("quality", record.quality, measurement.quality)
+    yield from _compare_models("spans", record.spans, measurement.spans)
+    yield from _compare_units(record)
+    figures = compute_figures(measurement)
+    if cases.is_shipped(record.plan.case):
+        case_figures = compute_case_figures(measurement, figures)
+        yield from _compare_figures(record, figures | dict(case_figures.figures))
+        yield from _compare_findings(record, measurement, case_figures.notes)
+    else:
+        yield from _compare_figures_of_others(record, figures)
+        yield from _compare_findings(record, measurement, None)
+    yield from _compare_trust(record, measurement)
+
+
+def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator[Difference]:
+    """Yield a field of a record if it is not as recomputed.
+
+    Equal ones are not converted to dicts.
+    """
+    if recorded != recomputed:
+        yield name, recorded.model_dump(mode="json"), recomputed.model_dump(mode="json")
+
+
+def _compare_units(record: Record) -> Iterator[Difference]:
+    """Yield units that are not as declared, and values that have a reason for being missing."""
+    about = record.plan.about
+    declared = specs(about.page)
+    for name, entry in record.figures.items():
+        yield f"figures.{name}.reason", entry.reason is None, entry.value is not None
+        if name in declared:
+            unit = declared[name].unit.replace("{work}", about.work_unit)
+            yield f"figures.{name}.unit", entry.unit, unit
+
+
+def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[Difference]:
+    """Yield figures of a case of ours that are not as recomputed."""
+    for name, entry in record.figures.items():
+        if name not in recomputed:
+            yield f"figures.{name}", entry.value, None
+            continue
+        figure = recomputed[name]
+        yield f"figures.{name}", entry.value, figure.value
+        yield f"figures.{name}.reason", _get_code(entry.reason), _get_code(figure.reason)
+        yield f"figures.{name}.note", _get_code(entry.note), _get_code(figure.note)
+    yield from _list_missing_figures(record, recomputed)
+
+
+def _compare_figures_of_others(
+    record: Record, recomputed: dict[str, Figure]
+) -> Iterator[Difference]:
+    """Yield figures of another's case that are not as recomputed.
+
+    Its own are not known here, and it may have replaced a figure by None.
+    """
+    for name, entry in record.figures.items():
+        if name in recomputed and entry.value is not None:
+            yield f"figures.{name}", entry.value, recomputed[name].value
+    yield from _list_missing_figures(record, recomputed)
+
+
+def _list_missing_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[Difference]:
+    for name, figure in recomputed.items():
+        if name not in record.figures:
+            yield f"figures.{name}", None, figure.value
+
+
+def _compare_findings(
+    record: Record, measurement: Measurement, case_notes: Sequence[Message] | None
+) -> Iterator[Difference]:
+    """Yield findings that the record's own values contradict, or that are missing.
+
+    Args:
+        case_notes: those of the case; None: it is not one of ours, and may have any.
+    """
+    recorded = _index_by_code(record.findings)
+    findings = find_in_measurement(measurement, record.figures)
+    expected = _index_by_code([*findings, *(case_notes or ())])
+    for code, finding in expected.items():
+        entry = recorded.get(code)
+        yield f"findings.{code}", None if entry is None else entry.as_dict(), finding.as_dict()
+    for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
+        is_wrong = code in CODES_OF_RECORD or case_notes is not None
+        yield f"findings.{code}", True, not is_wrong
+
+
+def _compare_trust(record: Record, measurement: Measurement) -> Iterator[Difference]:
+    """Yield reasons and a grade that do not follow from the record's own values."""
+    reasons = [reason for reason in record.trust.reasons if not reason.code.startswith("evidence_")]
+    expected = grade_launch(
+        measurement, status=record.status, figures=record.figures, findings=record.findings
+    ).reasons
+    yield "trust.reasons", _join_codes(reasons), _join_codes(expected)
+    recorded = _index_by_code(reasons)
+    for reason in expected:
+        entry = recorded.get(reason.code, reason)
+        yield f"trust.reasons.{reason.code}", entry.args, reason.args
     yield "trust.grade", record.trust.grade, graded(record.trust.reasons).grade
 
 
-def _figures(record: Record, own: OwnFigures | None) -> Iterator[Difference]:
-    """Yield figures that are not those computed again.
-
-    Args:
-        own: those of the case; None: it is not one of ours.
-    """
-    page, work_unit = record.plan.about.page, record.plan.about.work_unit
-    specs, computed = figures_of.specs(page), figures_of.compute(record)
-    expected = computed | (dict(own.figures) if own else {})
-    for name, entry in record.figures.items():
-        yield f"figures.{name}.reason", entry.reason is None, entry.value is not None
-        if name in specs:
-            yield f"figures.{name}.unit", entry.unit, specs[name].unit.replace("{work}", work_unit)
-        if name not in expected:
-            if own is not None:
-                yield f"figures.{name}", entry.value, None
-            continue
-        found = expected[name]
-        # Of others' cases: their case may have replaced it by None.
-        if entry.value is not None or own is not None:
-            yield f"figures.{name}", entry.value, found.value
-        if own is not None:
-            yield f"figures.{name}.reason", _code(entry.reason), _code(found.reason)
-            yield f"figures.{name}.note", _code(entry.note), _code(found.note)
-    for name, found in expected.items():
-        if name not in record.figures:
-            yield f"figures.{name}", None, found.value
+def _index_by_code(messages: Iterable[Message]) -> dict[str, Message]:
+    """Return the first message of each code."""
+    first: dict[str, Message] = {}
+    for entry in messages:
+        first.setdefault(entry.code, entry)
+    return first
 
 
-def _findings(record: Record, own: OwnFigures | None) -> Iterator[Difference]:
-    """Yield findings that the record's own values contradict, or that are missing."""
-    recorded: dict[str, Message] = {}
-    for one in record.findings:
-        recorded.setdefault(one.code, one)
-    expected: dict[str, Message] = {}
-    for one in (*findings.of_record(record), *(own.notes if own else ())):
-        expected.setdefault(one.code, one)
-    for code, one in expected.items():
-        given = recorded.get(code)
-        yield f"findings.{code}", None if given is None else given.as_dict(), one.as_dict()
-    for code in recorded.keys() - expected.keys() - findings.OF_EVENTS:
-        known = code in findings.OF_RECORD or own is not None
-        yield f"findings.{code}", True, not known
+def _get_code(reason: Message | None) -> str | None:
+    return None if reason is None else reason.code
 
 
-def _code(said: Message | None) -> str | None:
-    return None if said is None else said.code
-
-
-def _codes(reasons: Iterable[Message]) -> str:
-    return ", ".join(sorted({one.code for one in reasons})) or "none"
+def _join_codes(reasons: Iterable[Message]) -> str:
+    return ", ".join(sorted({reason.code for reason in reasons})) or "none"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import event, launch_event, measured, window, write_run
+from fakes import event, launch_event, measure, window, write_run
 from trainmark.cases.dlrm_criteo import figures as own
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
-from trainmark.record.figures import compute
+from trainmark.record.figures import compute_figures
 from trainmark.record.run.timeline import read_run
 from trainmark.spec import message
 
@@ -47,7 +47,7 @@ def figures(
     tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
 ) -> dict[str, Figure]:
     run = run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
-    known = compute(measured(run, warmup_steps=0))
+    known = compute_figures(measure(run, warmup_steps=0))
     return known | dict(own.compute([rank.work for rank in run.ranks], known).figures)
 
 

@@ -22,7 +22,7 @@ from trainmark.judge.comparison import history
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.figures import specs
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio
-from trainmark.record.trust import MOST_CV, refuted
+from trainmark.record.trust import MAX_CV, refuted
 from trainmark.record.work import differing, groups, work
 from trainmark.spec import Message, message
 
@@ -244,7 +244,7 @@ def _by_baseline(
     verdict: Verdict = (
         "regressed" if high < -worse
         else "improved" if low > better
-        else "noisy" if low < -worse or (worse > MOST_CV and worse_by is None)
+        else "noisy" if low < -worse or (worse > MAX_CV and worse_by is None)
         else "passed"
     )  # fmt: skip
     return _judged(launches, name, verdict, verdict, unit=unit, expected=middle,

@@ -22,7 +22,7 @@ from trainmark.library.store.columns import IMPORTED, INDEXED, of_record, of_row
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
 from trainmark.record.messages import render
-from trainmark.record.verify import MOST_BYTES, checked
+from trainmark.record.verify import MAX_BYTES, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,7 +145,7 @@ class Index:
                 made = [of_row(row, path) for row in read.rows]
                 made = made or [of_unread(render(read.unread[0].reason, "en"))]
             else:
-                made = [of_record(checked(record.read(file), place, most_bytes=MOST_BYTES))]
+                made = [of_record(checked(record.read(file), place, max_bytes=MAX_BYTES))]
         except RecordError as error:
             made = [of_unread(error.what)]
         size, mtime_ns = found  # of before it was read: a change shows

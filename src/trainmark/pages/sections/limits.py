@@ -26,7 +26,12 @@ from trainmark.pages.texts import (
     worded,
 )
 from trainmark.record.record import Record
-from trainmark.record.run.findings import BUSY_SHARE, SLOW_SHARE, THROTTLED_SHARE, throttled
+from trainmark.record.run.findings import (
+    BUSY_SHARE,
+    SLOW_SHARE,
+    THROTTLED_SHARE,
+    find_throttling_shares,
+)
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, differing_from_row, groups, name_of, work
@@ -148,7 +153,8 @@ def _has_threads(record: Record) -> bool:
 
 def _throttled(record: Record, interval: IntervalName) -> dict[int, float]:
     """Return the share of an interval with lowered clocks, by first rank."""
-    return {rank: max(reasons.values()) for rank, reasons in throttled(record, interval).items()}
+    shares = find_throttling_shares(record.telemetry, interval)
+    return {rank: max(reasons.values()) for rank, reasons in shares.items()}
 
 
 def _slowest(record: Record) -> tuple[int, float] | None:

@@ -31,7 +31,7 @@ from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, t, term
 from trainmark.record.record import read
 from trainmark.record.trust import of_repeats, verification_of
-from trainmark.record.verify import MOST_BYTES, checked
+from trainmark.record.verify import MAX_BYTES, checked
 from trainmark.record.work import differing, work
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def opened(path: Path) -> Record:
     Raises:
         RecordError: the record is gone or cannot be read.
     """
-    return redacted_record(checked(read(path), path, most_bytes=MOST_BYTES))
+    return redacted_record(checked(read(path), path, max_bytes=MAX_BYTES))
 
 
 def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:

@@ -9,7 +9,6 @@ import errno
 import os
 import signal
 from itertools import zip_longest
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from trainmark.record.run.evaluations import (
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainmark.errors import CaseError
     from trainmark.plan.plan import Plan
@@ -47,267 +46,403 @@ _STATUS: dict[str, Status] = {
 # A rank that fails makes its peers fail within this time: among failures this close, the most
 # specific one is the cause, not the earliest one.
 _SAME_MOMENT_NS = 3_000_000_000
-_LEAST_TELLING = {"signal": 1, "error": 2, "exit": 3}  # any other kind is more specific
+_VAGUENESS = {"signal": 1, "error": 2, "exit": 3}  # by kind; any other is more specific
 _LATE_WINDOW = 1.5  # times the longest window so far: from then on a window is late
 # A run counts as training for this long after its last step if its time limit is minutes.
-_SOON_S = 10.0
+_MAX_QUIET_S = 10.0
 # An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
 _UPDATES_TO_REACH_ALL = 2
-FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures
 
 
-def status_of(cause: Cause | None) -> Status:
+def decide_status(cause: Cause | None) -> Status:
     """Return the status of a run that ended with this cause."""
     if cause is None:
         return "passed"
     return _STATUS.get(cause.message.code) or _STATUS.get(cause.kind, "failed")
 
 
-def find(run: RunTimeline, target: Target | None) -> Cause | None:
-    """Return why a run did not pass. A stop from outside comes before the reports of ranks."""
-    rules = (_refused, _job_ended, _stopped, _ranks_failed, _events_lost)
-    found = next((cause for rule in rules if (cause := rule(run)) is not None), None)
-    return found or _target_missed(run, target)
+def find_cause(
+    plan: Plan,
+    run: RunTimeline,
+    figures: Mapping[str, FigureEntry],
+    case_error: CaseError | None = None,
+) -> Cause | None:
+    """Return why a run did not pass; None: it passed.
+
+    Args:
+        case_error: why the case could not compute its own figures.
+    """
+    cause = find_failure(run, plan.target)
+    if cause is None and case_error is not None:
+        cause = _describe_case_error(case_error)
+    if cause is None or cause.kind == "target_missed":
+        return find_broken_rule(plan, run, figures) or cause
+    return cause
 
 
-def _refused(run: RunTimeline) -> Cause | None:
+def find_failure(run: RunTimeline, target: Target | None) -> Cause | None:
+    """Return what ended a run early, else that it missed its target.
+
+    A stop from outside comes before the reports of ranks.
+    """
+    return (
+        _find_refusal(run)
+        or _find_end_of_job(run)
+        or _find_stop(run)
+        or _find_failed_rank(run)
+        or _find_lost_events(run)
+        or _find_missed_target(run, target)
+    )
+
+
+def _find_refusal(run: RunTimeline) -> Cause | None:
     """Return why a node did not start its ranks."""
-    refused = [node.events["refused"] for node in run.nodes if "refused" in node.events]
-    return Cause(kind="node_refused", message=refused[0].message) if refused else None
+    for node in run.nodes:
+        if "refused" in node.events:
+            return Cause(kind="node_refused", message=node.events["refused"].message)
+    return None
 
 
-def _job_ended(run: RunTimeline) -> Cause | None:
-    """Return how the engine ended the job, where it did; not that the job failed by itself."""
-    job, stop, nodes = run.launcher.job, run.launcher.stop, run.nodes
-    by_us = stop is not None and stop.node is None  # then the stop has the reason
-    if job is None or by_us or job.phase in ("waiting", "running"):
+def _find_end_of_job(run: RunTimeline) -> Cause | None:
+    """Return how the engine ended the job, if it did; not that the job failed by itself."""
+    job = run.launcher.job
+    stop = run.launcher.stop
+    is_stopped_by_launcher = stop is not None and stop.node is None  # then the stop has the reason
+    if job is None or is_stopped_by_launcher or job.phase in ("waiting", "running"):
         return None
-    args: dict[str, Any] = {"said": job.said, "steps": run.steps}
-    if not any(node.events for node in nodes):
+    if not any(node.events for node in run.nodes):
         return Cause(kind="job", message=message("job_failed", said=job.said))
-    # Those that did not report their end: the ranks of other nodes failed because of it.
-    lost = [node for node in nodes if not node.finished]
-    timed_out = stop is not None and stop.reason == "timeout"
-    if lost and (job.phase == "lost" or not timed_out):
-        ranks = compact(rank for node in lost for rank in node.ranks)
-        args |= {"nodes": compact(node.number for node in lost), "ranks": ranks}
-        return Cause(kind="node_lost", message=message("node_lost", **args))
-    return Cause(kind="job", message=message("job_lost", **args)) if job.phase == "lost" else None
+    # The ranks of other nodes failed because of nodes that did not report their end.
+    lost_nodes = [node for node in run.nodes if not node.finished]
+    is_timed_out = stop is not None and stop.reason == "timeout"
+    if lost_nodes and (job.phase == "lost" or not is_timed_out):
+        text = message(
+            "node_lost",
+            said=job.said,
+            steps=run.steps,
+            nodes=compact(node.number for node in lost_nodes),
+            ranks=compact(rank for node in lost_nodes for rank in node.ranks),
+        )
+        return Cause(kind="node_lost", message=text)
+    if job.phase == "lost":
+        return Cause(kind="job", message=message("job_lost", said=job.said, steps=run.steps))
+    return None
 
 
-def _stopped(run: RunTimeline) -> Cause | None:
+def _find_stop(run: RunTimeline) -> Cause | None:
+    """Return why the ranks were stopped from outside."""
     stop, steps = run.launcher.stop, run.steps
     if stop is None:
         return None
     match stop.reason:
         case "timeout":
-            return _timed_out(run, stop)
+            return _describe_timeout(run, stop)
         case "launcher_killed":
             text = message("launcher_killed", steps=steps)
             return Cause(kind="launcher_killed", message=text)
         case "launcher_error":
             return Cause(kind="launcher", message=message("launcher_failed", text=stop.message))
         case "case_error":
-            text = message("exception", text=stop.message, fix=stop.fix)
             return Cause(
-                kind="error", message=text, type=stop.type, place=stop.place,
+                kind="error",
+                message=message("exception", text=stop.message, fix=stop.fix),
+                type=stop.type,
+                place=stop.place,
                 traceback=stop.traceback,
-            )  # fmt: skip
+            )
     text = message("stopped_by_signal", signal=stop.signal, steps=steps)
     return Cause(kind="signal", message=text, signal=stop.signal)
 
 
-def _timed_out(run: RunTimeline, stop: Stop) -> Cause:
+def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
     """Return which ranks waited in which call, and which were missing there, as stacks tell."""
-    places: dict[tuple[Any, ...], list[int]] = {}
-    for found in stop.hang:  # a node's ranks at one place
-        at = found["state"], found["call"], found["where"]
-        places.setdefault(at, []).extend(parse_cores(found["ranks"]))
-    groups = [
-        HangGroup(ranks=compact(ranks), state=state, call=call, where=where)
-        for (state, call, where), ranks in sorted(places.items(), key=lambda item: -len(item[1]))
-    ]
-    # Where ranks are in a collective, one in a backward pass may compute.
-    waits = "collective" if any(x["state"] == "collective" for x in groups) else "waits"
-    waiting = [group for group in groups if group["state"] == waits]
-    missing = [group["ranks"] for group in groups if group["state"] != waits]
-    ends_ns = [end_ns - x.launch_ns for x in run.ranks for _, end_ns in x.edges_ns.values()]
-    quiet_s = (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9
-    phases = [phase for rank in run.ranks for phase in rank.phases.values() if phase.steps]
-    usual_s = max((x.windows_ns / x.steps / 1e9 for x in phases), default=0.0)
-    window_s = max((rank.longest_window_ns / 1e9 for rank in run.ranks), default=0.0)
-    # A window is reported at its end: for as long as one takes, nothing is heard of a run.
-    heard_s = max(3 * usual_s, _LATE_WINDOW * window_s, min(_SOON_S, 0.05 * (stop.timeout_s or 0)))
-    code, args = "timed_out", dict[str, Any](limit_s=stop.timeout_s, steps=run.steps)
-    if phases and quiet_s < heard_s:
-        code, args = "timed_out_training", args | {"quiet_s": quiet_s}
-    elif waiting and missing:
-        code, args = (
-            "timed_out_missing",
-            args
-            | {
-                "quiet_s": quiet_s,
-                "waiting": ",".join(group["ranks"] for group in waiting),
-                "missing": ",".join(missing),
-                "call": ", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
-            },
+    groups = _merge_groups(stop.hang)
+    # If ranks are in a collective, one in a backward pass may compute.
+    is_in_collective = any(group["state"] == "collective" for group in groups)
+    waiting_state = "collective" if is_in_collective else "waits"
+    waiting = [group for group in groups if group["state"] == waiting_state]
+    missing = [group for group in groups if group["state"] != waiting_state]
+    quiet_s = _measure_quiet_s(run, stop)
+    if _has_steps(run) and quiet_s < _find_max_quiet_s(run, stop):
+        text = message(
+            "timed_out_training", limit_s=stop.timeout_s, steps=run.steps, quiet_s=quiet_s
         )
-    text = message(code, **args)
+    elif waiting and missing:
+        text = message(
+            "timed_out_missing",
+            limit_s=stop.timeout_s,
+            steps=run.steps,
+            quiet_s=quiet_s,
+            waiting=",".join(group["ranks"] for group in waiting),
+            missing=",".join(group["ranks"] for group in missing),
+            call=", ".join(dict.fromkeys(str(group["call"]) for group in waiting)),
+        )
+    else:
+        text = message("timed_out", limit_s=stop.timeout_s, steps=run.steps)
     return Cause(kind="timeout", message=text, stacks=stop.stacks, hang=groups)
 
 
-def _ranks_failed(run: RunTimeline) -> Cause | None:
+def _merge_groups(hang: Iterable[HangGroup]) -> list[HangGroup]:
+    """Return the ranks at each place over all nodes, the largest group first.
+
+    Args:
+        hang: of each node, the ranks at each place.
+    """
+    ranks_by_place: dict[tuple[Any, ...], list[int]] = {}
+    for group in hang:
+        place = (group["state"], group["call"], group["where"])
+        ranks_by_place.setdefault(place, []).extend(parse_cores(group["ranks"]))
+    largest_first = sorted(ranks_by_place.items(), key=lambda item: -len(item[1]))
+    return [
+        HangGroup(ranks=compact(ranks), state=state, call=call, where=where)
+        for (state, call, where), ranks in largest_first
+    ]
+
+
+def _measure_quiet_s(run: RunTimeline, stop: Stop) -> float:
+    """Return the time from the last window of any rank to the stop."""
+    ends_ns = [
+        end_ns - rank.launch_ns for rank in run.ranks for _, end_ns in rank.edges_ns.values()
+    ]
+    return (stop.t_ns - run.launch_ns - max(ends_ns, default=0)) / 1e9
+
+
+def _has_steps(run: RunTimeline) -> bool:
+    return any(phase.steps for rank in run.ranks for phase in rank.phases.values())
+
+
+def _find_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
+    """Return for how long a run that still trains may report nothing.
+
+    A window is reported at its end: for as long as one takes, ranks write no event.
+    """
+    steps_s = [
+        phase.windows_ns / phase.steps / 1e9
+        for rank in run.ranks
+        for phase in rank.phases.values()
+        if phase.steps
+    ]
+    windows_s = [rank.longest_window_ns / 1e9 for rank in run.ranks]
+    return max(
+        3 * max(steps_s, default=0.0),
+        _LATE_WINDOW * max(windows_s, default=0.0),
+        min(_MAX_QUIET_S, 0.05 * (stop.timeout_s or 0)),
+    )
+
+
+def _find_failed_rank(run: RunTimeline) -> Cause | None:
     """Return the most specific of the first failures: as a rank reports it, else by exit code."""
     ended = run.launcher.ranks_ended
     failures = {failure.rank: failure for failure in (ended.failures if ended else [])}
-    found = [(one.t_ns - run.launch_ns, _of_exit_code(one, run)) for one in failures.values()]
+    reporting_ranks = {rank.rank for rank in run.ranks if rank.error is not None}
+    causes = [
+        (failure.t_ns - run.launch_ns, _describe_exit_code(failure, run))
+        for failure in failures.values()
+        if failure.rank not in reporting_ranks
+    ]
     for rank in run.ranks:
         report = rank.error
         if report is not None:
-            exit_code = failures[rank.rank].exit_code if rank.rank in failures else None
-            names = ("kind", "type", "message", "place", "traceback")
-            fields = {name: getattr(report, name) for name in names}
-            cause = Cause(rank=rank.rank, exit_code=exit_code, **fields)
+            failure = failures.get(rank.rank)
+            cause = Cause(
+                rank=rank.rank,
+                exit_code=None if failure is None else failure.exit_code,
+                kind=report.kind,
+                type=report.type,
+                message=report.message,
+                place=report.place,
+                traceback=report.traceback,
+            )
             # To the nanosecond: a peer's broken connection comes after what broke it.
-            found = [item for item in found if item[1].rank != rank.rank]
-            found.append((report.t_ns - rank.launch_ns, cause))
-    if not found:
+            causes.append((report.t_ns - rank.launch_ns, cause))
+    if not causes:
         return None
-    first_ns = min(t_ns for t_ns, _ in found)
-    close = [item for item in found if item[0] - first_ns <= _SAME_MOMENT_NS]
-    return min(close, key=lambda item: (_LEAST_TELLING.get(item[1].kind, 0), item[0]))[1]
+    first_ns = min(t_ns for t_ns, _ in causes)
+    close = [(t_ns, cause) for t_ns, cause in causes if t_ns - first_ns <= _SAME_MOMENT_NS]
+    _, cause = min(close, key=lambda item: (_VAGUENESS.get(item[1].kind, 0), item[0]))
+    return cause
 
 
-def _of_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
-    rank, exit_code, name = failure.rank, failure.exit_code, None
+def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
+    """Return the cause of a rank that ended without a report."""
+    rank, exit_code = failure.rank, failure.exit_code
     if exit_code == DISK_FULL_EXIT:
-        kind, text = "disk_full", message("exception", text=os.strerror(errno.ENOSPC))
-    elif exit_code >= 0:
-        kind, text = "exit", message("rank_exited", rank=rank, exit_code=exit_code)
+        text = message("exception", text=os.strerror(errno.ENOSPC))
+        return Cause(kind="disk_full", message=text, rank=rank, exit_code=exit_code)
+    if exit_code >= 0:
+        text = message("rank_exited", rank=rank, exit_code=exit_code)
+        return Cause(kind="exit", message=text, rank=rank, exit_code=exit_code)
+    name = _name_signal(-exit_code)
+    if name == "SIGKILL" and run.launcher.oom_kills > 0:
+        kind, code = "oom", "rank_killed_out_of_memory"
     else:
-        # A real-time signal has no name.
-        names = (one.name for one in signal.Signals if one == -exit_code)
-        name = next(names, f"signal {-exit_code}")
-        of_memory = name == "SIGKILL" and run.launcher.oom_kills > 0
-        code = "rank_killed_out_of_memory" if of_memory else "rank_killed"
-        kind, text = "oom" if of_memory else "signal", message(code, rank=rank, signal=name)
+        kind, code = "signal", "rank_killed"
+    text = message(code, rank=rank, signal=name)
     return Cause(kind=kind, message=text, rank=rank, signal=name, exit_code=exit_code)
 
 
-def _events_lost(run: RunTimeline) -> Cause | None:
+def _name_signal(number: int) -> str:
+    """Return the name of a signal; a real-time signal has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _find_lost_events(run: RunTimeline) -> Cause | None:
     """Return a cause if events are missing: figures from the rest would be wrong."""
     if run.launcher.ranks_ended is None:
         return Cause(kind="launcher", message=message("ranks_end_unknown"))
-    silent = [x.number for x in run.nodes if not x.events.keys() >= {"launch", "ranks_ended"}]
-    losses = ((found, one.rank) for one in run.ranks if (found := _lost_of(one)))
-    lost, rank = next(losses, (None, None))
-    if silent:
-        lost, rank = message("node_events_lost", nodes=compact(silent)), None
-    return None if lost is None else Cause(kind="events_incomplete", message=lost, rank=rank)
-
-
-def _lost_of(rank: RankTimeline) -> Message | None:
-    """Compare what a rank reports to have trained with the events in its file."""
-    number, lines, steps, trained = rank.rank, rank.malformed_lines, rank.steps, rank.trained
-    if not rank.finished or trained is None:
-        return message("rank_unfinished", rank=number)
-    if lines or trained.steps != steps:
-        return message("steps_lost", rank=number, lines=lines, steps=steps, trained=trained.steps)
+    silent_nodes = [
+        node.number for node in run.nodes if not node.events.keys() >= {"launch", "ranks_ended"}
+    ]
+    if silent_nodes:
+        text = message("node_events_lost", nodes=compact(silent_nodes))
+        return Cause(kind="events_incomplete", message=text)
+    for rank in run.ranks:
+        text_of_rank = _describe_lost_events(rank)
+        if text_of_rank is not None:
+            return Cause(kind="events_incomplete", message=text_of_rank, rank=rank.rank)
     return None
 
 
-def _target_missed(run: RunTimeline, target: Target | None) -> Cause | None:
-    rank = run.ranks[0]
-    if target is None or not target.required or rank.target_reached:
+def _describe_lost_events(rank: RankTimeline) -> Message | None:
+    """Compare what a rank reports to have trained with the events in its file."""
+    if not rank.finished or rank.trained is None:
+        return message("rank_unfinished", rank=rank.rank)
+    if rank.malformed_lines or rank.trained.steps != rank.steps:
+        return message(
+            "steps_lost",
+            rank=rank.rank,
+            lines=rank.malformed_lines,
+            steps=rank.steps,
+            trained=rank.trained.steps,
+        )
+    return None
+
+
+def _find_missed_target(run: RunTimeline, target: Target | None) -> Cause | None:
+    """Return that a run did not reach a target that it was to reach."""
+    rank0 = run.ranks[0]
+    if target is None or not target.required or rank0.target_reached:
         return None
-    values = [event.value for event in rank.evaluations]
+    last = rank0.evaluations[-1] if rank0.evaluations else None
     text = message(
-        "target_missed" if values else "target_missed_without_evaluation",
-        metric=target.metric, target=target.value, epochs=rank.epochs, steps=rank.steps,
-        value=values[-1] if values else None,
-    )  # fmt: skip
+        "target_missed_without_evaluation" if last is None else "target_missed",
+        metric=target.metric,
+        target=target.value,
+        epochs=rank0.epochs,
+        steps=rank0.steps,
+        value=None if last is None else last.value,
+    )
     return Cause(kind="target_missed", message=text)
 
 
-def of_case_error(error: CaseError) -> Cause:
+def _describe_case_error(error: CaseError) -> Cause:
     """Return the cause of a run of which the case cannot compute its own figures."""
     assert error.__cause__ is not None, "a case error has its cause"
     report = error_report(error.__cause__, error.place)
-    text = message("exception", text=report["message"]["args"]["text"], fix=error.fix)
     return Cause(
-        kind="error", message=text, type=report["type"], place=report["place"],
+        kind="error",
+        message=message("exception", text=report["message"]["args"]["text"], fix=error.fix),
+        type=report["type"],
+        place=report["place"],
         traceback=report["traceback"],
-    )  # fmt: skip
+    )
 
 
-def broken(plan: Plan, run: RunTimeline, figures: dict[str, FigureEntry]) -> Cause | None:
+def find_broken_rule(
+    plan: Plan, run: RunTimeline, figures: Mapping[str, FigureEntry]
+) -> Cause | None:
     """Return the first rule that a finished run breaks."""
     rules = (
-        ("impossible_figure", _steps(plan, run)),
-        ("impossible_figure", _whole(plan, run)),
-        ("wrong_evaluation", _evaluations(plan, run)),
-        ("not_trained", _training(run)),
-        ("ranks_differ", _replicas(plan, run)),
-        ("changed_precision", _precision(run)),
+        ("impossible_figure", _check_steps(plan, run)),
+        ("impossible_figure", _check_epochs(plan, run)),
+        ("impossible_figure", _check_tokens(plan, run)),
+        ("wrong_evaluation", _check_evaluations(plan, run)),
+        ("not_trained", _check_training(run)),
+        ("ranks_differ", _check_replicas(plan, run)),
+        ("changed_precision", _check_precision(run)),
+        ("impossible_figure", _check_mfu(figures)),
     )
-    for kind, fault in ((kind, fault) for kind, faults in rules for fault in faults):
-        return Cause(kind=kind, message=fault)
-    if (mfu := figures["MFU"].value or 0.0) > 100:
-        return Cause(kind="impossible_figure", message=message("mfu_above_one", share=mfu / 100))
+    for kind, violations in rules:
+        violation = next(violations, None)
+        if violation is not None:
+            return Cause(kind=kind, message=violation)
     return None
 
 
-def _steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare the steps of all ranks with each other and with the global batch."""
-    series, steps = run.series, [rank.steps for rank in run.ranks]
+    series = run.series
+    steps = [rank.steps for rank in run.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
-    for step in np.flatnonzero(series.samples != series.announced)[:1].tolist():
+    unlike_steps = np.flatnonzero(series.samples != series.announced)
+    if len(unlike_steps):
+        step = int(unlike_steps[0])
         samples, announced = int(series.samples[step]), int(series.announced[step])
         if announced < 0:
             yield message("step_samples_differ_over_ranks", step=step + 1)
         else:
             yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
     recipe = plan.recipe
-    most = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
-    for step in np.flatnonzero(series.samples > most)[:1].tolist():
-        yield message("samples_above_global_batch", step=step + 1, most=most,
-                      samples=int(series.samples[step]))  # fmt: skip
+    max_samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
+    large_steps = np.flatnonzero(series.samples > max_samples)
+    if len(large_steps):
+        step = int(large_steps[0])
+        samples = int(series.samples[step])
+        yield message(
+            "samples_above_global_batch", step=step + 1, most=max_samples, samples=samples
+        )
 
 
-def _whole(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare epochs with the data, and tokens with the length of a sequence."""
-    whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
-    own = run.ranks[0].facts.samples_per_epoch
-    expected = plan.data.train_samples if own is None else own
-    for epoch in sorted({epoch for rank in run.ranks for epoch in rank.samples_of_epochs}):
+def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Compare the samples of epochs with the data."""
+    num_whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
+    reported = run.ranks[0].facts.samples_per_epoch
+    expected = plan.data.train_samples if reported is None else reported
+    epochs = {epoch for rank in run.ranks for epoch in rank.samples_of_epochs}
+    for epoch in sorted(epochs):
         samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)
-        if samples > expected or (epoch < whole and samples != expected):
+        if samples > expected or (epoch < num_whole and samples != expected):
             yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
-    length, counts = plan.recipe.get("seq_length"), run.counts
+
+
+def _check_tokens(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Compare tokens with the length of a sequence."""
+    length = plan.recipe.get("seq_length")
+    counts = run.counts
     tokens, sequences = counts.tokens_padded, counts.sequences
     if length and tokens > sequences * length:
         yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
 
 
-def _evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare what ranks scored with each other, with the validation data and with training."""
-    for number, of_ranks in enumerate(zip_longest(*(rank.evaluations for rank in run.ranks)), 1):
-        first = next(one for one in of_ranks if one is not None)
-        for rank, one in enumerate(of_ranks):
-            if one is None:
+    rounds = zip_longest(*(rank.evaluations for rank in run.ranks))
+    for number, reports in enumerate(rounds, 1):
+        first = next(report for report in reports if report is not None)
+        for rank, report in enumerate(reports):
+            if report is None:
                 continue
-            if not same_quality(one.value, first.value) or one.samples != first.samples:
+            if not same_quality(report.value, first.value) or report.samples != first.samples:
                 yield message(
-                    "evaluation_differs_over_ranks", rank=rank, value=one.value,
-                    first=first.value, samples=one.samples, samples_first=first.samples,
-                )  # fmt: skip
-        scored = over_ranks([None if one is None else one.scores for one in of_ranks])
+                    "evaluation_differs_over_ranks",
+                    rank=rank,
+                    value=report.value,
+                    first=first.value,
+                    samples=report.samples,
+                    samples_first=first.samples,
+                )
+        scored = over_ranks([None if report is None else report.scores for report in reports])
         if scored is not None:
-            yield from _scores(plan, scored, first, number)
+            yield from _check_scores(plan, scored, first, number)
 
 
-def _scores(plan: Plan, scored: ScoredByAll, first: Evaluate, number: int) -> Iterator[Message]:
+def _check_scores(
+    plan: Plan, scored: ScoredByAll, first: Evaluate, number: int
+) -> Iterator[Message]:
     """Compare the rows that ranks scored with the data, and the quality with their scores.
 
     Args:
@@ -333,36 +468,11 @@ def _scores(plan: Plan, scored: ScoredByAll, first: Evaluate, number: int) -> It
         )
 
 
-def _replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Yield parameters that ranks hold whole and that differ: their gradients were not reduced."""
-    reports = {rank.rank: rank.parameters.sums for rank in run.ranks if rank.parameters}
-    if len(reports) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
-        return  # plain shards of one name differ
-    first: dict[str, int] = {}
-    unlike: dict[str, int] = {}
-    for rank, sums in reports.items():
-        for name, value in sums.items():
-            if first.setdefault(name, value) != value:
-                unlike.setdefault(name, rank)
-    if unlike:
-        names = ", ".join(list(unlike)[:NAMED])
-        yield message("parameters_differ", names=names, number=len(unlike), parameters=len(first),
-                      rank=min(unlike.values()))  # fmt: skip
-
-
-def _precision(run: RunTimeline) -> Iterator[Message]:
-    """Yield the flags of precision that a job changed after they were set."""
-    for rank in run.ranks:
-        if rank.result.precision_changed:
-            yield message("changed_precision", rank=rank.rank,
-                          changes=", ".join(rank.result.precision_changed))  # fmt: skip
-
-
-def _training(run: RunTimeline) -> Iterator[Message]:
+def _check_training(run: RunTimeline) -> Iterator[Message]:
     """Yield parameters that were not trained: by their gradients, or because no bit changed."""
     reports = [rank.parameters for rank in run.ranks if rank.parameters is not None]
     # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
-    changed = _of_any(report.changed for report in reports)
+    changed = _merge_flags([report.changed for report in reports])
     if not changed:
         yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in run.ranks):
@@ -372,15 +482,63 @@ def _training(run: RunTimeline) -> Iterator[Message]:
         yield message("never_updated")
     if updates < _UPDATES_TO_REACH_ALL:
         return
-    gradients = _of_any(report.gradients for report in reports)
-    if zero := [name for name, some in gradients.items() if not some]:
-        names = ", ".join(zero[:NAMED])
-        yield message("gradients_zero", names=names, number=len(zero), parameters=len(gradients))
-    if never := [name for name, some in changed.items() if not some]:
-        yield message("parameters_never_changed", names=", ".join(never[:NAMED]),
-                      number=len(never), parameters=len(changed), updates=updates)  # fmt: skip
+    has_gradient = _merge_flags([report.gradients for report in reports])
+    zero = [name for name, is_nonzero in has_gradient.items() if not is_nonzero]
+    if zero:
+        yield message(
+            "gradients_zero",
+            names=", ".join(zero[:NAMED]),
+            number=len(zero),
+            parameters=len(has_gradient),
+        )
+    unchanged = [name for name, is_changed in changed.items() if not is_changed]
+    if unchanged:
+        yield message(
+            "parameters_never_changed",
+            names=", ".join(unchanged[:NAMED]),
+            number=len(unchanged),
+            parameters=len(changed),
+            updates=updates,
+        )
 
 
-def _of_any(reports: Iterable[dict[str, bool]]) -> dict[str, bool]:
-    """Return what is true of a parameter on any rank, by name."""
-    return dict(sorted((item for report in reports for item in report.items()), key=itemgetter(1)))
+def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
+    """Return by name whether a flag of a parameter is true on any rank."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    return {name: any(report.get(name, False) for report in reports) for name in names}
+
+
+def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
+    """Yield parameters that ranks hold whole and that differ: their gradients were not reduced."""
+    sums_by_rank = {rank.rank: rank.parameters.sums for rank in run.ranks if rank.parameters}
+    if len(sums_by_rank) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
+        return  # plain shards of one name differ
+    first: dict[str, int] = {}
+    differing: dict[str, int] = {}
+    for rank, sums in sums_by_rank.items():
+        for name, value in sums.items():
+            if first.setdefault(name, value) != value:
+                differing.setdefault(name, rank)
+    if differing:
+        yield message(
+            "parameters_differ",
+            names=", ".join(list(differing)[:NAMED]),
+            number=len(differing),
+            parameters=len(first),
+            rank=min(differing.values()),
+        )
+
+
+def _check_precision(run: RunTimeline) -> Iterator[Message]:
+    """Yield the flags of precision that a job changed after they were set."""
+    for rank in run.ranks:
+        if rank.result.precision_changed:
+            changes = ", ".join(rank.result.precision_changed)
+            yield message("changed_precision", rank=rank.rank, changes=changes)
+
+
+def _check_mfu(figures: Mapping[str, FigureEntry]) -> Iterator[Message]:
+    """Yield that devices trained at more than their peak."""
+    mfu = figures["MFU"].value
+    if mfu is not None and mfu > 100:
+        yield message("mfu_above_one", share=mfu / 100)

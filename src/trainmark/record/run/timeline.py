@@ -22,7 +22,6 @@ from trainmark.record.run.nodes import (
     account,
     align,
     by_name,
-    name_of,
     read_nodes,
 )
 from trainmark.record.shapes import Phase, PhaseName, RankSums
@@ -181,16 +180,35 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
                 timeline.start_ns = event.t_ns
             case events.End():
                 timeline.finished = True
-            case _:  # an event that a rank writes once
-                setattr(timeline, name_of(event), event)
+            case _:
+                _keep_report(timeline, event)
     if timeline.trained is not None:
         timeline.epochs = timeline.trained.epochs
         timeline.check_ns += timeline.trained.check_ns
     timeline.add_memory_reading(timeline.result.used_bytes)
-    timeline.malformed_lines = file.malformed_lines
+    timeline.malformed_lines += file.malformed_lines
     if measured := timeline.phases["train"].steps:
         timeline.step_ns = int(np.median(steps.step_ns[-measured:]))
     return timeline, steps
+
+
+def _keep_report(timeline: RankTimeline, event: events.Event) -> None:
+    """Keep an event that a rank writes once."""
+    match event:
+        case events.Synced():
+            timeline.synced = event
+        case events.Facts():
+            timeline.facts = event
+        case events.Trained():
+            timeline.trained = event
+        case events.Parameters():
+            timeline.parameters = event
+        case events.Result():
+            timeline.result = event
+        case events.Error():
+            timeline.error = event
+        case _:  # an event that ranks do not write
+            timeline.malformed_lines += 1
 
 
 def _add_window(timeline: RankTimeline, window: Window) -> None:

@@ -1,0 +1,254 @@
+"""Collect what was measured in a run, from its events or from its record.
+
+Figures, findings and trust are computed from a measurement alone. A check of a record makes the
+same measurement from it and so computes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from math import isnan
+from typing import TYPE_CHECKING, Any, cast
+
+from trainmark.protocols import Counts
+from trainmark.record.record import (
+    Environment,
+    Quality,
+    QualityPoint,
+    RankEntry,
+    RunCounts,
+    ScoredEntry,
+    Spans,
+    Steps,
+)
+from trainmark.record.run.evaluations import over_ranks
+from trainmark.record.run.nodes import node_facts
+from trainmark.record.run.timeline import NO_FACTS, NO_RESULT
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.plan.plan import Plan
+    from trainmark.rank.events import Evaluate
+    from trainmark.record.record import Record
+    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.run.timeline import RankTimeline, RunTimeline
+    from trainmark.record.shapes import JobFacts
+    from trainmark.spec import Message
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What plan, launcher, ranks and sampler reported of a run, and what follows from it.
+
+    Args:
+        evaluations: in their order.
+        no_quality_reason: why the last evaluation gave no value, if it reported a reason.
+        telemetry: None if nothing was sampled.
+    """
+
+    plan: Plan
+    environment: Environment
+    ranks: list[RankEntry]
+    steps: Steps
+    evaluations: list[QualityPoint]
+    no_quality_reason: Message | None
+    telemetry: Telemetry | None
+
+    @classmethod
+    def from_timeline(
+        cls, plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None
+    ) -> Measurement:
+        """Return what a run's events tell."""
+        reported = timeline.ranks[0].evaluations
+        return cls(
+            plan=plan,
+            environment=_merge_facts(timeline),
+            ranks=_list_ranks(timeline),
+            steps=_list_steps(timeline),
+            evaluations=_list_evaluations(timeline),
+            no_quality_reason=reported[-1].reason if reported else None,
+            telemetry=telemetry,
+        )
+
+    @classmethod
+    def from_record(cls, record: Record) -> Measurement:
+        """Return what a record has of a run's measurement; lists are shared, not copied."""
+        return cls(
+            plan=record.plan,
+            environment=record.environment,
+            ranks=record.ranks,
+            steps=record.steps,
+            evaluations=record.quality.history,
+            no_quality_reason=record.quality.reason,
+            telemetry=record.telemetry,
+        )
+
+    @property
+    def job(self) -> JobFacts | None:
+        """Return the facts of rank 0's job; None if it did not report its end."""
+        return self.environment["job"]
+
+    @cached_property
+    def counts(self) -> RunCounts:
+        """Return the counts of the training, summed over all ranks."""
+        counts = sum((rank.counts for rank in self.ranks), Counts())
+        return RunCounts(
+            samples=counts.samples,
+            sequences=counts.sequences,
+            tokens=counts.tokens,
+            tokens_padded=counts.tokens_padded,
+            steps=max(rank.steps for rank in self.ranks),
+            micro_batches=sum(rank.micro_batches for rank in self.ranks),
+            epochs=max(rank.epochs for rank in self.ranks),
+            skipped_steps=(self.job or {}).get("skipped_steps"),
+        )
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Return the spans of the rank that ended last."""
+        last = max(self.ranks, key=lambda rank: rank.wall_ns or 0)
+        return Spans(
+            rank=last.rank,
+            wall_ns=last.wall_ns,
+            by_name_ns=last.spans_ns,
+            train_parts_ns={
+                "data_wait": last.total_wait_ns,
+                "compute": last.total_step_ns - last.total_wait_ns,
+                "other": last.total_windows_ns - last.total_step_ns,
+            },
+        )
+
+    @cached_property
+    def quality(self) -> Quality:
+        """Return the quality that the run ended with, against its target."""
+        plan = self.plan
+        last = self.evaluations[-1] if self.evaluations else None
+        value = None if last is None else last.value
+        reached = None
+        if plan.target is not None:
+            reached = value is not None and plan.target.reached(value)
+        return Quality(
+            metric=plan.about.metric,
+            value=value,
+            target=None if plan.target is None else plan.target.value,
+            reached=reached,
+            best_possible=plan.data.best_quality,
+            eval_samples=None if last is None else last.samples,
+            history=self.evaluations,
+            reason=self._explain_missing_quality(),
+        )
+
+    def _explain_missing_quality(self) -> Message | None:
+        """Return why there is no quality, or the reason that the last evaluation reported."""
+        if not self.evaluations:
+            code = "ended_before_evaluation" if self.plan.evaluates else "never_evaluates"
+            return message(code)
+        if self.evaluations[-1].value is None and self.no_quality_reason is None:
+            return message("evaluation_not_finite")
+        return self.no_quality_reason
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Return the plan's labels, and ``partial`` if training was cut off."""
+        labels = list(self.plan.labels)
+        has_trained = any(rank.steps for rank in self.ranks)
+        if has_trained and not all(rank.finished for rank in self.ranks):
+            labels.append("partial")
+        return labels
+
+
+def _list_ranks(timeline: RunTimeline) -> list[RankEntry]:
+    """Return the entry of each rank."""
+    first_job = timeline.ranks[0].result.job
+    return [_describe_rank(rank, first_job) for rank in timeline.ranks]
+
+
+def _describe_rank(rank: RankTimeline, first_job: dict[str, Any]) -> RankEntry:
+    """Return a rank's entry.
+
+    Args:
+        first_job: facts of rank 0's job, which are not repeated.
+    """
+    job = cast("JobFacts", rank.result.job)
+    return RankEntry(
+        rank=rank.rank,
+        finished=rank.finished,
+        epochs=rank.epochs,
+        wall_ns=rank.wall_ns,
+        spans_ns=rank.spans_ns,
+        train_ns=rank.train_ns,
+        phases=rank.phases,
+        step_ns=rank.step_ns,
+        matmul_flops_per_second=rank.facts.matmul_flops_per_second,
+        matmul_swing=rank.facts.matmul_swing,
+        memory_scope=rank.facts.memory_scope,
+        used_bytes=rank.used_bytes,
+        allocator_peak_bytes=rank.result.allocator_peak_bytes,
+        job=None if job == first_job else job,
+    )
+
+
+def _list_steps(timeline: RunTimeline) -> Steps:
+    """Return the steps of all ranks together."""
+    series = timeline.series
+    return Steps(
+        warmup=timeline.warmup_steps,
+        time_ns=series.step_ns.tolist(),
+        loss=[None if isnan(value) else value for value in series.loss.tolist()],
+        samples=series.samples.tolist(),
+    )
+
+
+def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
+    """Return each evaluation as rank 0 reports it, with what all ranks scored."""
+    points = []
+    for reports in zip_longest(*(rank.evaluations for rank in timeline.ranks)):
+        first: Evaluate | None = reports[0]
+        if first is None:
+            break  # another rank went on alone
+        point = QualityPoint(
+            epoch=first.epoch,
+            step=first.step,
+            value=first.value,
+            samples=first.samples,
+            detail=first.detail,
+            parts=first.parts,
+            scored=_add_up_scores(reports),
+        )
+        points.append(point)
+    return points
+
+
+def _add_up_scores(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
+    """Return what all ranks scored in an evaluation; None if a rank did not report it."""
+    scored = over_ranks([None if report is None else report.scores for report in reports])
+    if scored is None:
+        return None
+    return ScoredEntry(rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.of)
+
+
+def _merge_facts(timeline: RunTimeline) -> Environment:
+    """Merge the facts of launcher, nodes and ranks; drop keys that a record does not have."""
+    rank0 = timeline.ranks[0]
+    ended = timeline.launcher.ranks_ended
+    facts_of_ranks = [None if rank.facts is NO_FACTS else rank.facts for rank in timeline.ranks]
+    merged: dict[str, Any] = {
+        **timeline.launcher.launch.environment,
+        "others_cpu_share": None if ended is None else ended.others_cpu_share,
+        "devices": [None if facts is None else facts.device for facts in facts_of_ranks],
+        "precision_flags": rank0.facts.precision_flags,
+        "collective": rank0.facts.collective,
+        "job": None if rank0.result is NO_RESULT else rank0.result.job,
+    }
+    if timeline.nodes:
+        merged["nodes"] = node_facts(timeline.nodes, facts_of_ranks)
+    if rank0.result.attention:
+        merged["attention"] = ", ".join(rank0.result.attention)
+    if rank0.facts.attention_flags:
+        merged["attention_flags"] = rank0.facts.attention_flags
+    known = {name: value for name, value in merged.items() if name in Environment.__annotations__}
+    return cast("Environment", known)
