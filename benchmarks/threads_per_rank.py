@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.harness import Bar, conclude, ratio, sized
 from benchmarks.jobs import endless_batches
 from trainmark.devices.cores import usable_cores
-from trainmark.record.run.findings import BUSY_SHARE
+from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from trainmark.recipe import Precision, Recipe
     from trainmark.record.measurement import Measurement
-    from trainmark.record.run.telemetry import Telemetry
-    from trainmark.record.run.timeline import RunTimeline
+    from trainmark.record.telemetry import Telemetry
+    from trainmark.record.timeline import RunTimeline
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE_VARIABLE = "UPDATE_GOLDEN"

@@ -17,7 +17,7 @@ from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Record, read
-from trainmark.record.run.timeline import read_run
+from trainmark.record.timeline import read_run
 from trainmark.record.verify import verify
 
 if TYPE_CHECKING:

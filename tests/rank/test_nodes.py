@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.rank.events import FailedRank, RanksEnded
-from trainmark.record.run.cause import find_failure
-from trainmark.record.run.telemetry import intervals
-from trainmark.record.run.timeline import read_run
+from trainmark.record.cause import find_failure
+from trainmark.record.telemetry import intervals
+from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -19,15 +19,15 @@ from telemetry_files import (
     start,
 )  # fmt: skip
 from trainmark.record import figures as figures_of
-from trainmark.record.run import telemetry
-from trainmark.record.run.timeline import read_run
+from trainmark.record import telemetry
+from trainmark.record.timeline import read_run
 from trainmark.spec import Figure, message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.record.run.telemetry import Telemetry
+    from trainmark.record.telemetry import Telemetry
 
 # Of the training, 6 s to 9.625 s: each reading stands for the time that is nearest to it.
 WEIGHTS_S = {6.0: 0.5, 7.0: 1.0, 8.0: 1.0, 9.0: 0.8125, 9.625: 0.3125}

@@ -8,17 +8,17 @@ import pytest
 
 from fakes import GOLDEN, event, launch_event, measure, parameters_event, window, write_run
 from trainmark.plan.plan import Plan
+from trainmark.record import findings
+from trainmark.record.cause import find_broken_rule
 from trainmark.record.figures import FIGURES, compute_figures
 from trainmark.record.record import FigureEntry
-from trainmark.record.run import findings
-from trainmark.record.run.cause import find_broken_rule
-from trainmark.record.run.timeline import read_run
+from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.run.timeline import RunTimeline
+    from trainmark.record.timeline import RunTimeline
     from trainmark.spec import Message
 
 S = 1_000_000_000

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainmark.rank.scores import scored_event
-from trainmark.record.run.evaluations import over_ranks
+from trainmark.record.evaluations import over_ranks
 from trainmark.train.evaluation import (
     MAX_KEYS,
     EvaluationSum,

@@ -25,8 +25,8 @@ from trainmark.plan.choosing import refuse_ranks
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.recipe import Precision, Recipe
+from trainmark.record.findings import BUSY_SHARE
 from trainmark.record.messages import render
-from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import MESSAGES_FILE, Message, read_messages
 
 if TYPE_CHECKING:

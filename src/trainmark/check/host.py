@@ -21,7 +21,7 @@ from trainmark.errors import TrainmarkError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.processes import CpuUse, alive_runs
 from trainmark.plan.plan import RUNS_DIR
-from trainmark.record.run.findings import BUSY_SHARE
+from trainmark.record.findings import BUSY_SHARE
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:

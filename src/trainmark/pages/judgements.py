@@ -26,8 +26,8 @@ from trainmark.pages.texts import (
     term,
     worded,
 )
+from trainmark.record.findings import BUSY_SHARE
 from trainmark.record.messages import in_short, render
-from trainmark.record.run.findings import BUSY_SHARE
 from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:

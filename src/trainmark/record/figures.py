@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from trainmark.recipe import Precision
     from trainmark.record.measurement import Measurement
-    from trainmark.record.run.telemetry import IntervalName, Use
     from trainmark.record.shapes import DeviceFacts
+    from trainmark.record.telemetry import IntervalName, Use
     from trainmark.spec import FigureSpec, PageSpec
 
 NS_PER_S = 1e9

@@ -14,16 +14,16 @@ import numpy as np
 from trainmark import cases
 from trainmark.devices.cores import compact
 from trainmark.recipe import AUTOCAST
-from trainmark.record.run import cause
-from trainmark.record.run.evaluations import same_quality
+from trainmark.record import cause
+from trainmark.record.evaluations import same_quality
 from trainmark.record.series import TOGETHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.record.record import QualityPoint, RankEntry, Record
-    from trainmark.record.run.telemetry import IntervalName, Telemetry, Use
     from trainmark.record.shapes import PhaseName
+    from trainmark.record.telemetry import IntervalName, Telemetry, Use
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 _ENDED = ("passed", "target_missed")  # on all ranks

@@ -13,6 +13,8 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from trainmark.protocols import Counts
+from trainmark.record.evaluations import over_ranks
+from trainmark.record.nodes import node_facts
 from trainmark.record.record import (
     Environment,
     Quality,
@@ -23,9 +25,7 @@ from trainmark.record.record import (
     Spans,
     Steps,
 )
-from trainmark.record.run.evaluations import over_ranks
-from trainmark.record.run.nodes import node_facts
-from trainmark.record.run.timeline import NO_FACTS, NO_RESULT
+from trainmark.record.timeline import NO_FACTS, NO_RESULT
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.rank.events import Evaluate
     from trainmark.record.record import Record
-    from trainmark.record.run.telemetry import Telemetry
-    from trainmark.record.run.timeline import RankTimeline, RunTimeline
     from trainmark.record.shapes import JobFacts
+    from trainmark.record.telemetry import Telemetry
+    from trainmark.record.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message
 
 

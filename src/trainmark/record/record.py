@@ -21,7 +21,6 @@ from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.rank.events import HangGroup  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record import stats
-from trainmark.record.run.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.series import Line  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.shapes import (
     Amount,
@@ -35,6 +34,7 @@ from trainmark.record.shapes import (
     PhaseName,
     RankSums,
 )
+from trainmark.record.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from trainmark import __version__, cases
 from trainmark.digests import hash_stream
 from trainmark.errors import CaseError, RecordError
 from trainmark.plan.plan import PLAN_FILE, read_plan
+from trainmark.record import telemetry as telemetry_of
+from trainmark.record.cause import decide_status, find_cause
 from trainmark.record.figures import compute_case_figures, compute_figures, make_entries
+from trainmark.record.findings import find_findings
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence, Record, Suite
-from trainmark.record.run import telemetry as telemetry_of
-from trainmark.record.run.cause import decide_status, find_cause
-from trainmark.record.run.findings import find_findings
-from trainmark.record.run.timeline import RunTimeline, read_run
+from trainmark.record.timeline import RunTimeline, read_run
 from trainmark.record.trust import grade_launch
 from trainmark.spec import OwnFigures
 

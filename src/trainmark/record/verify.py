@@ -16,14 +16,14 @@ from trainmark import __version__, cases
 from trainmark.errors import CaseError, RecordError, UsageError
 from trainmark.record import reduce
 from trainmark.record.figures import FIGURES_PLACE, compute_case_figures, compute_figures, specs
-from trainmark.record.measured_checks import check_measured
-from trainmark.record.measurement import Measurement
-from trainmark.record.plan_checks import check_plan
-from trainmark.record.run.findings import (
+from trainmark.record.findings import (
     CODES_OF_EVENTS,
     CODES_OF_RECORD,
     find_in_measurement,
 )
+from trainmark.record.measured_checks import check_measured
+from trainmark.record.measurement import Measurement
+from trainmark.record.plan_checks import check_plan
 from trainmark.record.trust import grade_launch, graded, refutes, with_findings
 from trainmark.record.work import major_minor
 from trainmark.spec import Message, message

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from trainmark.pages.document import Tile
     from trainmark.record.record import Record
-    from trainmark.record.run.telemetry import IntervalName, Use
+    from trainmark.record.telemetry import IntervalName, Use
     from trainmark.spec import Message
 
 _SHORTEST_NS = 1_000_000  # of a span that is listed

@@ -25,13 +25,13 @@ from trainmark.pages.texts import (
     term,
     worded,
 )
-from trainmark.record.record import Record
-from trainmark.record.run.findings import (
+from trainmark.record.findings import (
     BUSY_SHARE,
     SLOW_SHARE,
     THROTTLED_SHARE,
     find_throttling_shares,
 )
+from trainmark.record.record import Record
 from trainmark.record.stats import over_launches
 from trainmark.record.trust import refuted, trust_of
 from trainmark.record.work import Row, differing, differing_from_row, groups, name_of, work
@@ -39,8 +39,8 @@ from trainmark.record.work import Row, differing, differing_from_row, groups, na
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.record.run.telemetry import IntervalName
     from trainmark.record.stats import Launches
+    from trainmark.record.telemetry import IntervalName
     from trainmark.record.work import Result
 
 _LEAST_SHARE = 0.005  # of the training time; less is told with the rest

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainmark.devices.cores import compact
 from trainmark.protocols import SET_LIMITS
-from trainmark.record.run.evaluations import over_ranks
+from trainmark.record.evaluations import over_ranks
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from trainmark.record.measurement import Measurement
     from trainmark.record.record import FigureEntry
-    from trainmark.record.run.telemetry import IntervalName, Telemetry
-    from trainmark.record.run.timeline import RunTimeline
+    from trainmark.record.telemetry import IntervalName, Telemetry
+    from trainmark.record.timeline import RunTimeline
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
 _CONSTANT_LOSS_STEPS = 10

@@ -16,7 +16,7 @@ from trainmark.errors import RecordError
 from trainmark.protocols import Counts
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
-from trainmark.record.run.nodes import (
+from trainmark.record.nodes import (
     Account,
     NodeTimeline,
     account,

@@ -20,9 +20,9 @@ from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, Sampling, read_event, telemetry_file
-from trainmark.record.run.timeline import PHASES
 from trainmark.record.series import Energy, Interval, Quantity, energy, lines_of, quantity
 from trainmark.record.shapes import Amount, Count  # noqa: TC001 - read at run time
+from trainmark.record.timeline import PHASES
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.protocols.monitor import DeviceSample
-    from trainmark.record.run.timeline import RunTimeline
     from trainmark.record.series import Array, Line
     from trainmark.record.shapes import PhaseName
+    from trainmark.record.timeline import RunTimeline
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9

@@ -17,14 +17,14 @@ from trainmark.devices.cores import compact, parse_cores
 from trainmark.rank.events import HangGroup
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 from trainmark.rank.parameters import NAMED
-from trainmark.record.record import Cause
-from trainmark.record.run.evaluations import (
+from trainmark.record.evaluations import (
     MIN_TRAINED_ROWS,
     MIN_TRAINED_SHARE,
     MIN_WEIGHT,
     over_ranks,
     same_quality,
 )
+from trainmark.record.record import Cause
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from trainmark.errors import CaseError
     from trainmark.plan.plan import Plan
     from trainmark.rank.events import Evaluate, FailedRank, Stop
+    from trainmark.record.evaluations import ScoredByAll
     from trainmark.record.record import FigureEntry, Status
-    from trainmark.record.run.evaluations import ScoredByAll
-    from trainmark.record.run.timeline import RankTimeline, RunTimeline
+    from trainmark.record.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
 # By the code of a cause's message or by its kind; any other run that did not pass failed.
