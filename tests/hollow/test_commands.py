@@ -89,3 +89,16 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     )  # fmt: skip
     record = read(tmp_path / "run")
     assert (code, record.status, record.cause.kind) == (1, "oom", "oom")
+
+
+def test_benchmark_of_a_card_says_which_sections_computed_nothing(call, tmp_path):
+    code, output = call(
+        "benchmarks.card", "--device", "nvidia", "--size", "tiny",
+        "--sections", "ceilings overhead",
+        "--results", tmp_path / "results", "--scratch", tmp_path / "scratch",
+    )  # fmt: skip
+    assert code == 1
+    page = (tmp_path / "results" / "nvidia-h200-tiny.md").read_text()
+    assert "NotTrainedError" in page
+    assert "ceilings: finished" in output
+    assert "overhead: failed" in output
