@@ -107,7 +107,7 @@ def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> Non
     built = reduce.reduce(run_dir)
     assert built.environment["attention"] == "efficient, flash"
     assert built.environment["attention_flags"] == {"flash": True, "cudnn": False}
-    assert sides.environment(built)["attention"] == "efficient, flash"
+    assert sides.read_environment(built)["attention"] == "efficient, flash"
 
 
 def test_a_record_is_never_replaced(run_dir: Path) -> None:

@@ -75,13 +75,15 @@ def gate(
     each_once(record.run_id for record in checked.records)
     judgements: list[Judgement] = []
     if baseline:
-        judgements += gating.against_baseline(
+        judgements += gating.judge_against_baseline(
             checked.records, baseline_runs.records, figure or (), worse_by=worse_by
         )
     if history:
-        judgements += gating.against_history(checked.records, earlier_runs.records, figure or ())
-    judgements += [gating.unreadable(fault) for fault in checked.skipped]
-    code = exit_code_with_faults(gating.exit_code(judgements), selections)
+        judgements += gating.judge_against_history(
+            checked.records, earlier_runs.records, figure or ()
+        )
+    judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
+    code = exit_code_with_faults(gating.combine_exit_codes(judgements), selections)
     if junit:
         write_text(junit, report.junit(judgements, lang))
     if as_json:

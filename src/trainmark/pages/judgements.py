@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
-from trainmark.judge.comparison import REGRESSIONS, UNTOLD
+from trainmark.judge.comparison import INCONCLUSIVE, REGRESSIONS
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Table, table
 from trainmark.pages.rendering import rendered
@@ -52,7 +52,7 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
         b: what the other side is called than A.
     """
     tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
-    tone = "warn" if found.verdict in (*UNTOLD, "other_world") else tone
+    tone = "warn" if found.verdict in (*INCONCLUSIVE, "other_world") else tone
     shown: list[Block] = [Paragraph(_of_side(found.sentence, b), tone)]
     if found.scaling:
         shown += scaling_blocks(found.scaling)

@@ -13,10 +13,9 @@ from trainmark.errors import (
     EXIT_PASSED,
     EXIT_USAGE,
     UsageError,
-    nearest,
 )
 from trainmark.judge.comparison import sides
-from trainmark.judge.comparison.scaling import OF_WORLD, scaling_between
+from trainmark.judge.comparison.scaling import WORLD_FIELDS, scaling_between
 from trainmark.record.figures import specs
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio, trend
 from trainmark.spec import message
@@ -29,15 +28,16 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import FigureSpec, Message
 
-Verdict = Literal[
+ComparisonVerdict = Literal[
     "slower", "worse", "target_missed", "too_noisy", "too_little_data",
     "no_difference", "no_direction", "faster", "better", "other_world",
 ]  # fmt: skip
-REGRESSIONS: tuple[Verdict, ...] = ("slower", "worse", "target_missed")
-UNTOLD: tuple[Verdict, ...] = ("too_noisy", "too_little_data")
+REGRESSIONS: tuple[ComparisonVerdict, ...] = ("slower", "worse", "target_missed")
+INCONCLUSIVE: tuple[ComparisonVerdict, ...] = ("too_noisy", "too_little_data")
 THRESHOLD = 0.03
-# Compared unless others are asked for.
-_THROUGHPUTS = ("p_core", "p_train", "p_whole")
+# Compared unless others are named.
+_DEFAULT_FIGURES = ("p_core", "p_train", "p_whole")
+_EXIT_CODES = (EXIT_FAILED, EXIT_NOISY, EXIT_PASSED)  # by the rank of a verdict's severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class ComparedFigure:
     Args:
         better: whether higher or lower values are better; None: neither.
         a: geometric mean over the launches of A, in ``unit``; None: not known.
-        ratio: ``b / a``.
-        low: lower end of the ratio's 95% interval; None: there is none.
-        launches: those of A and of B that tell the figure.
+        ratio: ``b / a``; None: one side has no value.
+        low: lower end of the ratio's 95% interval; None: too few launches for an interval.
+        launches: number of launches of A and of B that have the figure.
     """
 
     name: str
@@ -61,26 +61,27 @@ class ComparedFigure:
     low: float | None
     high: float | None
     launches: tuple[int, int]
-    verdict: Verdict
+    verdict: ComparisonVerdict
     sentence: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is known of B over A.
+    """B compared with A.
 
     Args:
-        verdict: the gravest: a regression, then what cannot be told, then the first figure's.
-        exit_code: 0 if there is no regression, 1 if there is one, 2 for other numbers of ranks, 3
-            if it cannot be told.
-        quality: how many launches of each reached their target; None: there is none to reach.
+        verdict: the worst one: a regression, then an inconclusive figure, then that of the first
+            figure.
+        exit_code: 0 if there is no regression, 1 if there is one, 2 if the numbers of ranks
+            differ, 3 if the figures are inconclusive.
+        quality: how many launches of each side reached their target; None: no target was set.
         differences: facts of machine and software that differ.
-        allowed: in what the work differs, as allowed.
-        paired: launches were done in turns and are compared in pairs.
+        allowed: differences of the work that ``allow`` names.
+        paired: launches of both sides alternated and are compared in pairs.
         scaling: how the work scales, in place of figures, if only the numbers of ranks differ.
     """
 
-    verdict: Verdict
+    verdict: ComparisonVerdict
     sentence: Message
     exit_code: int
     a: Side
@@ -94,7 +95,7 @@ class Comparison:
     scaling: Scaling | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON has it."""
+        """Return all fields in the form of JSON."""
         document: dict[str, Any] = to_jsonable_python(self)
         return document
 
@@ -115,126 +116,181 @@ def compare(
         allow: keys of the work in which the sides may differ.
 
     Raises:
-        UsageError: other work than at other numbers of ranks, with the key and both values; a run
-            given twice or copied; an unknown figure; a threshold outside 0 to 1; a side without
-            launches.
+        UsageError: the work differs in more than the number of ranks; a run is given twice or is a
+            copy; a figure is unknown; the threshold is not from 0 to 1; a side has no launches.
     """
     if not a or not b:
         raise UsageError("a side without launches", fix="name runs that have a record")
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 0.03")
     known = specs(a[0].plan.about.page)
-    for name in figures or ():
-        if name not in known:
-            raise UsageError(f"no figure {name!r}", where="--figure", fix=nearest(name, known))
-    allowed, refused = sides.different_work(a, b, allow)
+    sides.reject_unknown_figures(figures or (), known)
+    allowed, refused = sides.find_work_differences(a, b, allow)
     if refused:
         scaling = None
-        if all(one.name in OF_WORLD for one in refused):
+        if all(difference.name in WORLD_FIELDS for difference in refused):
             scaling = scaling_between(a, b, allow)
         if scaling is None:
-            raise sides.other_work(refused)
-        return _scaled(a, b, scaling, allowed, threshold)
-    kept, paired = sides.counted(a, b)
-    of_a, of_b = map(sides.side_of, (a, b), kept)
-    found = tuple(
-        _compared(known[name], kept, paired=paired, threshold=threshold)
-        for name in figures or _usual(kept)
+            raise sides.make_other_work_error(refused)
+        return _compare_worlds(a, b, scaling, allowed, threshold)
+    counted, paired = sides.select_counted(a, b)
+    side_a, side_b = map(sides.describe_side, (a, b), counted)
+    compared = tuple(
+        _compare_figure(known[name], counted, paired=paired, threshold=threshold)
+        for name in figures or _select_figures(counted)
     )
-    of_quality, words = _quality(of_a, of_b)
-    told = [(one.verdict, one.sentence) for one in found]
-    told += [] if words is None else [(of_quality, words)]
-    verdict, sentence = min(told, key=lambda x: (x[0] not in REGRESSIONS, x[0] not in UNTOLD))
-    code = EXIT_FAILED if verdict in REGRESSIONS else EXIT_PASSED
+    verdicts = [(figure.verdict, figure.sentence) for figure in compared]
+    quality_verdict, quality = _compare_quality(side_a, side_b)
+    if quality is not None:
+        verdicts.append((quality_verdict, quality))
+    verdict, sentence = min(verdicts, key=lambda item: _severity_rank(item[0]))
     return Comparison(
-        verdict, sentence, EXIT_NOISY if verdict in UNTOLD else code, of_a, of_b,
-        figures=found, quality=words,
-        differences=sides.unlike_environment(*kept), allowed=tuple(allowed),
-        paired=paired, threshold=threshold,
-    )  # fmt: skip
+        verdict,
+        sentence,
+        _EXIT_CODES[_severity_rank(verdict)],
+        side_a,
+        side_b,
+        figures=compared,
+        quality=quality,
+        differences=sides.find_environment_differences(*counted),
+        allowed=tuple(allowed),
+        paired=paired,
+        threshold=threshold,
+    )
 
 
-def _scaled(
-    a: Sequence[Record], b: Sequence[Record], scaling: Scaling,
-    allowed: Sequence[Difference], threshold: float,
-) -> Comparison:  # fmt: skip
-    """Return how the work scales between sides of other numbers of ranks."""
-    kept, _ = sides.counted(a, b)
-    of_a, of_b = map(sides.side_of, (a, b), kept)
+def _severity_rank(verdict: ComparisonVerdict) -> int:
+    """Return 0 for a regression, 1 for an inconclusive figure, 2 for others."""
+    if verdict in REGRESSIONS:
+        return 0
+    return 1 if verdict in INCONCLUSIVE else 2
+
+
+def _compare_worlds(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    scaling: Scaling,
+    allowed: Sequence[Difference],
+    threshold: float,
+) -> Comparison:
+    """Return how the work scales between sides with different numbers of ranks."""
+    counted, _ = sides.select_counted(a, b)
+    side_a, side_b = map(sides.describe_side, (a, b), counted)
     smallest, largest = scaling.worlds[0], scaling.worlds[-1]
     sentence = message(
-        f"compare_{scaling.kind}_scaling", side="B", world=largest.name, first=smallest.name,
+        f"compare_{scaling.kind}_scaling",
+        side="B",
+        world=largest.name,
+        first=smallest.name,
         efficiency=largest.efficiency,
-    )  # fmt: skip
+    )
     return Comparison(
-        "other_world", sentence, EXIT_USAGE, of_a, of_b, figures=(), quality=None,
-        differences=sides.unlike_environment(*kept), allowed=tuple(allowed), paired=False,
-        threshold=threshold, scaling=scaling,
-    )  # fmt: skip
+        "other_world",
+        sentence,
+        EXIT_USAGE,
+        side_a,
+        side_b,
+        figures=(),
+        quality=None,
+        differences=sides.find_environment_differences(*counted),
+        allowed=tuple(allowed),
+        paired=False,
+        threshold=threshold,
+        scaling=scaling,
+    )
 
 
-def _usual(kept: Sequence[Sequence[Record]]) -> Sequence[str]:
-    """Return the throughputs that both sides have, else the first."""
-    both = (
-        name for name in _THROUGHPUTS
-        if all(any(_value(one, name) for one in side) for side in kept)
-    )  # fmt: skip
-    return tuple(both) or _THROUGHPUTS[:1]
+def _select_figures(counted: Sequence[Sequence[Record]]) -> Sequence[str]:
+    """Return the throughputs that both sides have, else the first one."""
+    names = [
+        name
+        for name in _DEFAULT_FIGURES
+        if all(any(_positive_value(record, name) for record in side) for side in counted)
+    ]
+    return names or _DEFAULT_FIGURES[:1]
 
 
-def _value(record: Record, name: str) -> float | None:
-    """Return a figure; None where it is not known or has no logarithm."""
+def _positive_value(record: Record, name: str) -> float | None:
+    """Return a figure; None if it is not known or has no logarithm."""
     value = record.figure(name)
     return value if value and value > 0 else None
 
 
-def _compared(
+def _compare_figure(
     spec: FigureSpec,
-    kept: Sequence[Sequence[Record]],
+    counted: Sequence[Sequence[Record]],
     *,
     paired: bool,
     threshold: float,
 ) -> ComparedFigure:
-    """Return a figure with its verdict; it has no ratio where one side does not tell it."""
+    """Return a figure with its verdict; it has no ratio if one side has no value."""
     name = spec.name
-    known = [[_value(one, name) for one in side] for side in kept]
-    if paired:  # a round counts where both of its launches tell the figure
-        whole = [pair for pair in zip(*known, strict=True) if None not in pair]
-        known = [[pair[side] for pair in whole] for side in (0, 1)]
-    a, b = ([value for value in side if value is not None] for side in known)
+    a, b = _read_values(counted, name, paired=paired)
     value, low, high = ratio(a, b, paired=paired) if a and b else (None, None, None)
-    moved = None if paired or low is None else drift_of_sides(a, b, threshold)
-    args = {"side": "B", "figure": name, "ratio": value, "low": low, "high": high,
-            "threshold": threshold, "launches": min(len(a), len(b)),
-            "least": INTERVAL_MIN_LAUNCHES}  # fmt: skip
-    verdict = _verdict(low, high, spec, threshold)
+    drift = None if paired or low is None else drift_of_sides(a, b, threshold)
+    args = {
+        "side": "B",
+        "figure": name,
+        "ratio": value,
+        "low": low,
+        "high": high,
+        "threshold": threshold,
+        "launches": min(len(a), len(b)),
+        "least": INTERVAL_MIN_LAUNCHES,
+    }
+    verdict = _judge_interval(low, high, spec, threshold)
     code = f"verdict.{verdict}"
-    if moved is not None:
-        verdict, code, args = "too_noisy", "compare_trend", args | {"change": moved}
+    if drift is not None:
+        verdict, code = "too_noisy", "compare_trend"
+        args["change"] = drift
     elif low is None:
         code = "compare_absent" if value is None else "compare_no_interval"
-    means = [over_launches(side).mean if side else None for side in (a, b)]
-    units = (one.figures[name].unit for side in kept for one in side if name in one.figures)
+    units = (x.figures[name].unit for side in counted for x in side if name in x.figures)
     return ComparedFigure(
-        name=name, unit=next(units, spec.unit), better=spec.better, a=means[0], b=means[1],
-        ratio=value, low=low, high=high, launches=(len(a), len(b)), verdict=verdict,
+        name=name,
+        unit=next(units, spec.unit),
+        better=spec.better,
+        a=over_launches(a).mean if a else None,
+        b=over_launches(b).mean if b else None,
+        ratio=value,
+        low=low,
+        high=high,
+        launches=(len(a), len(b)),
+        verdict=verdict,
         sentence=message(code, **args),
-    )  # fmt: skip
+    )
+
+
+def _read_values(
+    counted: Sequence[Sequence[Record]], name: str, *, paired: bool
+) -> tuple[list[float], list[float]]:
+    """Return the values of a figure on both sides; in pairs only the rounds that have both."""
+    values_a, values_b = ([_positive_value(record, name) for record in side] for side in counted)
+    if not paired:
+        return [x for x in values_a if x is not None], [x for x in values_b if x is not None]
+    pairs = [
+        (value_a, value_b)
+        for value_a, value_b in zip(values_a, values_b, strict=True)
+        if value_a is not None and value_b is not None
+    ]
+    return [value_a for value_a, _ in pairs], [value_b for _, value_b in pairs]
 
 
 def drift_of_sides(a: Sequence[float], b: Sequence[float], threshold: float) -> float | None:
-    """Return by what share a figure changes from launch to launch, if that could pass for B.
+    """Return the share by which a figure changes per launch, if that could explain the result.
 
-    Of launches that were not done in turns: the machine may drift from A to B as well. None if
-    chance explains the change, or if over a side it is below a third of the threshold.
+    This is for launches that did not alternate: the machine may have drifted from A to B as well.
+    None if chance explains the change, or if it adds up to less than a third of the threshold.
     """
     changes = (change for change in (trend(a), trend(b), trend(a, b)) if change is not None)
     greatest = max(changes, key=abs, default=0.0)
     return greatest if abs(greatest) * min(len(a), len(b)) > threshold / 3 else None
 
 
-def _verdict(low: float | None, high: float | None, spec: FigureSpec, threshold: float) -> Verdict:
-    """Return what the interval says against the threshold."""
+def _judge_interval(
+    low: float | None, high: float | None, spec: FigureSpec, threshold: float
+) -> ComparisonVerdict:
+    """Return the verdict of a ratio's interval at the threshold."""
     if low is None or high is None:
         return "too_little_data"
     if spec.better is None:
@@ -243,14 +299,14 @@ def _verdict(low: float | None, high: float | None, spec: FigureSpec, threshold:
         return "no_difference"
     if 1 - threshold <= high and low <= 1 + threshold:
         return "too_noisy"
-    good = (low > 1) == (spec.better == "higher")
+    is_improvement = (low > 1) == (spec.better == "higher")
     if spec.unit == "s" or spec.unit.endswith("/s"):
-        return "faster" if good else "slower"
-    return "better" if good else "worse"
+        return "faster" if is_improvement else "slower"
+    return "better" if is_improvement else "worse"
 
 
-def _quality(a: Side, b: Side) -> tuple[Verdict, Message | None]:
-    """Return whether B misses a target that A reaches, judged by most launches of each."""
+def _compare_quality(a: Side, b: Side) -> tuple[ComparisonVerdict, Message | None]:
+    """Return whether B misses a target that A reaches, by the majority of the launches of each."""
     if not a.judged or not b.judged:
         return "no_difference", None
     args: dict[str, Any] = {

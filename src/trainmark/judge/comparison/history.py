@@ -1,4 +1,4 @@
-"""Find steps and drift in a figure's history, and tell what its newest value is against them.
+"""Find steps and drift in the history of a figure, and assess its newest value.
 
 Segments of constant level are found exactly, by optimal partitioning: the sum of squared deviations
 from the segments' means plus a penalty for each segment is minimal. Method: Jackson et al., "An
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-SHORTEST = 5  # values of a segment: its median outvotes two outliers
-LEAST_RUNS, MOST_RUNS = 2 * SHORTEST, 120  # of a history
-RAMP = 30  # newest values that a drift is looked for in
+MIN_SEGMENT_RUNS = 5  # the median of five values outvotes two outliers
+MIN_RUNS, MAX_RUNS = 2 * MIN_SEGMENT_RUNS, 120  # of a history
+DRIFT_RUNS = 30  # newest values in which a drift is looked for
+MIN_STEP, MIN_DRIFT = 0.03, 0.01  # shares; smaller changes are not reported
 _PENALTY = 4.0  # of a segment, in variances of noise times log n; tests state the false alarms
-_BAND = 3  # values on each side of the running median; and its half width in noise deviations
+_BAND = 3  # values on each side of the running median, and the half width of its band in sigmas
 _LAG = 5  # values further apart are nearly independent of each other
-_MOST_CORRELATED = 0.9  # values, one with the next
-LEAST_STEP, _LEAST_DRIFT = 0.03, 0.01
-_RECENT = 14  # values since a step; one that is longer ago is what is expected
-_CERTAIN = 4.0  # deviations: of an outlier, of a drift
-_LEAST_NOISE = 1e-3  # of the median: figures that repeat to the last digit have steps too
+_MAX_RHO1 = 0.9  # of the correlation of a value with the next one
+_MAX_RECENT_RUNS = 14  # since a step; the level after an older step is the expected one
+_NUM_SIGMAS = 4.0  # beyond which an outlier or a drift is not chance
+_MIN_SIGMA = 1e-3  # share of the median: figures that repeat to the last digit have steps too
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step in a series: where it begins, and the medians of the segments beside it."""
+    """A step in a series: where it begins, and the medians of the segments before and after it."""
 
     index: int
     time: Any
@@ -50,21 +50,22 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a series says of its newest value.
+class Assessment:
+    """The newest value of a series, compared with the values before it.
 
     Args:
-        expected: the level before a recent step; without one, the level that the series has.
+        expected: the level before a recent step; without one, the level of the last segment.
         value: the level after the step; without one, the newest value.
         noise: share of ``expected`` by which single values differ from it by chance.
-        began: index at which the step began; None: there is none.
-        drift: share by which the level moved over the ramp; None: chance explains it.
+        step_index: index of the first value after the step; None: there is no recent step.
+        drift: share by which the level moved in the last ``DRIFT_RUNS`` values; None: chance
+            explains it.
     """
 
     expected: float
     value: float
     noise: float
-    began: int | None
+    step_index: int | None
     drift: float | None
 
 
@@ -75,100 +76,138 @@ def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
         times: of the values, ascending; they only name the steps.
     """
     data = np.asarray(values, np.float64)
-    edges = bounds(starts(data)) if len(data) >= LEAST_RUNS else []
+    if len(data) < MIN_RUNS:
+        return []
+    edges = trace_edges(find_last_starts(data))
     medians = [float(np.median(data[first:end])) for first, end in pairwise(edges)]
-    steps = zip(edges[1:-1], pairwise(medians), strict=True)
-    return [Change(at, times[at], *beside) for at, beside in steps]
+    return [
+        Change(index, times[index], before, after)
+        for index, (before, after) in zip(edges[1:-1], pairwise(medians), strict=True)
+    ]
 
 
-def outlook(values: Sequence[float], edges: Sequence[int] | None = None) -> Outlook:
-    """Return what to hold the newest of a series' values against.
+def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -> Assessment:
+    """Compare the newest value of a series with the values before it.
 
     Args:
-        edges: ``bounds`` of the series, where they are known.
+        values: ten or more, the oldest first.
+        edges: of the segments, as ``trace_edges`` returns them; None: they are searched.
     """
     data = np.asarray(values, np.float64)
-    edges = bounds(starts(data)) if edges is None else edges
+    if edges is None:
+        edges = trace_edges(find_last_starts(data))
     segments = [data[first:end] for first, end in pairwise(edges)]
-    levels = [float(np.median(found)) for found in segments]
-    now, level = values[-1], levels[-1]
-    if len(segments) > 1 and len(segments[-1]) <= _RECENT:
+    levels = [float(np.median(segment)) for segment in segments]
+    newest, level = values[-1], levels[-1]
+    if len(segments) > 1 and len(segments[-1]) <= _MAX_RECENT_RUNS:
         before = levels[-2]
-        # Of a step that counts while runs stay at its level; afterwards it is over.
-        if abs(level / before - 1) > LEAST_STEP and abs(now - level) < abs(now - before):
-            return Outlook(before, level, 0.0, edges[-2], None)
-    usual = float(np.median(segments[-1][:-1]))
-    noise = deviation(np.concatenate([x - y for x, y in zip(segments, levels, strict=True)]))
-    steps = [at for at, (x, y) in zip(edges[1:-1], pairwise(levels), strict=True)
-             if abs(y / x - 1) > LEAST_STEP]  # fmt: skip
-    moved = _drift(data[steps[-1] if steps else 0 :])
-    return Outlook(usual, now, float(_CERTAIN * noise[0] / usual), None, moved)
+        # A step counts only while new values stay at its level.
+        stays = abs(newest - level) < abs(newest - before)
+        if abs(level / before - 1) > MIN_STEP and stays:
+            return Assessment(before, level, noise=0.0, step_index=edges[-2], drift=None)
+
+    expected = float(np.median(segments[-1][:-1]))
+    residuals = [segment - median for segment, median in zip(segments, levels, strict=True)]
+    sigma = estimate_sigma(np.concatenate(residuals))
+    step_indexes = [
+        index
+        for index, (before, after) in zip(edges[1:-1], pairwise(levels), strict=True)
+        if abs(after / before - 1) > MIN_STEP
+    ]
+    since_step = data[step_indexes[-1] :] if step_indexes else data
+    return Assessment(
+        expected,
+        newest,
+        noise=float(_NUM_SIGMAS * sigma[0] / expected),
+        step_index=None,
+        drift=_estimate_drift(since_step),
+    )
 
 
-def _drift(data: NDArray[np.float64]) -> float | None:
-    """Return by what share the level moved over the last values; None: chance explains it."""
+def _estimate_drift(data: NDArray[np.float64]) -> float | None:
+    """Return the share by which the level moved in the last values; None: chance explains it."""
     count = len(data)
-    if count < RAMP / 2:
+    if count < DRIFT_RUNS / 2:
         return None
-    ramp = np.maximum(np.arange(count) - (count - 1 - RAMP), 0.0)
+    ramp = np.maximum(np.arange(count) - (count - 1 - DRIFT_RUNS), 0.0)
     ramp = ramp - ramp.mean()
     logs = np.log(data) - np.log(data).mean()
-    rest = logs - ramp * (ramp @ logs) / (ramp @ ramp)
-    most = _CERTAIN * deviation(rest)  # of outliers
-    slope = float(ramp @ (logs - rest + np.clip(rest, -most, most))) / float(ramp @ ramp)
-    rest = np.clip(logs - slope * ramp, -most, most)
-    again = float(rest[1:] @ rest[:-1]) / max(float(rest @ rest), 1e-300)
+    residuals = logs - ramp * (ramp @ logs) / (ramp @ ramp)
+    max_residual = _NUM_SIGMAS * estimate_sigma(residuals)  # larger ones are outliers
+    clipped = np.clip(residuals, -max_residual, max_residual)
+    slope = float(ramp @ (logs - residuals + clipped)) / float(ramp @ ramp)
+    residuals = np.clip(logs - slope * ramp, -max_residual, max_residual)
+    rho1 = float(residuals[1:] @ residuals[:-1]) / max(float(residuals @ residuals), 1e-300)
     # A fitted line takes correlation away: by Kendall, "Note on bias in the estimation of
     # autocorrelation", Biometrika 41, 1954, extended to a slope.
-    again = min(max((count * again + 2) / (count - 4), 0.0), _MOST_CORRELATED)
-    powers = again ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
-    variance = float(ramp @ powers @ ramp) / float(ramp @ ramp) ** 2
-    error = (float(rest @ rest) / (count - 2) * variance) ** 0.5
-    moved = slope * min(RAMP, count)
-    return moved if abs(slope) > _CERTAIN * error and abs(moved) > _LEAST_DRIFT else None
+    rho1 = min(max((count * rho1 + 2) / (count - 4), 0.0), _MAX_RHO1)
+    correlation = rho1 ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+    slope_factor = float(ramp @ correlation @ ramp) / float(ramp @ ramp) ** 2
+    slope_sigma = (float(residuals @ residuals) / (count - 2) * slope_factor) ** 0.5
+    drift = slope * min(DRIFT_RUNS, count)
+    is_significant = abs(slope) > _NUM_SIGMAS * slope_sigma and abs(drift) > MIN_DRIFT
+    return drift if is_significant else None
 
 
-def bounds(found: NDArray[np.int64]) -> list[int]:
-    """Return where the segments of one series begin, and its length, from what ``starts`` found."""
-    edges = [len(found) - 1]
+def trace_edges(last_starts: NDArray[np.int64]) -> list[int]:
+    """Return where the segments of one series begin, and its length.
+
+    Args:
+        last_starts: of one series, as ``find_last_starts`` returns them.
+    """
+    edges = [len(last_starts) - 1]
     while edges[0] > 0:
-        edges.insert(0, int(found[edges[0]]))
+        edges.insert(0, int(last_starts[edges[0]]))
     return edges
 
 
-def deviation(distances: ArrayLike) -> Any:
-    """Return the standard deviation of normal noise with these distances from its middle."""
-    return 1.4826 * np.median(np.abs(distances), axis=-1, keepdims=True)
+def estimate_sigma(residuals: ArrayLike) -> Any:
+    """Return the standard deviation of normal noise from the median of its absolute values."""
+    return 1.4826 * np.median(np.abs(residuals), axis=-1, keepdims=True)
 
 
-def starts(values: ArrayLike) -> NDArray[np.int64]:
+def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     """Return for each length t the index at which the last segment of the first t values begins.
 
     Args:
-        values: series of ten or more along the last axis; all are segmented at once.
+        values: ``(..., n)`` with n >= 10; all series are segmented at once.
+
+    Returns:
+        ``(..., n + 1)``
     """
     data = np.asarray(values, np.float64)
     *leading, length = data.shape
+    clipped, level_variance = _clip_outliers(data)
+    cusum, cusum_squares = np.zeros((2, *leading, length + 1))
+    cusum[..., 1:] = np.cumsum(clipped, axis=-1)
+    cusum_squares[..., 1:] = np.cumsum(clipped**2, axis=-1)
+    penalty = _PENALTY * np.log(length) * level_variance
+    min_costs = np.full(cusum.shape, np.inf)  # of the first t values
+    min_costs[..., 0] = 0.0
+    last_starts = np.zeros(cusum.shape, np.int64)
+    for end in range(MIN_SEGMENT_RUNS, length + 1):
+        begin = slice(0, end - MIN_SEGMENT_RUNS + 1)
+        counts = np.arange(end, MIN_SEGMENT_RUNS - 1, -1)
+        costs = cusum_squares[..., end, None] - cusum_squares[..., begin]
+        costs -= (cusum[..., end, None] - cusum[..., begin]) ** 2 / counts
+        costs += min_costs[..., begin] + penalty
+        last_starts[..., end] = np.argmin(costs, axis=-1)
+        min_costs[..., end] = np.min(costs, axis=-1)
+    return last_starts
+
+
+def _clip_outliers(data: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return series less their medians with outliers clipped, and the variance of their levels."""
+    leading = data.ndim - 1
     median = np.median(data, axis=-1, keepdims=True)
-    # Differences, so that neither steps nor drift count as noise; of neighbours they are smaller
-    # where noise is correlated.
-    near = deviation(np.diff(data)) / np.sqrt(2)
-    far = deviation(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
-    noise = np.maximum(np.maximum(near, far), _LEAST_NOISE * np.abs(median))
-    again = np.clip(1 - (near / noise) ** 2, 0, _MOST_CORRELATED)
-    of_level = noise**2 * (1 + again) / (1 - again)
-    padded = np.pad(data, [(0, 0)] * len(leading) + [(_BAND, _BAND)], mode="reflect")
+    # Noise is estimated from differences, because steps and drift hardly change these. Differences
+    # of neighbours are smaller if noise is correlated.
+    sigma_lag1 = estimate_sigma(np.diff(data)) / np.sqrt(2)
+    sigma_lag5 = estimate_sigma(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
+    sigma = np.maximum(np.maximum(sigma_lag1, sigma_lag5), _MIN_SIGMA * np.abs(median))
+    rho1 = np.clip(1 - (sigma_lag1 / sigma) ** 2, 0, _MAX_RHO1)
+    level_variance = sigma**2 * (1 + rho1) / (1 - rho1)
+    padded = np.pad(data, [(0, 0)] * leading + [(_BAND, _BAND)], mode="reflect")
     running = np.median(sliding_window_view(padded, 2 * _BAND + 1, axis=-1), axis=-1)
-    kept = np.clip(data, running - _BAND * noise, running + _BAND * noise) - median
-    sums, squares = np.zeros((2, *leading, length + 1))
-    sums[..., 1:], squares[..., 1:] = np.cumsum(kept, axis=-1), np.cumsum(kept**2, axis=-1)
-    least, found = np.full(sums.shape, np.inf), np.zeros(sums.shape, np.int64)
-    least[..., 0] = 0.0
-    for end in range(SHORTEST, length + 1):
-        begin = slice(0, end - SHORTEST + 1)
-        counts = np.arange(end, SHORTEST - 1, -1)
-        cost = squares[..., end, None] - squares[..., begin]
-        cost -= (sums[..., end, None] - sums[..., begin]) ** 2 / counts
-        cost += least[..., begin] + _PENALTY * np.log(length) * of_level
-        found[..., end], least[..., end] = np.argmin(cost, axis=-1), np.min(cost, axis=-1)
-    return found
+    clipped = np.clip(data, running - _BAND * sigma, running + _BAND * sigma) - median
+    return clipped, level_variance

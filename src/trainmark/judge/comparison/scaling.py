@@ -1,15 +1,15 @@
 """Compute how the same work scales from few ranks to many.
 
-Owns what the same work of several worlds is, and which efficiencies are doubtful. Weak scaling:
-each rank has the same batch; strong scaling: all ranks together have it. The efficiency is the
-throughput of a device over that in the smallest world.
+Owns when launches of different worlds do the same work, and which efficiencies are doubtful. Weak
+scaling: the batch of each rank stays the same; strong scaling: the batch of all ranks together
+stays the same. The efficiency is the throughput of a device over that in the smallest world.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from trainmark.record.stats import Launches, over_launches
 from trainmark.record.trust import refuted
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
 
-Kind = Literal["weak", "strong"]
-MAX_EFFICIENCY = 1.05  # no device does more work because there are others; 5% is noise
+ScalingKind = Literal["weak", "strong"]
+MAX_EFFICIENCY = 1.05  # no device does more work because there are others, and 5% is noise
 _BATCH = ("micro_batch_size", "grad_accum_steps")
-# Fields of the work that differ between worlds. ``world``: for which one a recipe was written.
-OF_WORLD = frozenset({"ran_world", "world", *_BATCH})
+# Fields of the work that differ between worlds; ``world`` is the one that a recipe is for.
+WORLD_FIELDS = frozenset({"ran_world", "world", *_BATCH})
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The launches of one world.
+    """The throughput and efficiency of one world.
 
     Args:
         name: nodes x ranks of a node, ``2x8``.
@@ -39,7 +39,7 @@ class World:
         efficiency: share of the throughput of a device in the smallest world.
         low: lower end of the efficiency's interval, from the far ends of the intervals of both
             worlds; None: one of them has a single launch, or it is the smallest world.
-        doubt: why the efficiency is not to be believed.
+        doubt: why the efficiency is not credible; None: it is.
     """
 
     name: str
@@ -56,38 +56,40 @@ class World:
 class Scaling:
     """The worlds that did the same work, the smallest first."""
 
-    kind: Kind
+    kind: ScalingKind
     case: str
     unit: str
     worlds: tuple[World, ...]
 
     @property
     def doubts(self) -> list[Message]:
-        """Return why efficiencies are not to be believed."""
+        """Return why efficiencies are not credible."""
         return [world.doubt for world in self.worlds if world.doubt is not None]
 
 
 def find_scaling(
     works: Sequence[Sequence[Record]], *, allow: Collection[str] = ()
 ) -> list[tuple[Scaling, Record]]:
-    """Return how each work scales that several worlds did, with a record of its smallest world.
+    """Return the scaling of each work of several worlds, with a record of its smallest world.
 
     Args:
-        works: launches of each work; those that did not pass, or are contradicted, do not count.
-        allow: keys of the work in which worlds may differ besides.
+        works: launches of each work; those that failed, or that their evidence contradicts, do not
+            count.
+        allow: further keys of the work in which worlds may differ.
     """
-    families: dict[tuple[Kind, str], list[Sequence[Record]]] = {}
-    for launches in map(_counted, works):
+    families: dict[tuple[ScalingKind, str], list[Sequence[Record]]] = {}
+    for launches in map(_select_counted, works):
         if not launches:
             continue
-        for kind in ("weak", "strong"):
-            families.setdefault((kind, _family(launches[0], kind, allow)), []).append(launches)
-    found = []
+        for kind in get_args(ScalingKind):
+            key = kind, _family_key(launches[0], kind, allow)
+            families.setdefault(key, []).append(launches)
+    scalings = []
     for (kind, _), members in families.items():
         if len(members) > 1:
             members.sort(key=lambda launches: launches[0].plan.world_size)
-            found.append((_scaling(kind, members), members[0][0]))
-    return found
+            scalings.append((_make_scaling(kind, members), members[0][0]))
+    return scalings
 
 
 def scaling_between(
@@ -95,50 +97,51 @@ def scaling_between(
 ) -> Scaling | None:
     """Return how the work of ``a`` and ``b`` scales.
 
-    None unless they differ only in the ranks and in what ``allow`` names.
+    None if they differ in more than the number of ranks and the keys in ``allow``.
     """
-    works = groups(_counted([*a, *b]))
-    found = [
-        scaling
-        for scaling, _ in find_scaling(works, allow=allow)
-        if len(scaling.worlds) == len(works)
-    ]
-    worlds = {launches[0].plan.world_size for launches in works}
-    return found[0] if found and len(worlds) == len(works) else None
+    works = groups(_select_counted([*a, *b]))
+    world_sizes = {launches[0].plan.world_size for launches in works}
+    if len(world_sizes) < len(works):
+        return None
+    for scaling, _ in find_scaling(works, allow=allow):
+        if len(scaling.worlds) == len(works):
+            return scaling
+    return None
 
 
-def _counted(launches: Sequence[Record]) -> list[Record]:
-    """Return the launches with a throughput that counts."""
+def _select_counted(launches: Sequence[Record]) -> list[Record]:
+    """Return the launches whose throughput counts."""
     return [
-        one for one in launches
-        if one.passed and not refuted(one.trust) and one.figure("final_result") is not None
-    ]  # fmt: skip
+        record
+        for record in launches
+        if record.passed and not refuted(record.trust) and record.figure("final_result") is not None
+    ]
 
 
-def _family(record: Record, kind: Kind, allow: Collection[str]) -> str:
-    """Return what worlds have in common that scale in this way."""
-    may_differ = OF_WORLD.union(allow)
+def _family_key(record: Record, kind: ScalingKind, allow: Collection[str]) -> str:
+    """Return a key that worlds share if their work scales in this way."""
+    may_differ = WORLD_FIELDS.union(allow)
     same = {name: value for name, value in work(record).items() if name not in may_differ}
     batch = [record.plan.recipe[name] for name in _BATCH]
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
     return f"{size} {sorted(same.items())}"
 
 
-def _scaling(kind: Kind, members: Sequence[Sequence[Record]]) -> Scaling:
+def _make_scaling(kind: ScalingKind, members: Sequence[Sequence[Record]]) -> Scaling:
     first = members[0][0]
-    smallest = _world(members[0], None)
+    smallest = _make_world(members[0], None)
     return Scaling(
         kind=kind,
         case=first.plan.case,
         unit=first.figures["final_result"].unit,
-        worlds=(smallest, *(_world(launches, smallest) for launches in members[1:])),
+        worlds=(smallest, *(_make_world(launches, smallest) for launches in members[1:])),
     )
 
 
-def _world(launches: Sequence[Record], smallest: World | None) -> World:
-    """Return a world, held against the smallest one; None: it is that one."""
+def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
+    """Return a world with its efficiency over the smallest one; None: it is the smallest one."""
     plan = launches[0].plan
-    throughput = over_launches([one.figure("final_result") or 0.0 for one in launches])
+    throughput = over_launches([record.figure("final_result") or 0.0 for record in launches])
     name, ranks = f"{plan.nnodes}x{plan.nproc}", plan.world_size
     samples = prod(plan.recipe[field] for field in _BATCH)
     if smallest is None:
@@ -150,7 +153,10 @@ def _world(launches: Sequence[Record], smallest: World | None) -> World:
         low, high = share * throughput.low / base.high, share * throughput.high / base.low
     if efficiency > MAX_EFFICIENCY:
         doubt = message(
-            "scaling_above_one", world=name, first=smallest.name, efficiency=efficiency,
+            "scaling_above_one",
+            world=name,
+            first=smallest.name,
+            efficiency=efficiency,
             most=MAX_EFFICIENCY,
-        )  # fmt: skip
+        )
     return World(name, ranks, samples, throughput, efficiency, low, high, doubt)

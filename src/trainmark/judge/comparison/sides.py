@@ -1,4 +1,4 @@
-"""The launches of both sides of a comparison: what is refused, left out, and what else differs."""
+"""The two sides of a comparison: which launches count, and in what the sides differ."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record, Trust, Verification
     from trainmark.spec import Message
 
-_ENDED = ("passed", "target_missed")  # what crashed before its target has not missed it
-_TOLD_BY_RANKS = {"parameters", "device_products"}
+_COMPLETE = ("passed", "target_missed")  # a launch that crashed has not missed its target
+_REPORTED_BY_RANKS = {"parameters", "device_products"}
 NEVER_ALLOWED = ("case", "data", "content_id", "parameters")
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A launch that no figure is over, and why."""
+    """A launch that does not count, and why."""
 
     name: str
     reason: Message
@@ -34,7 +34,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact that is not the same on both sides: each side's values, in order of appearance."""
+    """A fact that differs between the sides, with the values of each in order of appearance."""
 
     name: str
     a: tuple[Any, ...]
@@ -46,8 +46,8 @@ class Side:
     """One side of a comparison.
 
     Args:
-        names: run id of each launch that figures are over.
-        judged: launches of which it is known whether they reached their target.
+        names: run id of each launch that counts.
+        judged: number of launches of which it is known whether they reached their target.
         verification: of all its launches together.
     """
 
@@ -59,123 +59,157 @@ class Side:
     verification: Verification
 
 
-def _not_counted(record: Record) -> Message | None:
+def _reason_left_out(record: Record) -> Message | None:
+    """Return why a launch does not count; None: it counts."""
     if refuted(record.trust):
         return message("compare_refuted")
     return None if record.passed else message("compare_not_passed", status=record.status)
 
 
-def counted(a: Sequence[Record], b: Sequence[Record]) -> tuple[list[list[Record]], bool]:
-    """Return the launches that figures are over, and whether they were done in turns.
+def reject_unknown_figures(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise a UsageError for the first name that is no figure."""
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no figure {name!r}", where="--figure", fix=nearest(name, known))
 
-    What did not pass, or is contradicted by its evidence, does not count. The number of a launch in
-    its series is its round; in turns, all of a round began before the next did, and only rounds
-    that both sides have count.
+
+def select_counted(a: Sequence[Record], b: Sequence[Record]) -> tuple[list[list[Record]], bool]:
+    """Return the launches of both sides that count, and whether they are compared in pairs.
+
+    A launch that did not pass, or that its evidence contradicts, does not count. The number of a
+    launch in its series is its round. Launches are compared in pairs if those of both sides
+    alternated: each round ended before the next one began; then only the rounds that both sides
+    have count.
     """
-    kept = [[one for one in side if _not_counted(one) is None] for side in (a, b)]
-    rounds = [{one.plan.repeat_index: one for one in side} for side in kept]
-    shared = sorted(rounds[0].keys() & rounds[1].keys())
-    starts = [sorted(one[number].started for one in rounds) for number in shared]
-    paired = all(last[1] <= following[0] for last, following in pairwise(starts))
-    if len(shared) < 2 or not paired or sum(map(len, rounds)) < sum(map(len, kept)):
-        return kept, False
-    return [[found[number] for number in shared] for found in rounds], True
+    counted = [[record for record in side if _reason_left_out(record) is None] for side in (a, b)]
+    rounds_a, rounds_b = ({x.plan.repeat_index: x for x in side} for side in counted)
+    shared = sorted(rounds_a.keys() & rounds_b.keys())
+    starts = [sorted((rounds_a[n].started, rounds_b[n].started)) for n in shared]
+    alternated = all(earlier[1] <= later[0] for earlier, later in pairwise(starts))
+    has_repeated_rounds = len(rounds_a) + len(rounds_b) < sum(map(len, counted))
+    if len(shared) < 2 or not alternated or has_repeated_rounds:
+        return counted, False
+    return [[rounds_a[n] for n in shared], [rounds_b[n] for n in shared]], True
 
 
-def side_of(given: Sequence[Record], kept: Sequence[Record]) -> Side:
-    """Return what is known of a side beside its figures."""
-    names = tuple(one.run_id for one in kept)
-    ended = (one for one in given if one.status in _ENDED and not refuted(one.trust))
-    judged = [one.quality.reached for one in ended if one.quality.reached is not None]
+def describe_side(given: Sequence[Record], counted: Sequence[Record]) -> Side:
+    """Return a side without its figures.
+
+    Args:
+        given: all launches of the side.
+        counted: the launches among them that count.
+    """
+    names = tuple(record.run_id for record in counted)
+    left_out = tuple(
+        LeftOut(record.run_id, _reason_left_out(record) or message("compare_alone_in_round"))
+        for record in given
+        if record.run_id not in names
+    )
+    judged = [
+        record.quality.reached
+        for record in given
+        if record.status in _COMPLETE
+        and not refuted(record.trust)
+        and record.quality.reached is not None
+    ]
     return Side(
         names=names,
-        left_out=tuple(
-            LeftOut(one.run_id, _not_counted(one) or message("compare_alone_in_round"))
-            for one in given
-            if one.run_id not in names
-        ),
-        trust=of_repeats(kept or given),
+        left_out=left_out,
+        trust=of_repeats(counted or given),
         reached=sum(judged),
         judged=len(judged),
         verification=verification_of(given),
     )
 
 
-def different_work(
+def find_work_differences(
     a: Sequence[Record], b: Sequence[Record], allow: Collection[str]
 ) -> tuple[list[Difference], list[Difference]]:
-    """Return in what the work differs: what is allowed, and what is not.
+    """Return the differences of the work that are allowed, and those that are not.
 
     Raises:
-        UsageError: a run given twice or copied, or an unknown key to allow.
+        UsageError: a run is given twice or is a copy, or ``allow`` has an unknown key.
     """
     records = [*a, *b]
-    each_once(one.run_id for one in records)
-    for one, other in combinations(records, 2):
-        if proportional(one.steps.time_ns, other.steps.time_ns):
-            what = f"step times of {one.run_id} and {other.run_id} are the same or proportional"
-            raise UsageError(what, rule="launches are measured, not copied")
-    facts = [_known_work(one) for one in records]
-    known = dict.fromkeys(name for one in facts for name in one)
-    # A field that a recipe does not have is None. What ranks did not tell stays unknown.
-    always = [name for name in known if name not in _TOLD_BY_RANKS]
-    facts = [dict.fromkeys(always) | one for one in facts]
+    _reject_copies(records)
+    works = [_known_work(record) for record in records]
+    known = dict.fromkeys(name for facts in works for name in facts)
+    # A field that a recipe does not have is None. A fact that ranks did not report stays unknown.
+    recipe_fields = [name for name in known if name not in _REPORTED_BY_RANKS]
+    works = [dict.fromkeys(recipe_fields) | facts for facts in works]
     allow = [FIELD_ALIASES.get(key, key) for key in allow]
     for key in allow:
         if key not in known:
             what = f"no key {key!r} of the work"
             raise UsageError(what, where="--allow", fix=nearest(key, known))
-    sides = _facts(facts[: len(a)], facts[len(a) :])
-    found = [one for one in sides if len({*map(repr, (*one.a, *one.b))}) > 1]
-    refused = [one for one in found if one.name in NEVER_ALLOWED or one.name not in allow]
-    return [one for one in found if one not in refused], refused
+    allowed, refused = [], []
+    for fact in _pair_facts(works[: len(a)], works[len(a) :]):
+        if len({*map(repr, (*fact.a, *fact.b))}) == 1:
+            continue
+        if fact.name in allow and fact.name not in NEVER_ALLOWED:
+            allowed.append(fact)
+        else:
+            refused.append(fact)
+    return allowed, refused
 
 
-def other_work(refused: Sequence[Difference]) -> UsageError:
-    """Return the error of sides whose work differs, with the first key and both its values."""
-    never = [one for one in refused if one.name in NEVER_ALLOWED]
-    first, *_ = shown = never or refused
+def _reject_copies(records: Sequence[Record]) -> None:
+    each_once(record.run_id for record in records)
+    for record, other in combinations(records, 2):
+        if proportional(record.steps.time_ns, other.steps.time_ns):
+            what = f"step times of {record.run_id} and {other.run_id} are the same or proportional"
+            raise UsageError(what, rule="launches are measured, not copied")
+
+
+def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
+    """Return the error of sides whose work differs, with the first key and two of its values."""
+    never_allowed = [fact for fact in refused if fact.name in NEVER_ALLOWED]
+    first = (never_allowed or refused)[0]
     values = dict.fromkeys(map(repr, (*first.a, *first.b)))
     what = f"{first.name} is {' and '.join([*values][:2])}"
     where = "the work of A and B"
-    if never:
+    if never_allowed:
         rule = "another case, model or data set is never compared"
         return UsageError(what, where=where, rule=rule)
-    names = [one.name for one in shown]
+    names = [fact.name for fact in refused]
     rule = f"only the same work compares; differing: {', '.join(names)}"
     fix = " ".join(f"--allow {name}" for name in names)
     return UsageError(what, where=where, rule=rule, fix=fix)
 
 
 def _known_work(record: Record) -> dict[str, Any]:
-    """Return the work of a launch with the size of its model, without what it did not tell.
+    """Return the work of a launch with the size of its model, without facts it did not report.
 
-    A launch that failed early has told neither its devices nor the parameters of its model.
+    A launch that failed early has reported neither its devices nor the parameters of its model.
     """
     job = record.environment.get("job") or {}
-    found = work(record) | {"parameters": job.get("parameters")}
-    return {name: x for name, x in found.items() if name not in _TOLD_BY_RANKS or x}
+    facts = work(record) | {"parameters": job.get("parameters")}
+    return {name: x for name, x in facts.items() if name not in _REPORTED_BY_RANKS or x}
 
 
-def _facts(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yield the values of each fact on both sides, each once."""
+def _pair_facts(
+    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
+) -> Iterator[Difference]:
+    """Yield the distinct values of each fact on both sides."""
     for name in dict.fromkeys(key for facts in (*a, *b) for key in facts):
-        yield Difference(name, *(_distinct(x[name] for x in one if name in x) for one in (a, b)))
+        yield Difference(name, _distinct_values(a, name), _distinct_values(b, name))
 
 
-def _distinct(values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple({repr(value): value for value in values}.values())
+def _distinct_values(side: Sequence[Mapping[str, Any]], name: str) -> tuple[Any, ...]:
+    return tuple({repr(facts[name]): facts[name] for facts in side if name in facts}.values())
 
 
-def environment(record: Record) -> dict[str, str]:
-    """Return what a record tells of machine and software, each in a word or a whole number."""
-    told = record.environment
-    facts = {"suite": record.suite.version, **told}
-    facts |= {**told.get("packages", {}), **told.get("variables", {})}
+def read_environment(record: Record) -> dict[str, str]:
+    """Return the facts of machine and software in a record that are texts or whole numbers."""
+    facts = {"suite": record.suite.version, **record.environment}
+    facts |= record.environment.get("packages", {})
+    facts |= record.environment.get("variables", {})
     return {name: str(fact) for name, fact in facts.items() if isinstance(fact, str | int)}
 
 
-def unlike_environment(a: Sequence[Record], b: Sequence[Record]) -> tuple[Difference, ...]:
-    """Return in what machines and software of the sides differ; what only one tells differs too."""
-    facts = _facts([*map(environment, a)], [*map(environment, b)])
-    return tuple(one for one in facts if {*one.a} != {*one.b})
+def find_environment_differences(
+    a: Sequence[Record], b: Sequence[Record]
+) -> tuple[Difference, ...]:
+    """Return the facts of machine and software that differ, or that only one side has."""
+    facts = _pair_facts([*map(read_environment, a)], [*map(read_environment, b)])
+    return tuple(fact for fact in facts if {*fact.a} != {*fact.b})
