@@ -79,10 +79,10 @@ def made(path: Path) -> None:
     """Make the page as ``trainmark report`` does, from the record; print figures as JSON."""
     record = record_of(STEPS)
     start, processor = time.perf_counter(), time.process_time()
-    from trainmark.pages.page import documents
+    from trainmark.pages.page import build_documents
     from trainmark.pages.rendering import to_html
 
-    page = to_html(documents([record]))
+    page = to_html(build_documents([record]))
     spent, processor_s = time.perf_counter() - start, time.process_time() - processor
     path.write_text(page, encoding="utf-8")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

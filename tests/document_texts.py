@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Facts, Paragraph, Table
-from trainmark.pages.page import documents
+from trainmark.pages.page import build_documents
 from trainmark.pages.rendering import to_html, to_markdown
-from trainmark.pages.texts import say
+from trainmark.pages.texts import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 def html_page(records: Sequence[Record], lang: str = "en") -> str:
     """Return the page of records as one HTML file."""
-    return to_html(documents(records), lang)
+    return to_html(build_documents(records), lang)
 
 
 def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
     """Return the page of records as Markdown."""
-    return to_markdown(documents(records), lang)
+    return to_markdown(build_documents(records), lang)
 
 
 def rows(table: Table, lang: str = "en") -> list[tuple[str, ...]]:
     """Return the cells of a table."""
-    return [tuple(say(cell, lang) for cell in row) for row in table.rows]
+    return [tuple(translate(cell, lang) for cell in row) for row in table.rows]
 
 
 def heads(table: Table, lang: str = "en") -> list[str]:
     """Return the headers of a table."""
-    return [say(head, lang) for head in table.headers]
+    return [translate(head, lang) for head in table.headers]
 
 
 def data(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
@@ -51,13 +51,13 @@ def charts(blocks: Iterable[Any]) -> dict[str, Chart]:
 
 def paragraphs(blocks: Iterable[Any], lang: str = "en") -> list[str]:
     """Return the texts of the paragraphs among blocks."""
-    return [say(block.text, lang) for block in blocks if isinstance(block, Paragraph)]
+    return [translate(block.text, lang) for block in blocks if isinstance(block, Paragraph)]
 
 
 def facts(blocks: Iterable[Any], lang: str = "en") -> dict[str, str]:
     """Return the facts that lists among blocks have, by name."""
     pairs = (item for block in blocks if isinstance(block, Facts) for item in block.items)
-    return {say(name, lang): say(value, lang) for name, value in pairs}
+    return {translate(name, lang): translate(value, lang) for name, value in pairs}
 
 
 class Reader(HTMLParser):

@@ -156,17 +156,35 @@ def test_a_signal_is_delivered_again_when_asked_for() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_page_that_cannot_be_drawn_is_said_and_changes_nothing(
+@pytest.fixture
+def limited_address_space() -> Iterator[None]:
+    """Limit the address space of this process to less than charts need, as ``ulimit -v``."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (90 * 1024**3, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("limited_address_space")
+def test_limited_address_space_leaves_page_out_and_run_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")  # as the engine where memory is limited
     monkeypatch.setattr(local, "launch", lambda *_: TOY)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
-    said: list[object] = []
-    made = api.launch_one(plan, Cluster(), "toy", StopRequest(), quiet=True, say=said.append)
-    assert made == TOY
-    assert [str(one).partition(":")[0] for one in said] == ["page.html was not drawn"]
-    assert (tmp_path / "page.en.md").exists()
+    messages: list[object] = []
+    record = api.launch_one(plan, Cluster(), "toy", StopRequest(), quiet=True, say=messages.append)
+    assert record == TOY
+    assert [str(text).partition(":")[0] for text in messages] == ["page.html was not drawn"]
+    assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
+
+
+def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(EnvironmentFault, match="vl_convert is not installed"):
+        write_pages([TOY], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
 def test_a_page_for_which_the_disk_has_no_room_is_not_left_cut_off(tmp_path: Path) -> None:

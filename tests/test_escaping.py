@@ -18,7 +18,7 @@ from trainmark.cli.app import main
 from trainmark.errors import escaped
 from trainmark.launch.series import SeriesEntry
 from trainmark.pages.exports import to_csv
-from trainmark.pages.page import document
+from trainmark.pages.page import build_document
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import show_page
@@ -78,9 +78,9 @@ def hostile() -> Record:
 @pytest.mark.parametrize(
     "show",
     [
-        lambda record: show_page(document([record])),
-        lambda record: show_page(document([record]), width=60),
-        lambda record: show_page(document(_twice(record))),
+        lambda record: show_page(build_document([record])),
+        lambda record: show_page(build_document([record]), width=60),
+        lambda record: show_page(build_document(_twice(record))),
         lambda record: "\n".join(first_lines([record])),
         lambda record: series_table(
             [SeriesEntry(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),

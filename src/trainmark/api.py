@@ -32,7 +32,7 @@ from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
 from trainmark.pages.acceptance import acceptance_document
-from trainmark.pages.page import HTML_PAGE, documents, write_pages, write_summary
+from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
 from trainmark.pages.pictures import notebook_html
 from trainmark.pages.rendering import rendered, to_html, to_markdown
 from trainmark.pages.results import launch_table
@@ -103,12 +103,12 @@ class Records(list[Record]):
 
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
         """Return the result page as Markdown, or as HTML: a file in both languages."""
-        return (to_html if html else to_markdown)(documents(self), lang)
+        return (to_html if html else to_markdown)(build_documents(self), lang)
 
 
 def _record_html(record: Record) -> str:
     """Return what a notebook shows of a record: the first screen of its page."""
-    return notebook_html(documents([record])[0])
+    return notebook_html(build_documents([record])[0])
 
 
 # A record knows no pages, which stand above it; a notebook looks for this method.

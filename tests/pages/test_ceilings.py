@@ -8,7 +8,7 @@ from typing import Any
 from trainmark.pages.document import Paragraph, Table
 from trainmark.pages.judgements import ceilings as blocks
 from trainmark.pages.judgements import wrong_results
-from trainmark.pages.texts import say
+from trainmark.pages.texts import translate
 from trainmark.spec import message
 
 
@@ -44,17 +44,17 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    return [say(block.text, "en") for block in blocks(found) if isinstance(block, Paragraph)]
+    return [translate(block.text, "en") for block in blocks(found) if isinstance(block, Paragraph)]
 
 
 def test_a_kind_shows_its_slowest_rank() -> None:
     fast = kind("matmul_bf16", point([8, 8, 8], 8e12), share_of_peak=0.8)
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
     (first,) = tables(document([fast], [slow]))
-    assert [say(x, "en") for x in first.headers[:2]] == ["work", "size"]
-    assert [say(x, "zh") for x in first.headers[:2]] == ["项目", "规模"]
+    assert [translate(x, "en") for x in first.headers[:2]] == ["work", "size"]
+    assert [translate(x, "zh") for x in first.headers[:2]] == ["项目", "规模"]
     (row,) = first.rows
-    assert [say(x, "en") for x in row] == [
+    assert [translate(x, "en") for x in row] == [
         "matmul bf16", "8x8x8", "3.000", "4.000", "TFLOP/s", "5.0%", "40.0%",
     ]  # fmt: skip
 
@@ -96,21 +96,21 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     )  # fmt: skip
     copied = kind("host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does")
     found = document([kind("matmul_bf16", point([64, 64, 64], 2e12), skipped), refused, copied])
-    assert [say(x.text, "zh") for x in blocks(found)[2:]] == [
+    assert [translate(x.text, "zh") for x in blocks(found)[2:]] == [
         "rank 0：矩阵乘 bf16 已跳过：8x8x8（需要 3 s，剩余 1 s）",
         "rank 0：矩阵乘 fp8：该设备不能以 fp8 计算",
         "rank 0：主机到设备：该设备在主机内存中计算",
     ]
     assert lines(found)[1] == "rank 0: matmul bf16 skipped: 8x8x8 (3 s needed, 1 s left)"
     (table,) = tables(found)
-    assert say(table.rows[0][0], "zh") == "矩阵乘 bf16"
+    assert translate(table.rows[0][0], "zh") == "矩阵乘 bf16"
 
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
     one = point([1 << 20], 3e9)
     (found,) = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
     (row,) = found.rows
-    assert (say(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
+    assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
 
 
 def test_others_on_the_machine_are_told() -> None:

@@ -18,7 +18,7 @@ from trainmark.pages import charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures
-from trainmark.pages.texts import Missing, say, t
+from trainmark.pages.texts import Missing, phrase, translate
 from trainmark.record import reduce
 from trainmark.record.record import Record
 from trainmark.spec import message
@@ -69,7 +69,7 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
 
 def test_the_loss_names_its_ends() -> None:
     chart = drawn(steps.loss(record()))
-    assert say(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
+    assert translate(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
     assert data(chart)["steps"][0] == {"step": 1, "value": 0.7815}
     assert steps.loss(record(loss=[None, None])) is None
     gap = steps.loss(record(loss=[1.0, 0.9, None, 0.7, 0.6]))
@@ -90,7 +90,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
     chart = drawn(steps.loss(record(loss=losses)))
-    assert say(chart.title, "en") == "Training loss; bold: mean of 5 steps"
+    assert translate(chart.title, "en") == "Training loss; bold: mean of 5 steps"
     smoothed = [row["value"] for row in data(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
@@ -125,7 +125,7 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
     assert ">step</text>" in pictures["en"]
     assert ">步数</text>" in pictures["zh"]
     assert pictures["zh"].replace("步数", "step") == pictures["en"]
-    verdicts = t("compare.faster"), t("compare.slower")  # a legend, whose places differ
+    verdicts = phrase("compare.faster"), phrase("compare.slower")  # a legend, whose places differ
     spec = chart.spec | {"encoding": {"color": {"scale": {"domain": list(verdicts)}}}}
     assert rendering._labels(spec, "zh") is None
 
@@ -144,13 +144,13 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     assert len(data(steps.quality(made))["steps"]) <= 1000
     curve = steps.loss(made)
     assert curve is not None
-    assert "value of every 200 steps" in say(curve.note, "en")
+    assert "value of every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_stands_against_its_target() -> None:
     chart = drawn(steps.quality(record()))
     assert rule(chart) == [{"value": 0.91, "label": "target 0.91"}]
-    assert say(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
+    assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
     bare = record().quality.model_copy(update={"target": None})
     assert rule(steps.quality(record().model_copy(update={"quality": bare}))) == []
 
@@ -158,13 +158,13 @@ def test_quality_stands_against_its_target() -> None:
 def test_the_warm_up_is_shaded() -> None:
     chart = drawn(steps.step_time(record()))
     assert rule(chart) == [{"step": 1, "to": 10.5}]
-    assert say(chart.title, "en") == "Step time (ms); shaded: warm-up"
+    assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
     whole = steps.step_time(record(warmup=0))
     assert whole is not None
     assert len(whole.spec["layer"]) == 1
     assert steps.step_time(record(time_ns=[0, 0])) is None
     spiked = drawn(steps.step_time(record(time_ns=[10] * 8 + [10 * 21])))
-    assert say(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
+    assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
 
 
 def sampled(tmp_path: Path, world: int = 2) -> Record:
@@ -192,13 +192,13 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert data(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
     said = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
-    assert say(heat.description, "en") == said
+    assert translate(heat.description, "en") == said
     (tmp_path / "many").mkdir()
     many = charts(steps.over_time(sampled(tmp_path / "many", 10)))  # of which there are three lines
     said = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
-    assert say(drawn(many["time-device-temperature"]).description, "en") == said
+    assert translate(drawn(many["time-device-temperature"]).description, "en") == said
     host_load = drawn(many["time-host-busy"])
-    assert "highest on node 0 at " in say(host_load.description, "en")
+    assert "highest on node 0 at " in translate(host_load.description, "en")
 
 
 def test_ranks_stand_in_a_table_the_slowest_first() -> None:
@@ -227,11 +227,11 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
     assert found is not None
     (shown,) = found.blocks
     assert isinstance(shown, Table)
-    column = [say(head, "en") for head in shown.headers].index("power W")
+    column = [translate(head, "en") for head in shown.headers].index("power W")
     cell = shown.rows[0][column]
     assert isinstance(cell, Missing)
-    assert say(cell, "en") == "–"
-    assert say(cell.reason, "en") == "no library or tool here reads these devices"
+    assert translate(cell, "en") == "–"
+    assert translate(cell.reason, "en") == "no library or tool here reads these devices"
 
 
 def test_a_picture_has_the_page_s_colours() -> None:

@@ -10,7 +10,7 @@ from trainmark.judge.comparison import compare
 from trainmark.pages.charts import ratios
 from trainmark.pages.judgements import comparison
 from trainmark.pages.terminal import show
-from trainmark.pages.texts import say
+from trainmark.pages.texts import translate
 from trainmark.record.record import Cause, Trust
 from trainmark.spec import message
 
@@ -53,7 +53,7 @@ def test_ratios_are_drawn_with_good_and_bad_marked(
     assert found
     assert found.table
     ((name, ratio, low, high, said),) = found.table.rows
-    assert (name, ratio, say(said, "en")[2:]) == ("B p_core", f"{times:.3f}", verdict)
+    assert (name, ratio, translate(said, "en")[2:]) == ("B p_core", f"{times:.3f}", verdict)
     assert str(low) < ratio < str(high)
     scale = found.spec["layer"][0]["encoding"]["x"]["scale"]
     assert (scale.get("type") == "log") is logarithmic

@@ -7,7 +7,7 @@ from pathlib import Path
 from comparison_records import golden
 from trainmark.pages.document import Code, Paragraph
 from trainmark.pages.next_steps import next_steps
-from trainmark.pages.texts import say
+from trainmark.pages.texts import translate
 from trainmark.record.record import Record
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -19,7 +19,7 @@ def trial(**changes):
 
 
 def commands(blocks):
-    return [say(block.text, "en").strip() for block in blocks if isinstance(block, Code)]
+    return [translate(block.text, "en").strip() for block in blocks if isinstance(block, Code)]
 
 
 def test_trial_is_followed_by_preparing_and_measuring_real_data():
@@ -30,7 +30,7 @@ def test_trial_is_followed_by_preparing_and_measuring_real_data():
         "--repeat 5",
     ]
     assert isinstance(blocks[0], Paragraph)
-    assert say(blocks[0].text, "zh").startswith("这是一次试运行")
+    assert translate(blocks[0].text, "zh").startswith("这是一次试运行")
 
 
 def test_world_without_a_recipe_of_its_own_gets_the_first_on_real_data():

@@ -17,10 +17,10 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.library.importers.table import published
 from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import body_html, to_markdown
-from trainmark.pages.sections.limits import gravest, limits, strip
+from trainmark.pages.sections.limits import dominant_limit, find_limits, rank_strip
 from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
-from trainmark.pages.texts import say, verdict
+from trainmark.pages.texts import translate, verdict
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import differing_from_row
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
@@ -42,12 +42,12 @@ def planned(run_id="o", **changes):
 
 
 def markdown(*records, lang="en"):
-    return to_markdown([page.document(records)], lang)
+    return to_markdown([page.build_document(records)], lang)
 
 
 def html(*records, lang="en"):
     """Return the page's part in one language, as it is on the site."""
-    return body_html(page.document(records), lang, live=True)
+    return body_html(page.build_document(records), lang, live=True)
 
 
 def without_figures():
@@ -126,8 +126,8 @@ def visible(made, lang="en"):
 
 def test_the_first_screen_has_few_words_and_figures():
     others = [record(run_id=name, plan=read().plan) for name in ("x", "y")]
-    for made in (page.document([record()], others), page.document([failed()]),
-                 page.document([read("sampled")]), page.document([read("toy")])):  # fmt: skip
+    for made in (page.build_document([record()], others), page.build_document([failed()]),
+                 page.build_document([read("sampled")]), page.build_document([read("toy")])):  # fmt: skip
         words, found = visible(made)
         assert len(words) <= 180, words
         assert len(found) <= 50, found
@@ -136,12 +136,12 @@ def test_the_first_screen_has_few_words_and_figures():
 def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     nearest = record(run_id="h100", environment=read().environment | {
         "devices": [{"name": "H100"}] * 2})  # fmt: skip
-    text = " ".join(visible(page.document([record()], [nearest]))[0])
+    text = " ".join(visible(page.build_document([record()], [nearest]))[0])
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (own run, noisy) × 1.00" in text
     assert "computing + communication 89%" in text
-    told = " ".join(visible(page.document([record()], [planned("z", case="toy")]))[0])
+    told = " ".join(visible(page.build_document([record()], [planned("z", case="toy")]))[0])
     assert "No comparable result. Closest: 2 x NVIDIA A100" in told
     assert "case: distilbert_sst2 here, toy there" in told
 
@@ -152,7 +152,7 @@ def counting_tokens(**changes):
 
 
 def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
-    made = page.document([counting_tokens()], price=Price.of("36 EUR"))
+    made = page.build_document([counting_tokens()], price=Price.of("36 EUR"))
     text = to_markdown([made])
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
@@ -175,21 +175,21 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
 def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(changes, job, lang, told):
     made = planned(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
-    assert say(title(made), lang).startswith(told)
+    assert translate(title(made), lang).startswith(told)
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
 def test_open_rules_stand_in_the_title_of_every_form(lang, word):
     made = planned(rules="open")
-    assert say(title(made), lang).endswith(f" · {word}")
+    assert translate(title(made), lang).endswith(f" · {word}")
     assert f" · {word}\n" in markdown(made, lang=lang)
     assert f" · {word}</h1>" in html(made, lang=lang)
-    assert word not in say(title(record()), lang)
+    assert word not in translate(title(record()), lang)
 
 
 def test_a_published_row_is_named_in_the_language_of_the_page():
     (row, *_) = published(["distilbert_sst2"])
-    made = page.document([record()], [row])
+    made = page.build_document([record()], [row])
     assert "Closest: A100 1 node x 8 (1x8):" in " ".join(visible(made)[0])
     assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
 
@@ -209,7 +209,7 @@ def published_twin():
 def test_a_published_row_is_compared_with_a_run_of_the_same_work():
     own, row = published_twin()
     assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
-    text = " ".join(visible(page.document([own], [row]))[0])
+    text = " ".join(visible(page.build_document([own], [row]))[0])
     assert "A100 1 node x 8 (1x8) (published) × 0.214" in text  # 457.2 / 2135.8
 
 
@@ -236,7 +236,7 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
         "plan": own.plan.model_copy(update=changes),
         "environment": own.environment | environment,
     })  # fmt: skip
-    text = " ".join(visible(page.document([own], [row]))[0])
+    text = " ".join(visible(page.build_document([own], [row]))[0])
     assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {told}" in text
     assert "×" not in text
 
@@ -261,7 +261,7 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
 
 
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
-    made = page.document([failed()])
+    made = page.build_document([failed()])
     text = " ".join(visible(made)[0])
     told = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
     assert f"not checked against raw events {told} What to try lower bs" in text
@@ -275,8 +275,8 @@ def test_a_doubt_stands_once_on_a_page():
     reasons = [message("trust_generated_data"), busy, message("trust_cv", cv=0.3)]
     doubtful = record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
     doubtful.environment["others_cpu_share"] = 0.8
-    made = page.document([doubtful])
-    assert [(say(x.short, "en"), x.is_grave) for x in made.doubts] == [
+    made = page.build_document([doubtful])
+    assert [(translate(x.short, "en"), x.is_grave) for x in made.doubts] == [
         ("generated data", True), ("busy machine (other programs used 81% of the cores)", False),
         ("step time CV 30.0%", False),
     ]  # fmt: skip
@@ -292,19 +292,19 @@ def test_a_doubt_stands_once_on_a_page():
 def test_a_doubt_of_some_launches_says_of_how_many():
     one = record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
     calm = record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
-    busy, few = page.document([one, calm]).doubts
-    assert say(busy.full, "en").endswith("during the run (1 of 2 launches)")
-    assert say(few.full, "en") == "fewer than 5 launches (2)"
+    busy, few = page.build_document([one, calm]).doubts
+    assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
+    assert translate(few.full, "en") == "fewer than 5 launches (2)"
 
 
 def test_a_failed_run_has_no_doubts_about_figures():
-    made = page.document([failed()])
+    made = page.build_document([failed()])
     assert (made.doubts, made.reasons) == ((), ())
 
 
 def test_facts_of_the_run_stand_beside_its_figures():
-    lead = page.document([record()]).lead
-    facts = {say(name, "en"): say(value, "en") for name, value in lead[0].items}
+    lead = page.build_document([record()]).lead
+    facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
         "model": "67.0M parameters", "samples a step": "192 = 96 x 2", "sequence length": "512",
         "data": "SST-2", "device memory": "40 GiB", "nodes": "1", "torch": "2.13.0+cu130",
@@ -351,19 +351,21 @@ def waits(share):
 
 
 def test_the_costliest_rule_advises_with_its_arithmetic():
-    assert say(gravest(waits(0.31)), "en").startswith("31% of the time was spent waiting for data")
-    assert say(gravest(waits(0.04)), "en") == (
+    assert translate(dominant_limit(waits(0.31)), "en").startswith(
+        "31% of the time was spent waiting for data"
+    )
+    assert translate(dominant_limit(waits(0.04)), "en") == (
         "96% of the time is compute, at 41% of the device's matmul rate; no bottleneck found."
     )
     slow = waits(0.1).model_copy(update={"findings": [message("slow_rank", rank=2, share=0.6)]})
-    assert say(gravest(slow), "en").startswith("Every step waits for rank 2:")
+    assert translate(dominant_limit(slow), "en").startswith("Every step waits for rank 2:")
     text = markdown(slow)
     assert "its processor first. (0.600 / 1.600 = 37.5%)" in text
     assert "more cores. (0.100 s / 1.000 s = 10.0% ≥ 5%)" in text
     assert "slowest: 2 (+60%)" in text
     busy = waits(0.01)
     busy.environment["others_cpu_share"] = 0.47
-    assert say(gravest(busy), "en").startswith("Other work took cores from this run")
+    assert translate(dominant_limit(busy), "en").startswith("Other work took cores from this run")
     assert "idle machine. (47.0% > 10%)" in markdown(busy)
 
 
@@ -379,13 +381,13 @@ def test_fewer_threads_are_advised_on_a_busy_processor_alone(torch_type, threads
         plan=plan.model_copy(update={"device": device}),
         environment=read().environment | facts,
     )
-    (limit,) = [one for one in limits(busy) if one.rule == "other_work"]
-    assert ("OMP_NUM_THREADS=1" in say(limit.said, "en")) is advises
-    assert ("OMP_NUM_THREADS=1" in say(limit.said, "zh")) is advises
+    (limit,) = [one for one in find_limits(busy) if one.rule == "other_work"]
+    assert ("OMP_NUM_THREADS=1" in translate(limit.advice, "en")) is advises
+    assert ("OMP_NUM_THREADS=1" in translate(limit.advice, "zh")) is advises
 
 
 def test_sections_stand_in_the_order_in_which_they_are_read():
-    found = [one.anchor for one in page.document([read("sampled")]).sections]
+    found = [one.anchor for one in page.build_document([read("sampled")]).sections]
     wanted = ["performance", "ranks", "time", "figures", "quality"]
     assert [*found[:5], found[-1]] == [*wanted, "provenance"]
 
@@ -452,17 +454,17 @@ def throttling(**shares):
 
 def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
-    said = say(strip(hot).said, "en")
+    said = translate(rank_strip(hot).said, "en")
     assert "throttled: 1 (40% of the measured time)" in said
     assert "throttled only outside the measured time: 0" in said
-    assert [one.rule for one in limits(hot)] == ["clocks"]
-    (clocks,) = limits(hot)
+    assert [one.rule for one in find_limits(hot)] == ["clocks"]
+    (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")
-    assert limits(throttling(measured0={"hot": 0.01}, measured1={"power_cap": 0.9})) == []
-    nodes = [[tone for tone, _ in node] for node in strip(hot).nodes]
+    assert find_limits(throttling(measured0={"hot": 0.01}, measured1={"power_cap": 0.9})) == []
+    nodes = [[tone for tone, _ in node] for node in rank_strip(hot).nodes]
     assert nodes == [["plain", "warn"]]
     findings = [message("slow_rank", rank=1, share=0.6)]
-    (tones,) = strip(hot.model_copy(update={"findings": findings})).nodes
+    (tones,) = rank_strip(hot.model_copy(update={"findings": findings})).nodes
     assert [tone for tone, _ in tones] == ["plain", "bad"]  # the slowest, though it is throttled
 
 
@@ -486,7 +488,7 @@ def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, told
     ]
     device = made.plan.device.model_copy(update={"torch_type": torch_type})
     own = planned(device=device).model_copy(update={"ranks": ranks})
-    assert say(strip(own).said, "en") == told
+    assert translate(rank_strip(own).said, "en") == told
 
 
 def test_a_little_used_device_is_advised_a_larger_batch():
@@ -497,13 +499,13 @@ def test_a_little_used_device_is_advised_a_larger_batch():
         for name, value in values.items()
     }
     small = waits(0.01).model_copy(update={"figures": figures})
-    assert [one.rule for one in limits(small)] == ["batch"]
+    assert [one.rule for one in find_limits(small)] == ["batch"]
     full = figures | {"mem": figures["mem"].model_copy(update={"value": 30e9})}
-    assert limits(small.model_copy(update={"figures": full})) == []
+    assert find_limits(small.model_copy(update={"figures": full})) == []
 
 
 def test_a_price_gives_the_cost_of_a_million_samples():
-    made = page.document([record()], price=Price.of("36 EUR"))
+    made = page.build_document([record()], price=Price.of("36 EUR"))
     assert Price.of("$2.50") == Price(2.5, "$")
     with pytest.raises(UsageError, match="no price: free"):
         Price.of("free")
@@ -556,7 +558,7 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
 
 def test_drawing_a_page_tells_how_far_it_is():
     seen = []
-    pages = page.documents([record(), planned("b", case="other")])
+    pages = page.build_documents([record(), planned("b", case="other")])
     rendering.to_html(pages, progress=lambda *given: seen.append(given))
     assert len(pages) == 3
     assert seen == [(number, 6) for number in range(1, 7)]  # of two works three each
@@ -565,11 +567,11 @@ def test_drawing_a_page_tells_how_far_it_is():
 
 def test_several_works_of_a_case_have_their_curves_in_one_chart():
     recipe = read().plan.recipe | {"micro_batch_size": 32}
-    overview, *_ = page.documents([record(), planned("b", recipe=recipe)])
-    assert say(overview.title, "en") == "2 workloads, 2 launches"
+    overview, *_ = page.build_documents([record(), planned("b", recipe=recipe)])
+    assert translate(overview.title, "en") == "2 workloads, 2 launches"
     names = [chart.name for chart in overview.charts]
     assert names == ["table1-loss", "table1-step_time", "table1-quality"]
-    sides = {say(row["side"], "en") for row in overview.charts[0].data["steps"]}
+    sides = {translate(row["side"], "en") for row in overview.charts[0].data["steps"]}
     assert sides == {
         "[1] · 2 x NVIDIA A100-SXM4-40GB, bs=96", "[2] · 2 x NVIDIA A100-SXM4-40GB, bs=32",
     }  # fmt: skip
@@ -603,7 +605,7 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
         record(run_id="simulated", labels=["simulated-device"]), failed(run_id="failed"),
         read("toy"), read("sampled"),
     ]  # fmt: skip
-    made = page.documents(records)
+    made = page.build_documents(records)
     assert len(made) == 1 + 5
     text = markdown_page(records, "zh")
     assert "[模拟设备" in text
@@ -615,7 +617,7 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
 
 def test_a_run_that_broke_off_is_on_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
-    for one in page.documents([record(), broken]):
+    for one in page.build_documents([record(), broken]):
         Reader(body_html(one, "en", live=True))
 
 
@@ -673,7 +675,7 @@ def test_what_is_possible_is_told_as_an_expectation(higher, words):
     run = read("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
-    assert words in say(verdict(run), "en")
+    assert words in translate(verdict(run), "en")
 
 
 def test_choice_of_kernels_that_was_left_open_is_told_by_what_ran():

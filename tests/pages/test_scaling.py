@@ -9,9 +9,9 @@ import pytest
 from document_texts import rows
 from fakes import GOLDEN, check_golden
 from trainmark.pages.document import Paragraph, Section, Table
-from trainmark.pages.page import documents
+from trainmark.pages.page import build_documents
 from trainmark.pages.rendering import to_markdown
-from trainmark.pages.texts import say
+from trainmark.pages.texts import translate
 from trainmark.record.record import Record, Trust
 from trainmark.spec import message
 
@@ -42,7 +42,7 @@ def weak() -> list[Record]:
 
 def sections(runs: list[Record]) -> list[Section]:
     """Return the sections of scaling on the first page of a report."""
-    return [one for one in documents(runs)[0].sections if one.anchor.startswith("scaling")]
+    return [one for one in build_documents(runs)[0].sections if one.anchor.startswith("scaling")]
 
 
 def worlds(section: Section) -> list[tuple[str, ...]]:
@@ -53,7 +53,7 @@ def worlds(section: Section) -> list[tuple[str, ...]]:
 
 def test_weak_scaling_has_throughput_and_efficiency_of_each_world() -> None:
     (found,) = sections(weak())
-    assert say(found.heading, "en").endswith("weak scaling")
+    assert translate(found.heading, "en").endswith("weak scaling")
     assert worlds(found) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),
@@ -88,7 +88,7 @@ def test_one_world_with_two_batches_scales_weakly_and_strongly() -> None:
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_golden_pages(lang: str) -> None:
-    check_golden(f"page.scaling.{lang}.md", to_markdown(documents(weak())[:1], lang))
+    check_golden(f"page.scaling.{lang}.md", to_markdown(build_documents(weak())[:1], lang))
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_badge_of_several_works_is_that_of_the_worst(
 ) -> None:
     runs = [run("1x1", 100.0, trust=graded(first)),
             run("1x8", 760.0, trust=graded(second), status=status)]  # fmt: skip
-    page = documents(runs)[0]
-    assert (page.tone, say(page.badge, "en")) == (tone, words)
+    page = build_documents(runs)[0]
+    assert (page.tone, translate(page.badge, "en")) == (tone, words)
 
 
 def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
     runs = [run("1x1", 100.0 + n, number=n, trust=graded("usable")) for n in range(5)]
-    assert documents(runs)[0].tone == "good"
+    assert build_documents(runs)[0].tone == "good"
     failed = run("1x1", 90.0, number=9, status="failed", trust=graded("do_not_quote"))
-    page = documents([*runs, failed])[0]
-    assert (page.tone, say(page.badge, "en")) == ("bad", "5 of 6 launches passed")
+    page = build_documents([*runs, failed])[0]
+    assert (page.tone, translate(page.badge, "en")) == ("bad", "5 of 6 launches passed")

@@ -10,7 +10,7 @@ from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.pages.cells import markdown, memory
 from trainmark.pages.sections import provenance as tables
-from trainmark.pages.texts import configuration, say
+from trainmark.pages.texts import configuration, translate
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
 
@@ -161,7 +161,7 @@ def test_configurations():
         (4, 8, "X 4 nodes x 8 (4x8)", "X4机8卡（4x8）"),
     ):
         name = configuration("X", nnodes=nnodes, nproc=nproc)
-        assert (say(name, "en"), say(name, "zh")) == (en, zh)
+        assert (translate(name, "en"), translate(name, "zh")) == (en, zh)
 
 
 def test_only_the_form_of_published_pages_has_slashes_for_what_is_missing():
@@ -173,4 +173,4 @@ def test_only_the_form_of_published_pages_has_slashes_for_what_is_missing():
     table = tables.performance_table([made])
     shown = dict(zip(heads(table), rows(table)[0], strict=True))
     assert (shown["fix_hp"], shown["p_core"], shown["mem"]) == ("/", "/", "/")
-    assert (say(None, "en"), memory(None, None)) == ("–", "–")
+    assert (translate(None, "en"), memory(None, None)) == ("–", "–")

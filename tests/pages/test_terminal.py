@@ -10,12 +10,12 @@ from fakes import GOLDEN
 from trainmark.library.store.query import Listing
 from trainmark.pages.document import Paragraph, table
 from trainmark.pages.grid import wrap
-from trainmark.pages.page import document
+from trainmark.pages.page import build_document
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.results import listing_table
 from trainmark.pages.summary import first_lines, key_figures
 from trainmark.pages.terminal import show, show_page
-from trainmark.pages.texts import say
+from trainmark.pages.texts import translate
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.spec import message
 
@@ -36,7 +36,7 @@ def hostile():
 
 
 def page(made, width=80, extent="screen"):
-    return show_page(document([made]), width=width, extent=extent)
+    return show_page(build_document([made]), width=width, extent=extent)
 
 
 def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
@@ -126,8 +126,8 @@ def test_lines_end_between_words_and_between_chinese_characters():
 def test_first_screen_has_few_lines_and_all_has_more(width, lang):
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
     for made in (record(), sampled):
-        screen = show_page(document([made]), lang, width=width)
-        everything = show_page(document([made]), lang, width=width, extent="all")
+        screen = show_page(build_document([made]), lang, width=width)
+        everything = show_page(build_document([made]), lang, width=width, extent="all")
         assert len(screen.splitlines()) <= 40
         assert "--all" in screen
         assert "step_time_p50" not in screen
@@ -137,19 +137,19 @@ def test_first_screen_has_few_lines_and_all_has_more(width, lang):
 
 
 def test_memory_has_its_unit_and_its_total_if_known():
-    lines = show_page(document([record()])).splitlines()
+    lines = show_page(build_document([record()])).splitlines()
     assert any(line.endswith("memory 33.4 of 40.0 GiB") for line in lines)
     figures = record().figures
     unknown = figures["mem_total"].model_copy(update={"value": None})
     made = record(figures=figures | {"mem_total": unknown})
-    assert say(key_figures([made]), "en").endswith(" · memory 33.4 GiB")
-    assert say(key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
+    assert translate(key_figures([made]), "en").endswith(" · memory 33.4 GiB")
+    assert translate(key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
 
 
 def test_what_is_said_of_charts_stands_where_charts_are():
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
     assert "Curves keep" not in page(sampled)
-    assert "Curves keep" in body_html(document([sampled]), "en")
+    assert "Curves keep" in body_html(build_document([sampled]), "en")
 
 
 def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
@@ -219,7 +219,7 @@ def test_the_figures_of_a_repeat_are_the_launches_means():
     ]  # fmt: skip
     (row,) = [line for line in first_lines(many) if "p_train 500.0" in line]
     assert row.startswith("geometric mean: ")
-    text = to_markdown([document(many)])
+    text = to_markdown([build_document(many)])
     assert "| p_train | 500.0 |" in text
     assert "p_train | 400.0" not in text.split("## Figures")[1]
 

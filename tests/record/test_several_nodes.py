@@ -81,7 +81,7 @@ def node(
 
 def shown(made: Record) -> tuple[str, str]:
     """Return the record as a page in both languages."""
-    return to_markdown([page.document([made])]), markdown_page([made], "zh")
+    return to_markdown([page.build_document([made])]), markdown_page([made], "zh")
 
 
 def test_nodes_that_differ_are_found(run_dir: Path) -> None:

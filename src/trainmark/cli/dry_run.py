@@ -16,7 +16,7 @@ from trainmark.launch.local import rank_command
 from trainmark.launch.submission import command
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, table
-from trainmark.pages.page import newest_runs
+from trainmark.pages.page import read_newest_runs
 from trainmark.pages.results import series_json, series_table
 from trainmark.pages.terminal import show
 from trainmark.plan.overrides import fix_hp_text
@@ -138,7 +138,7 @@ class EarlierRun(NamedTuple):
 def _earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
     """Return the newest run of the same work in a folder of runs."""
     wanted = to_jsonable_python(planned_work(plan))
-    for _, launches_of_run in newest_runs(store):
+    for _, launches_of_run in read_newest_runs(store):
         for record in launches_of_run:
             took_s = record.figure("e2e_time")
             is_same = not differing(wanted, to_jsonable_python(planned_work(record.plan)))

@@ -76,7 +76,7 @@ def report(
     or does not match its raw events; the others are shown.
     """
     from trainmark.library.selection import select
-    from trainmark.pages.page import documents
+    from trainmark.pages.page import build_documents
     from trainmark.pages.pictures import choose_chart, to_png, to_svg
     from trainmark.pages.rendering import to_html, to_markdown
     from trainmark.pages.summary import Price
@@ -98,7 +98,7 @@ def report(
         raise UsageError("not for Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
     others = None if wanted == "md" else _others(found, against)
-    pages = documents(found.records, others, price=price)
+    pages = build_documents(found.records, others, price=price)
     if wanted == "terminal":
         text, colour = "", None if output is None else False
         for page in pages:
@@ -155,10 +155,10 @@ def _show_drawing(number: int, charts: int) -> None:
 def _others(shown: Selection, against: list[str] | None) -> list[Result]:
     """Return what words name, or what runs are compared with unasked."""
     from trainmark.library.selection import select
-    from trainmark.pages.page import beside
+    from trainmark.pages.page import default_comparisons
 
     if against is None:
-        return beside(shown.records, shown.folders[0] if shown.folders else None)
+        return default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
     found = select(against)
     if not found.records and not found.rows:
         raise UsageError(f"{' '.join(against)}: no result", where="--against")

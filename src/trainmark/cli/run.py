@@ -131,7 +131,7 @@ def _print_result(
     records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool
 ) -> None:
     from trainmark.pages.next_steps import next_steps
-    from trainmark.pages.page import beside
+    from trainmark.pages.page import default_comparisons
     from trainmark.pages.summary import first_lines
     from trainmark.pages.terminal import show
 
@@ -143,7 +143,7 @@ def _print_result(
     elif records:
         folder = from_here(records.places[0])
         whole = folder.parent if repeated else folder
-        say_lines(first_lines(records, beside(records, whole), lang))
+        say_lines(first_lines(records, default_comparisons(records, whole), lang))
         say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
         page = whole / "page.html"
         if page.exists():

@@ -15,7 +15,7 @@ from trainmark.pages.document import (
     Strip,
     table,
 )
-from trainmark.pages.texts import Phrase, Tone, join, say, t, term
+from trainmark.pages.texts import Phrase, Tone, join, phrase, term, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,53 +36,59 @@ def acceptance_document(result: AcceptanceResult) -> Document:
     failing = result.names("fail")
     if failing:
         lead += [
-            Paragraph(t("accept.exclude_list"), "heading"), Code(",".join(failing), copied=True),
-        ]  # fmt: skip
+            Paragraph(phrase("accept.exclude_list"), "heading"),
+            Code(",".join(failing), copied=True),
+        ]
     lead.append(_grid(result))
     sections = [
-        Section(t("accept.members"), "members", (_member_table(result.members),)),
+        Section(phrase("accept.members"), "members", (_member_table(result.members),)),
         _links_section(result),
-        Section(t("accept.bits"), "bits", tuple(_bits(result))),
-        Section(t("accept.how_sure"), "how-sure", tuple(_how_sure(result))),
+        Section(phrase("accept.bits"), "bits", tuple(_bits(result))),
+        Section(phrase("accept.how_sure"), "how-sure", tuple(_how_sure(result))),
         Section(
-            t("accept.not_measured"), "not-measured", tuple(map(Paragraph, result.not_measured))
+            phrase("accept.not_measured"),
+            "not-measured",
+            tuple(map(Paragraph, result.not_measured)),
         ),
     ]
     return Document(
-        title=t("accept.title", n=len(result.members), unit=_unit(result)),
-        badge=t(f"accept_badge.{badge}"), tone=_TONES.get(badge, "warn"),
-        verification=t("accept.checked"), sentence=acceptance_sentence(result),
-        lead=tuple(lead), sections=tuple(one for one in sections if one.blocks),
-    )  # fmt: skip
+        title=phrase("accept.title", n=len(result.members), unit=_unit(result)),
+        badge=phrase(f"accept_badge.{badge}"),
+        tone=_TONES.get(badge, "warn"),
+        verification=phrase("accept.checked"),
+        sentence=acceptance_sentence(result),
+        lead=tuple(lead),
+        sections=tuple(one for one in sections if one.blocks),
+    )
 
 
 def acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
     """Return what a terminal shows: the sentence, and a line for each member that does not pass."""
-    phrases: list[Phrase] = [acceptance_sentence(result)]
-    phrases += [
+    lines: list[Phrase] = [acceptance_sentence(result)]
+    lines += [
         ("  ", member.name, ": ", term("accept_decision", member.decision), "; ", why(member))
         for member in result.members
         if member.decision != "pass"
     ]
-    return [say(phrase, lang) for phrase in phrases]
+    return [translate(line, lang) for line in lines]
 
 
 def acceptance_sentence(result: AcceptanceResult) -> Phrase:
     """Return how many pass, and what to exclude, in one sentence."""
     passed, count = len(result.names("pass")), len(result.members)
     parts: list[Phrase] = [
-        t("accept.all_pass", n=count, unit=_unit(result))
+        phrase("accept.all_pass", n=count, unit=_unit(result))
         if passed == count
-        else t("accept.some_pass", passed=passed, n=count, unit=_unit(result))
+        else phrase("accept.some_pass", passed=passed, n=count, unit=_unit(result))
     ]
     failing = [member for member in result.members if member.decision == "fail"]
     if failing:
-        named = [t("accept.named", name=member.name, why=why(member)) for member in failing]
-        parts.append(t("accept.exclude", names=_first_few(named)))
+        named = [phrase("accept.named", name=member.name, why=why(member)) for member in failing]
+        parts.append(phrase("accept.exclude", names=_first_few(named)))
     if result.names("undecided"):
-        parts.append(t("accept.undecided", names=_first_few(result.names("undecided"))))
+        parts.append(phrase("accept.undecided", names=_first_few(result.names("undecided"))))
     if result.interrupted:
-        parts.append(t("accept.interrupted", signal=result.interrupted))
+        parts.append(phrase("accept.interrupted", signal=result.interrupted))
     return join(parts, "semicolon")
 
 
@@ -92,35 +98,39 @@ def why(member: Member) -> Phrase:
         return join(map(finding_text, member.findings), "semicolon")
     if member.doubt is None:
         return ""
-    reason = t(f"accept_doubt.{member.doubt}")
+    reason = phrase(f"accept_doubt.{member.doubt}")
     if member.doubt != "interval":
         return reason
-    more = t("accept.no_rounds")
+    more = phrase("accept.no_rounds")
     if member.more_rounds is not None:
-        more = t("accept.more_rounds", n=member.more_rounds)
+        more = phrase("accept.more_rounds", n=member.more_rounds)
     return join((reason, more), "semicolon")
 
 
 def finding_text(finding: Finding) -> Phrase:
     """Return a finding in words."""
-    return t(
+    return phrase(
         f"accept_finding.{finding.code}",
-        quantity=finding.quantity or "", by=_by(finding.interval), text=finding.text,
+        quantity=finding.quantity or "",
+        by=_by(finding.interval),
+        text=finding.text,
         members=join(finding.members),
-    )  # fmt: skip
+    )
 
 
 def _by(interval: Interval | None) -> Phrase:
     if interval is None:
         return ""
-    return t(
-        "accept.by", slower=share_text(interval.slower), low=share_text(interval.low),
+    return phrase(
+        "accept.by",
+        slower=share_text(interval.slower),
+        low=share_text(interval.low),
         high=share_text(interval.high),
-    )  # fmt: skip
+    )
 
 
 def _unit(result: AcceptanceResult) -> Phrase:
-    return t(f"accept_unit.{result.unit}")
+    return phrase(f"accept_unit.{result.unit}")
 
 
 def _badge(result: AcceptanceResult) -> str:
@@ -134,7 +144,7 @@ def _badge(result: AcceptanceResult) -> str:
 def _first_few(names: Sequence[Phrase]) -> Phrase:
     shown = list(names[:_MAX_NAMED])
     if len(names) > _MAX_NAMED:
-        shown.append(t("accept.and_more", n=len(names) - _MAX_NAMED))
+        shown.append(phrase("accept.and_more", n=len(names) - _MAX_NAMED))
     return join(shown)
 
 
@@ -150,7 +160,7 @@ def _grid(result: AcceptanceResult) -> Strip:
     cells = tuple((_TONES[member.decision], _hover(member)) for member in result.members)
     counts = Counter(member.decision for member in result.members)
     counted = ((term("accept_decision", one), f" {count}") for one, count in counts.items())
-    return Strip(t("accept.members"), (cells,), join(counted))
+    return Strip(phrase("accept.members"), (cells,), join(counted))
 
 
 def _hover(member: Member) -> Phrase:
@@ -160,17 +170,22 @@ def _hover(member: Member) -> Phrase:
 
 
 def _member_table(members: Iterable[Member]) -> Block:
-    heads = [t(f"accept_head.{name}") for name in
-             ("name", "decision", "step", "slower", "interval", "product", "why")]  # fmt: skip
+    heads = [
+        phrase(f"accept_head.{name}")
+        for name in ("name", "decision", "step", "slower", "interval", "product", "why")
+    ]
     rows = (
         (
-            member.name, term("accept_decision", member.decision),
+            member.name,
+            term("accept_decision", member.decision),
             None if member.step_s is None else f"{member.step_s * 1000:.2f}",
             None if member.step is None else share_text(member.step.slower, sign=True),
-            None if member.step is None else _ends(member.step), member.product, why(member),
+            None if member.step is None else _ends(member.step),
+            member.product,
+            why(member),
         )
         for member in members
-    )  # fmt: skip
+    )
     return table(heads, rows)
 
 
@@ -181,14 +196,14 @@ def _ends(interval: Interval) -> str:
 def _links_section(result: AcceptanceResult) -> Section:
     """Return the links as a map and a table; of no link nothing."""
     if not result.links:
-        return Section(t("accept.links"), "links")
+        return Section(phrase("accept.links"), "links")
     bad = sum(link.decision == "fail" for link in result.links)
-    said = t("accept.bad_links", n=bad) if bad else t("accept.no_bad_links")
+    said = phrase("accept.bad_links", n=bad) if bad else phrase("accept.no_bad_links")
     blocks: list[Block] = [Paragraph(said, "bad" if bad else "good")]
     if len(result.members) <= _MAX_HEAT_MAP:
         blocks.append(_heat_map(result))
     blocks.append(_link_table(result.links))
-    return Section(t("accept.links"), "links", tuple(blocks))
+    return Section(phrase("accept.links"), "links", tuple(blocks))
 
 
 def _heat_map(result: AcceptanceResult) -> HeatMap:
@@ -203,35 +218,41 @@ def _heat_map(result: AcceptanceResult) -> HeatMap:
     rows = tuple(
         tuple(_heat_cell(a, b, of_pair.get(frozenset((a, b)))) for b in names) for a in names
     )
-    return HeatMap(t("accept.links"), tuple(names), rows)
+    return HeatMap(phrase("accept.links"), tuple(names), rows)
 
 
 def _heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower
-    hover = t("accept.heat_hover", a=a, b=b, share=share_text(share, sign=True))
+    hover = phrase("accept.heat_hover", a=a, b=b, share=share_text(share, sign=True))
     return share, "bad" if link.decision == "fail" else "plain", (link.quantity, " ", hover)
 
 
 def _link_table(links: Iterable[Link]) -> Block:
-    heads = [t(f"accept_head.{name}") for name in
-             ("name", "quantity", "decision", "slower", "interval", "rounds")]  # fmt: skip
+    heads = [
+        phrase(f"accept_head.{name}")
+        for name in ("name", "quantity", "decision", "slower", "interval", "rounds")
+    ]
     order = {"fail": 0, "undecided": 1, "pass": 2}
     slowest = sorted(links, key=lambda link: (order[link.decision], -link.interval.slower))
     rows = (
         (
-            " – ".join(link.members), link.quantity, term("accept_decision", link.decision),
-            share_text(link.interval.slower, sign=True), _ends(link.interval), link.rounds,
+            " – ".join(link.members),
+            link.quantity,
+            term("accept_decision", link.decision),
+            share_text(link.interval.slower, sign=True),
+            _ends(link.interval),
+            link.rounds,
         )
         for link in slowest[:_MAX_LINKS]
-    )  # fmt: skip
+    )
     return table(heads, rows)
 
 
 def _bits(result: AcceptanceResult) -> list[Block]:
     return [
-        Paragraph(t(f"accept_bits.{one.control}", product=one.product, n=one.devices))
+        Paragraph(phrase(f"accept_bits.{one.control}", product=one.product, n=one.devices))
         for one in result.bits
     ]
 
@@ -242,15 +263,20 @@ def _how_sure(result: AcceptanceResult) -> list[Block]:
     for one in result.quantities:
         blocks.append(
             Paragraph(
-                t("accept.noise", quantity=one.name, alone=_share(one.noise),
-                  pairs=_share(one.noise_of_pairs), worse_by=f"{one.worse_by:.0%}")
+                phrase(
+                    "accept.noise",
+                    quantity=one.name,
+                    alone=_share(one.noise),
+                    pairs=_share(one.noise_of_pairs),
+                    worse_by=f"{one.worse_by:.0%}",
+                )
             )
-        )  # fmt: skip
+        )
         if one.name == "step" and one.trend is not None:
-            blocks.append(Paragraph(t("accept.trend", share=f"{one.trend:+.1%}")))
+            blocks.append(Paragraph(phrase("accept.trend", share=f"{one.trend:+.1%}")))
         if one.name == "step" and one.detectable_link is not None:
             share = share_text(one.detectable_link)
-            blocks.append(Paragraph(t("accept.link_chance", share=share)))
+            blocks.append(Paragraph(phrase("accept.link_chance", share=share)))
     return blocks
 
 

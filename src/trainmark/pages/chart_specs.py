@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.pages.texts import Phrase, t
+from trainmark.pages.texts import Phrase, phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +140,7 @@ def ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -
     Args:
         verdicts: each that occurs, with its colour at the same place in ``colours``.
     """
-    axis = {"type": "quantitative", "title": t("compare.ratio"), "scale": scale}
+    axis = {"type": "quantitative", "title": phrase("compare.ratio"), "scale": scale}
     interval = {
         "data": {"name": "ratios"},
         "mark": {"type": "rule", "strokeWidth": 2},
@@ -182,7 +182,7 @@ def history(*, has_steps: bool) -> Spec:
     seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")
     months = dict.fromkeys(("month", "quarter"), "%Y-%m")
     time = {
-        "field": "started", "type": "temporal", "title": t("site.started_utc"),
+        "field": "started", "type": "temporal", "title": phrase("site.started_utc"),
         "scale": {"type": "utc"},
         "axis": {
             "grid": False, "labelOverlap": "greedy", "labelSeparation": 8,
@@ -219,7 +219,7 @@ def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -
         "mark": {"type": "line", **mark},
         "encoding": {
             "x": {
-                "field": "step", "type": "quantitative", "title": t("chart.step"),
+                "field": "step", "type": "quantitative", "title": phrase("chart.step"),
                 "axis": {"format": ",d", "tickMinStep": 1, "grid": False},
                 "scale": {"nice": False, "zero": False},
             },

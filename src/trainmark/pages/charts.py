@@ -11,7 +11,7 @@ import numpy as np
 
 from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Block, Chart, Columns, Section, Table, folded, table
-from trainmark.pages.texts import Phrase, devices, heads, join, t
+from trainmark.pages.texts import Phrase, devices, headings, join, phrase
 from trainmark.record.series import TOGETHER, bucket_steps, thin
 
 if TYPE_CHECKING:
@@ -50,19 +50,19 @@ def curves(record: Record) -> Block | None:
 
 def telemetry(record: Record) -> Section:
     """Return devices and hosts over time."""
-    return folded("time", *over_time(record), note=t("time.note"))
+    return folded("time", *over_time(record), note=phrase("time.note"))
 
 
 def step_time(record: Record) -> Chart | None:
     """Return the step time in ms, the warm-up shaded; None for fewer than two."""
     values = _step_times_ms(record)
-    title, scale = t("chart.step_time"), dict[str, object](zero=False)
+    title, scale = phrase("chart.step_time"), dict[str, object](zero=False)
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
-        title, scale = t("chart.log", title=title), {"type": "log", "nice": False}
+        title, scale = phrase("chart.log", title=title), {"type": "log", "nice": False}
     warmup = min(record.steps.warmup, len(values))
     shades = []
     if warmup:
-        title = t("chart.with_warmup", title=title)
+        title = phrase("chart.with_warmup", title=title)
         shades.append({"step": 1, "to": min(warmup + 0.5, len(values))})
     drawn = chart_specs.step_time(scale=scale, has_warmup=bool(warmup))
     return _curve("step_time", title, values, drawn, data={"warmup": shades}, warmup=warmup)
@@ -78,10 +78,10 @@ def _step_times_ms(record: Record) -> NDArray[np.float64]:
 def loss(record: Record) -> Chart | None:
     """Return the loss of each step and their moving mean; None for fewer than two steps."""
     values = np.asarray(record.steps.loss, np.float64)
-    title, data = t("chart.loss"), dict[str, Any]()
+    title, data = phrase("chart.loss"), dict[str, Any]()
     window = _window(len(values))
     if window:
-        title = t("chart.loss_smoothed", n=window)
+        title = phrase("chart.loss_smoothed", n=window)
         data["smoothed"] = _rows(_moving_mean(values, window), range(1, len(values) + 1))
     drawn = chart_specs.loss(is_smoothed=bool(window))
     return _curve("loss", title, values, drawn, data=data)
@@ -109,11 +109,11 @@ def quality(record: Record) -> Chart | None:
     metric, target = record.quality.metric, record.quality.target
     known = [x for x in record.quality.history if x.value is not None]
     values = np.asarray([x.value for x in known], np.float64)
-    named = t("chart.quality.no_target")
+    named = phrase("chart.quality.no_target")
     if target is not None:
-        named = t("chart.quality.target", target=f"{target:g}")
+        named = phrase("chart.quality.target", target=f"{target:g}")
     line = [] if target is None else [{"value": target, "label": named}]
-    title, steps = t("chart.quality", metric=metric), [x.step for x in known]
+    title, steps = phrase("chart.quality", metric=metric), [x.step for x in known]
     drawn = chart_specs.quality()
     return _curve("quality", title, values, drawn, steps, data={"target": line}, target=named)
 
@@ -140,9 +140,9 @@ def _curve(
     if len(known) < 2:
         return None
     ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
-    description = t(f"described.{name}", n=cells.count(len(values)), **ends, **described)
+    description = phrase(f"described.{name}", n=cells.count(len(values)), **ends, **described)
     stretch = bucket_steps(len(values))
-    note = t("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
+    note = phrase("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
     rows = {"steps": _rows(values, steps)} | data
     return Chart(name, title, description, drawn, rows, _stretches(values, steps), note)
 
@@ -163,25 +163,27 @@ def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     """
     rows: list[dict[str, Any]] = [
         {"name": f"{letter} {one.name}", "ratio": one.ratio, "low": one.low, "high": one.high,
-         "said": t(f"compare.{one.verdict}")}
+         "said": phrase(f"compare.{one.verdict}")}
         for letter, of in sides.items() for one in of.figures if one.ratio is not None
     ]  # fmt: skip
     if not rows:
         return None
     values = [x["ratio"] for x in rows]
-    title, scale = t("compare.ratios"), dict[str, object](zero=False)
+    title, scale = phrase("compare.ratios"), dict[str, object](zero=False)
     if max(*values, 1) >= _LOG_COMPARED * min(*values, 1):
-        title, scale = t("chart.log", title=title), {"type": "log", "base": 2}
+        title, scale = phrase("chart.log", title=title), {"type": "log", "base": 2}
     lowest, highest = (f"{x:.3f}" for x in (min(values), max(values)))
-    told = t("compare.ratios_seen", n=len(rows), lowest=lowest, highest=highest)
-    said = {one.verdict: t(f"compare.{one.verdict}") for of in sides.values() for one in of.figures}
+    told = phrase("compare.ratios_seen", n=len(rows), lowest=lowest, highest=highest)
+    said = {
+        one.verdict: phrase(f"compare.{one.verdict}") for of in sides.values() for one in of.figures
+    }
     colours = [f"var(--{_VERDICTS.get(verdict, 'rest')})" for verdict in said]
     drawn = chart_specs.ratios(scale=scale, verdicts=[*said.values()], colours=colours)
     shown = (
         [x["name"], *(x[of] and f"{x[of]:.3f}" for of in ("ratio", "low", "high")), x["said"]]
         for x in rows
     )
-    columns = heads("name", "compare.ratio", "least", "greatest", "compare.said")
+    columns = headings("name", "compare.ratio", "least", "greatest", "compare.said")
     return Chart("ratios", title, told, drawn, {"ratios": rows}, table(columns, shown))
 
 
@@ -200,9 +202,9 @@ def overlays(
     """
     first = next(iter(sides.values()))[0]
     titles: dict[str, Phrase] = {
-        "loss": t("compare.loss"),
-        "step_time": t("compare.step_time"),
-        "quality": t("compare.quality", metric=first.quality.metric),
+        "loss": phrase("compare.loss"),
+        "step_time": phrase("compare.step_time"),
+        "quality": phrase("compare.quality", metric=first.quality.metric),
     }
     draw = {"loss": loss, "step_time": step_time, "quality": quality}
     labels = {
@@ -236,7 +238,7 @@ def _overlay(
     described = join(
         (join((side, chart.description), "colon") for side, chart in curves.items()), "semicolon"
     )
-    columns = heads("compare.side", "chart.step", "least", "median", "greatest")
+    columns = headings("compare.side", "chart.step", "least", "median", "greatest")
     return Chart(
         name, title, described, chart_specs.sides(), {"steps": points}, table(columns, rows)
     )
@@ -258,8 +260,8 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     told = [(value, s, one.of) for one in lines for s, value in one.points]
     highest, at_s, of = max(told, key=lambda point: point[0])
     uses = _uses(record, of_host=lines[0].of_host, quantity=lines[0].quantity)
-    said = t(
-        f"time.{kind}", quantity=t(f"time.{short}"), unit=unit, at=f"{at_s:.0f}",
+    said = phrase(
+        f"time.{kind}", quantity=phrase(f"time.{short}"), unit=unit, at=f"{at_s:.0f}",
         n=len(uses) if together else len(lines),
         of=max(uses, key=uses.__getitem__, default="?") if together else of,
         lowest=cells.rounded(min(told)[0] / factor), highest=cells.rounded(highest / factor),
@@ -267,7 +269,7 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
     drawn = chart_specs.over_time(
-        axis=t(f"time.{axis}"), scale=scale, member=t(f"time.{kind}-of"), names=names,
+        axis=phrase(f"time.{axis}"), scale=scale, member=phrase(f"time.{kind}-of"), names=names,
         is_band=together,
     )  # fmt: skip
     marked = [{"from": measured[0] / second, "to": measured[1] / second}] if measured else []
@@ -275,7 +277,7 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
         {"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
         for one in lines for s, value in one.points
     ]  # fmt: skip
-    title = t(f"time.{kind}-title", quantity=t(f"time.{short}"), unit=unit)
+    title = phrase(f"time.{kind}-title", quantity=phrase(f"time.{short}"), unit=unit)
     return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
 
 
@@ -300,4 +302,4 @@ def _stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
         known = values[part][np.isfinite(values[part])]
         reduced = np.percentile(known, (0, 50, 100)).tolist() if len(known) else [None] * 3
         found.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))
-    return table(heads("chart.step", "least", "median", "greatest"), found)
+    return table(headings("chart.step", "least", "median", "greatest"), found)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainmark.pages.texts import Phrase, Tone, t
+from trainmark.pages.texts import Phrase, Tone, phrase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ def table(
     found = tuple(tuple(row) for row in rows)
     if short and len(found) > _MOST:
         gap = (
-            t("head.left_out", n=f"{len(found) - _FIRST - _LAST:,}"),
+            phrase("head.left_out", n=f"{len(found) - _FIRST - _LAST:,}"),
             *[""] * (len(found[0]) - 1),
         )
         found = (*found[:_FIRST], gap, *found[-_LAST:])
@@ -257,7 +257,7 @@ def folded(
 ) -> Section:
     """Return the folded section that the texts call ``section.name``, of the blocks there are."""
     present = tuple(block for block in blocks if block is not None)
-    return Section(t(f"section.{name}"), name, present, True, note, gist, is_open)
+    return Section(phrase(f"section.{name}"), name, present, True, note, gist, is_open)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

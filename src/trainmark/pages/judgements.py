@@ -19,12 +19,12 @@ from trainmark.pages.texts import (
     Tone,
     counted,
     grade_line,
-    heads,
+    headings,
     join,
-    say,
-    t,
+    or_none,
+    phrase,
     term,
-    worded,
+    translate,
 )
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.record.messages import in_short, render
@@ -57,7 +57,7 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
     if found.scaling:
         shown += scaling_blocks(found.scaling)
     else:
-        name, unit, *rest = heads("name", "unit", "interval", "launches", "compare.said")
+        name, unit, *rest = headings("name", "unit", "interval", "launches", "compare.said")
         columns = (name, "A", b, unit, f"{b}/A", *rest)
         shown.append(table(columns, map(_row, found.figures)))
     quality = found.quality
@@ -65,15 +65,17 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
         shown.append(Paragraph(_of_side(quality, b)))
     sides = (("A", found.a), (b, found.b))
     for name, side in sides:
-        line = join((t("trust.of", side=name), grade_line(side.trust, side.verification)), "colon")
+        line = join(
+            (phrase("trust.of", side=name), grade_line(side.trust, side.verification)), "colon"
+        )
         shown.append(Paragraph(line, TONES[side.trust.grade]))
     reasons = _reasons(found)
     if reasons:
-        shown.append(table([t("compare.doubts", side=side) for side in ("A", b)], reasons))
+        shown.append(table([phrase("compare.doubts", side=side) for side in ("A", b)], reasons))
     if not found.scaling:
-        shown.append(Paragraph(t(f"compare.{'in_pairs' if found.paired else 'apart'}")))
+        shown.append(Paragraph(phrase(f"compare.{'in_pairs' if found.paired else 'apart'}")))
     shown += [
-        Paragraph(t("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
+        Paragraph(phrase("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
         for name, side in sides for one in side.left_out
     ]  # fmt: skip
     for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
@@ -81,12 +83,14 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
             rows = (
                 (
                     term("work", x.name),
-                    *(join(map(worded, of), "semicolon") if of else None for of in (x.a, x.b)),
+                    *(join(map(or_none, of), "semicolon") if of else None for of in (x.a, x.b)),
                 )
                 for x in facts
             )
-            shown.append(Paragraph(t(f"compare.{kind}"), "warn" if kind == "allowed" else "plain"))
-            shown.append(table((t("compare.fact"), "A", b), rows))
+            shown.append(
+                Paragraph(phrase(f"compare.{kind}"), "warn" if kind == "allowed" else "plain")
+            )
+            shown.append(table((phrase("compare.fact"), "A", b), rows))
     return shown
 
 
@@ -114,8 +118,8 @@ def scaling_blocks(found: Scaling) -> list[Block]:
             efficiency += f" ({world.low:.1%} – {world.high:.1%})"
         throughput = (cells.number(rate.mean), " (", ends if rate.launches > 1 else alone, ")")
         rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
-    names = (t(f"scaling.{name}", unit=found.unit) for name in _SCALING)
-    means = Paragraph(t("scaling.means", first=found.worlds[0].name))
+    names = (phrase(f"scaling.{name}", unit=found.unit) for name in _SCALING)
+    means = Paragraph(phrase("scaling.means", first=found.worlds[0].name))
     return [table(names, rows), *(Paragraph(x, "warn") for x in found.doubts), means]
 
 
@@ -123,15 +127,15 @@ def _row(one: ComparedFigure) -> tuple[Phrase, ...]:
     (a, b), unit = cells.scaled([one.a, one.b], one.unit)
     ratio = None if one.ratio is None else f"{one.ratio:.3f}"
     ends = None if one.low is None or one.high is None else f"{one.low:.3f} – {one.high:.3f}"
-    said = t(f"compare.{one.verdict}")
+    said = phrase(f"compare.{one.verdict}")
     return one.name, a, b, unit, ratio, ends, "{}, {}".format(*one.launches), said
 
 
 def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
     """Return a row a judgement: verdict, figure, work and the sentence, in a language."""
-    rows = ((t(f"judgement.{x.verdict}"), x.figure, x.work, _scaled(x)) for x in judgements)
-    shown = ([cells.clean(say(cell, lang)) for cell in row] for row in rows)
-    return table(heads("judgement", "name", "configuration", "remark"), shown)
+    rows = ((phrase(f"judgement.{x.verdict}"), x.figure, x.work, _scaled(x)) for x in judgements)
+    shown = ([cells.clean(translate(cell, lang)) for cell in row] for row in rows)
+    return table(headings("judgement", "name", "configuration", "remark"), shown)
 
 
 def _scaled(one: Judgement) -> Message:
@@ -174,13 +178,15 @@ def compliance_document(found: Compliance, lang: str) -> dict[str, Any]:
 def compliance_title(found: Compliance, lang: str) -> str:
     """Return whether launches comply with the division that they claim."""
     about = {"case": found.case, "launches": len(found.run_ids), "division": found.division}
-    return cells.clean(say(t(f"compliance.{'yes' if found.compliant else 'no'}", **about), lang))
+    return cells.clean(
+        translate(phrase(f"compliance.{'yes' if found.compliant else 'no'}", **about), lang)
+    )
 
 
 def compliance_rules(found: Compliance, lang: str) -> Iterator[tuple[str, str]]:
     """Yield for each rule a mark whether it is kept, and the sentence."""
     for rule in found.rules:
-        mark = say(t(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
+        mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
         yield mark, cells.clean(render(rule.found, lang))
 
 
@@ -198,24 +204,24 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         )
         named = _named(kind)
         if kind["bus_factor"]:
-            named = t("ceilings.bus", kind=named)
+            named = phrase("ceilings.bus", kind=named)
         rows.append([named, _size(point["size"]), *rates, unit, *shares])
     told: dict[str, tuple[Phrase, list[str]]] = {}  # each line once, with its ranks
     for rank in document["ranks"]:
         for line in (line for kind in rank["measurements"] for line in _remarks(kind)):
-            told.setdefault(say(line, "en"), (line, []))[1].append(str(rank["rank"]))
+            told.setdefault(translate(line, "en"), (line, []))[1].append(str(rank["rank"]))
     first: list[Phrase] = list(dict.fromkeys(x["device"]["name"] for x in document["ranks"]))
     if document["nproc"] > 1:
-        first.append(t("ceilings.ranks", n=document["nproc"]))
+        first.append(phrase("ceilings.ranks", n=document["nproc"]))
     share = document["others_cpu_share"] or 0.0
     return [
         Paragraph(join(first)),
-        *([table(heads(*(f"ceilings.{name}" for name in _CEILINGS)), rows)] if rows else []),
+        *([table(headings(*(f"ceilings.{name}" for name in _CEILINGS)), rows)] if rows else []),
         *(
             Paragraph(join((f"rank {', '.join(numbers)}", line), "colon"))
             for line, numbers in told.values()
         ),
-        *([Paragraph(t("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
+        *([Paragraph(phrase("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
     ]
 
 
@@ -241,7 +247,7 @@ def _named(kind: Kind) -> Phrase:
     name: str = kind["name"]
     work, _, precision = name.partition("_")
     if work == "matmul":
-        return t("ceiling_kind.matmul", precision=precision)
+        return phrase("ceiling_kind.matmul", precision=precision)
     return term("ceiling_kind", name)
 
 
@@ -261,8 +267,8 @@ def _remarks(kind: Kind) -> list[Phrase]:
     for status in ("skipped", "wrong"):
         points = [point for point in kind["points"] if point["status"] == status]
         if points:
-            sizes = [t("ceilings.point", size=_size(x["size"]), why=_why(x)) for x in points]
-            lines.append(t(f"ceilings.{status}", kind=_named(kind), points=join(sizes)))
+            sizes = [phrase("ceilings.point", size=_size(x["size"]), why=_why(x)) for x in points]
+            lines.append(phrase(f"ceilings.{status}", kind=_named(kind), points=join(sizes)))
     if (kind["share_of_peak"] or 0) > 1:
-        lines.append(join((_named(kind), t("ceilings.above")), "colon"))
+        lines.append(join((_named(kind), phrase("ceilings.above")), "colon"))
     return lines

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark import cases
 from trainmark.pages.document import Block, Code, Paragraph
-from trainmark.pages.texts import t
+from trainmark.pages.texts import phrase
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def next_steps(records: Sequence[Record]) -> list[Block]:
     case = cases.load(plan.case)
     recipe = _real_recipe(case, f"{plan.nnodes}x{plan.nproc}")
     if recipe is None:
-        return [Paragraph(t("trial.generated_only"), "muted")]
+        return [Paragraph(phrase("trial.generated_only"), "muted")]
     data = f"data/{case.name}"
     commands = []
     if cases.has_part(case.name, "prepare"):
@@ -37,8 +37,8 @@ def next_steps(records: Sequence[Record]) -> list[Block]:
     repeats = f"--repeat {INTERVAL_MIN_LAUNCHES}"
     commands.append(f"trainmark run {case.name} --data {data} --recipe {recipe} {repeats}")
     return [
-        Paragraph(t("trial.what"), "muted"),
-        Paragraph(t("trial.next"), "muted"),
+        Paragraph(phrase("trial.what"), "muted"),
+        Paragraph(phrase("trial.next"), "muted"),
         *(Code(f"  {command}") for command in commands),
     ]
 

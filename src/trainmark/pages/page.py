@@ -1,29 +1,26 @@
-"""The pages of records: one for each piece of work, and the files beside the records.
+"""The pages of records: one for each piece of work, and their files in the folders of runs.
 
-Owns the order of a page. ``document`` is pure: the same records always give the same page, byte
-by byte, whichever cases are installed here.
+Owns the order of a page. ``build_document`` is pure: the same records always give the same page,
+byte by byte, whichever cases are installed here.
 """
 
 from __future__ import annotations
 
-import pickle
 import re
-import subprocess
+import resource
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.launch.python_commands import module_command
 from trainmark.library.importers.table import published
-from trainmark.pages import charts, summary
+from trainmark.pages import cells, charts, summary
 from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side
-from trainmark.pages.rendering import to_markdown
+from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.sections.key_facts import key_facts
-from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, t
+from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, phrase
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.record import RECORD_FILE, read
 from trainmark.record.trust import verification_of
@@ -40,13 +37,16 @@ if TYPE_CHECKING:
     from trainmark.record.work import Result
 
 HTML_PAGE = "page.html"
-_EARLIER = 5  # runs that a page is compared with unasked
-_SEARCHED = 40  # folders in which they are looked for
+_MAX_EARLIER_RUNS = 5  # that a page is compared with by default
+_MAX_FOLDERS_READ = 40  # in the search for earlier runs
+# V8 reserves so much address space when it starts (64 to 80 GiB with vl-convert 1.9, measured
+# 2026-11), and ends the whole process if it gets less.
+_MIN_ADDRESS_SPACE_BYTES = 96 * 1024**3
 
 
-def document(
+def build_document(
     records: Sequence[Record],
-    against: Sequence[Result] | None = None,
+    comparisons: Sequence[Result] | None = None,
     ident: str = "",
     *,
     price: Price | None = None,
@@ -55,30 +55,63 @@ def document(
     """Return the page of one run, or of several launches of the same work.
 
     Args:
-        against: what it is compared with: other records, rows that others published. None:
-            nothing was looked for, and the page does not mention a comparison.
-        ident: begins the page's anchors where several pages are in one file.
+        comparisons: other records, and rows that others published, to compare it with. None: the
+            page does not mention a comparison.
+        ident: begins the page's anchors if several pages are in one file.
         price: of an hour on all devices.
-        address: where the record is, as the page has it.
+        address: where the record is, relative to the page.
     """
-    record = summary.shown_of(records)
-    comparison = None if against is None else limits.ruler(records, against)
-    lead: list[Block | None]
+    badge, tone = summary.badge(records)
+    verification = verification_of(records)
+    return Document(
+        title=summary.title(summary.median_launch(records)),
+        badge=badge,
+        tone=tone,
+        verification=phrase(f"trust.{verification}"),
+        verified_by=phrase(f"verified_by.{verification}"),
+        sentence=summary.first_sentence(records),
+        doubts=summary.doubts(records),
+        key_figures=summary.key_figures(records),
+        reasons=summary.reasons(records),
+        lead=_lead_blocks(records, comparisons, price),
+        sections=_sections(records, price, address),
+        ident=ident,
+    )
+
+
+def _lead_blocks(
+    records: Sequence[Record], comparisons: Sequence[Result] | None, price: Price | None
+) -> tuple[Block, ...]:
+    """Return what stands above the sections; of a run that failed, what to do about it first."""
+    record = summary.median_launch(records)
+    blocks: list[Block | None]
     if record.cause:
-        lead = [summary.what_to_try(record), key_facts(record), charts.curves(record)]
+        blocks = [summary.what_to_try(record), key_facts(record), charts.curves(record)]
     else:
-        lead = [
-            key_facts(record), summary.tiles(records, price),
-            side_by_side(limits.bar(record), limits.strip(record), comparison),
+        comparison = None
+        if comparisons is not None:
+            comparison = limits.compare_speed(records, comparisons)
+        blocks = [
+            key_facts(record),
+            summary.tiles(records, price),
+            side_by_side(limits.time_bar(record), limits.rank_strip(record), comparison),
             charts.curves(record),
-        ]  # fmt: skip
-    sections: list[Section | None] = [
+        ]
+    return tuple(block for block in blocks if block is not None)
+
+
+def _sections(records: Sequence[Record], price: Price | None, address: str) -> tuple[Section, ...]:
+    """Return the sections of a page in their order, without those that are empty."""
+    record = summary.median_launch(records)
+    sections = [
         provenance.cause(record),
         folded("performance", provenance.performance_table(records), is_open=True),
         _repeats(records),
         figures.ranks(record),
         charts.telemetry(record),
-        figures.figures(summary.averaged(records), summary.cost(records, price), len(records)),
+        figures.figures(
+            summary.with_mean_figures(records), summary.cost(records, price), len(records)
+        ),
         figures.evaluations(record, address),
         figures.findings(records),
         provenance.published(record),
@@ -86,87 +119,89 @@ def document(
         provenance.environment(record),
         provenance.provenance(records),
     ]
-    badge, tone = summary.badge(records)
-    verification = verification_of(records)
-    return Document(
-        title=summary.title(record), badge=badge, tone=tone,
-        verification=t(f"trust.{verification}"), verified_by=t(f"verified_by.{verification}"),
-        sentence=summary.first_sentence(records), doubts=summary.doubts(records),
-        key_figures=summary.key_figures(records), reasons=summary.reasons(records),
-        lead=tuple(one for one in lead if one is not None),
-        sections=tuple(one for one in sections if one and one.blocks), ident=ident,
-    )  # fmt: skip
+    return tuple(section for section in sections if section is not None and section.blocks)
 
 
 def _repeats(records: Sequence[Record]) -> Section | None:
-    """Return the figures over several launches and their curves; None of one launch."""
+    """Return the figures over several launches and their curves; None for one launch."""
     if len(records) == 1:
         return None
-    found = summary.summary(records)
+    repeats = summary.summary(records)
+    launches = {f"[{number}]": record for number, record in enumerate(records, start=1)}
     curves = charts.overlays(
-        {f"[{place}]": [one] for place, one in enumerate(records, start=1)},
-        {f"[{place}]": one.run_id for place, one in enumerate(records, start=1)},
+        {name: [record] for name, record in launches.items()},
+        {name: record.run_id for name, record in launches.items()},
     )
-    passed = t("repeats.counted", passed=len(found.passed), all=len(records))
-    return folded("repeats", *summary.repeats(found), side_by_side(*curves), gist=passed)
+    num_passed = phrase("repeats.counted", passed=len(repeats.passed), all=len(records))
+    return folded("repeats", *summary.repeats(repeats), side_by_side(*curves), gist=num_passed)
 
 
-def documents(
+def build_documents(
     records: Sequence[Record],
-    against: Sequence[Result] | None = None,
+    comparisons: Sequence[Result] | None = None,
     *,
     price: Price | None = None,
 ) -> list[Document]:
-    """Return a page for each piece of work in order of first appearance, of several a table first.
+    """Return a page for each piece of work in order of first appearance.
 
-    A run that is named twice is there once. Tables have a row a run, one for each case. A page of
-    one record alone has its place beside that.
+    If there are several, a page with their tables comes first: a row for each run, a table for each
+    case. A run that is given twice appears once. The page of one record alone expects that record
+    in the same folder.
 
     Raises:
         RecordError: no record.
     """
     if not records:
         raise RecordError("no record to show", fix="name one run or more")
-    once = [*{(record.run_id, str(record.figures)): record for record in records}.values()]
-    works = groups(once)
-    pages = [_overview(once, works)] if len(works) > 1 else []
-    for place, members in enumerate(works, start=1):
-        case = members[0].plan.case
-        others = None
-        if against is not None:
-            others = [one for one in against if printed_work(one).get("case", case) == case]
-        ident = f"{place}-" if len(works) > 1 else ""
-        address = RECORD_FILE if len(once) == 1 else ""
-        pages.append(document(members, others, ident, price=price, address=address))
+    unique = {(record.run_id, str(record.figures)): record for record in records}
+    works = groups(list(unique.values()))
+    has_several = len(works) > 1
+    pages = []
+    if has_several:
+        pages.append(_build_overview(list(unique.values()), works))
+    for number, launches in enumerate(works, start=1):
+        case = launches[0].plan.case
+        same_case = None
+        if comparisons is not None:
+            same_case = [x for x in comparisons if printed_work(x).get("case", case) == case]
+        ident = f"{number}-" if has_several else ""
+        address = RECORD_FILE if len(unique) == 1 else ""
+        pages.append(build_document(launches, same_case, ident, price=price, address=address))
     return pages
 
 
-def _overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> Document:
+def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]) -> Document:
     """Return the performance tables and curves of several works, by case, and how they scale."""
-    of_cases: dict[str, list[Record]] = {}
+    by_case: dict[str, list[Record]] = {}
     for record in records:
-        of_cases.setdefault(record.plan.case, []).append(record)
+        by_case.setdefault(record.plan.case, []).append(record)
     sections = []
-    for place, members in enumerate(of_cases.values(), start=1):
-        of_case = [work for work in works if work[0].plan.case == members[0].plan.case]
-        blocks: list[Block] = [provenance.performance_table(members)]
-        if curves := side_by_side(*_curves_of_works(of_case, members, f"table{place}")):
+    for number, (case, case_records) in enumerate(by_case.items(), start=1):
+        case_works = [work for work in works if work[0].plan.case == case]
+        blocks: list[Block] = [provenance.performance_table(case_records)]
+        curves = side_by_side(*_overlay_works(case_works, case_records, f"table{number}"))
+        if curves is not None:
             blocks.append(curves)
-        sections.append(Section(members[0].plan.about.title, f"table{place}", tuple(blocks)))
+        title = case_records[0].plan.about.title
+        sections.append(Section(title, f"table{number}", tuple(blocks)))
     badge, tone = summary.badge(*works)
     verification = verification_of(records)
     return Document(
-        title=t("overview.title", works=len(works), launches=len(records)), sentence="",
-        badge=badge, tone=tone,
-        verification=t(f"trust.{verification}"), verified_by=t(f"verified_by.{verification}"),
-        sections=(*sections, *figures.scaling(works)), ident="all-",
-    )  # fmt: skip
+        title=phrase("overview.title", works=len(works), launches=len(records)),
+        sentence="",
+        badge=badge,
+        tone=tone,
+        verification=phrase(f"trust.{verification}"),
+        verified_by=phrase(f"verified_by.{verification}"),
+        sections=(*sections, *figures.scaling(works)),
+        ident="all-",
+    )
 
 
-def _curves_of_works(
+def _overlay_works(
     works: Sequence[Sequence[Record]], rows: Sequence[Record], prefix: str
 ) -> list[Chart]:
-    """Return the curves of several works of a case in one chart each.
+    """Return the curves of several works of a case in one chart for each quantity.
 
     A line is one launch of a work. It is named by its row of the table, and by the settings in
     which the works differ.
@@ -177,95 +212,128 @@ def _curves_of_works(
     """
     if len(works) < 2:
         return []
-    shown = [summary.shown_of(work) for work in works]
-    case = shown[0].plan.case
-    differing = differing_settings((case, record.plan.recipe) for record in shown)
+    launches = [summary.median_launch(work) for work in works]
+    case = launches[0].plan.case
+    differing = differing_settings((case, record.plan.recipe) for record in launches)
     sides: dict[str, list[Record]] = {}
     names: dict[str, Phrase] = {}
-    for record in shown:
-        mark = f"[{rows.index(record) + 1}]"
+    for record in launches:
+        row = f"[{rows.index(record) + 1}]"
         recipe = record.plan.recipe
         settings = {name: recipe[name] for name in differing if name in recipe}
-        sides[mark] = [record]
-        names[mark] = join((devices(record), *([fix_hp_text(settings)] if settings else ())))
+        parts = [devices(record)]
+        if settings:
+            parts.append(fix_hp_text(settings))
+        sides[row] = [record]
+        names[row] = join(parts)
     return charts.overlays(sides, names, prefix=prefix)
 
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:
-    """Write the result pages of one run, or of several together, that with charts last.
-
-    It is drawn in a process of its own: the engine ends its process where it gets no memory.
+    """Write the result pages of one run, or of several together; the page with charts last.
 
     Raises:
-        EnvironmentFault: the page with charts was not drawn.
+        EnvironmentFault: the page with charts cannot be drawn here.
+        OSError: a page cannot be written.
     """
     for lang in LANGUAGES:
         with written_whole(folder / f"page.{lang}.md") as file:
-            file.write(to_markdown(documents(records), lang).encode())
+            file.write(to_markdown(build_documents(records), lang).encode())
+    _check_drawing()
+    pages = build_documents(records, default_comparisons(records, folder))
+    try:
+        html = to_html(pages)
+    except ValueError as error:  # of vl-convert
+        raise EnvironmentFault(
+            f"{HTML_PAGE} was not drawn: {' '.join(str(error).split())[:300]}"
+        ) from error
+    with written_whole(folder / HTML_PAGE) as file:
+        file.write(html.encode())
+
+
+def _check_drawing() -> None:
+    """Check that charts can be drawn in this process.
+
+    Raises:
+        EnvironmentFault: vl-convert is not installed, or its engine would get too little memory.
+    """
     if find_spec("vl_convert") is None:
         raise EnvironmentFault("vl_convert is not installed: pip install 'trainmark[pages]'")
-    done = subprocess.run(
-        module_command("trainmark.pages.rendering"), capture_output=True,
-        input=pickle.dumps(documents(records, beside(records, folder))),
-        start_new_session=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        if done.returncode < 0:  # what the engine prints then are addresses
-            said = [f"ended by signal {-done.returncode}, as where memory is limited"]
-        raise EnvironmentFault(f"{HTML_PAGE} was not drawn: {'; '.join(said)[:300]}")
-    with written_whole(folder / HTML_PAGE) as file:
-        file.write(done.stdout)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE_BYTES:
+        raise EnvironmentFault(
+            f"{HTML_PAGE} was not drawn: this process may use {limit / cells.GIB:.0f} GiB of "
+            f"address space (ulimit -v), and charts need {_MIN_ADDRESS_SPACE_BYTES // cells.GIB}"
+        )
 
 
-def beside(records: Sequence[Record], folder: Path | None) -> list[Result]:
-    """Return what runs are compared with unasked: published rows of their cases, earlier runs.
+def default_comparisons(records: Sequence[Record], folder: Path | None) -> list[Result]:
+    """Return what runs are compared with by default: published rows of their cases, earlier runs.
 
     Args:
-        folder: of the first run.
+        folder: of the first run; None: earlier runs are not looked for.
     """
     rows = published(record.plan.case for record in records)
-    return [*rows, *(_earlier(records[0], folder) if folder else ())]
+    earlier = [] if folder is None else _read_earlier_launches(records[0], folder)
+    return [*rows, *earlier]
 
 
-def _earlier(record: Record, folder: Path) -> list[Record]:
-    """Return the launches of the newest earlier runs of a record's case beside its folder."""
-    folder = folder.resolve()
-    folder = folder.parent if re.fullmatch(r"r\d+", folder.name) else folder  # of a repeat
-    order = record.started, folder.name  # times may be equal, of copies for instance
-    runs = (
-        [x for x in launches
-         if x.plan.case == record.plan.case and (x.started, name) < order]
-        for name, launches in newest_runs(folder.parent) if name != folder.name
-    )  # fmt: skip
-    return [launch for run in islice(filter(None, runs), _EARLIER) for launch in run]
+def _read_earlier_launches(record: Record, folder: Path) -> list[Record]:
+    """Return the launches of the newest earlier runs of a record's case in the same store."""
+    run_folder = folder.resolve()
+    if re.fullmatch(r"r\d+", run_folder.name):  # a launch of a repeat
+        run_folder = run_folder.parent
+    order = (record.started, run_folder.name)  # copies have the same time
+    launches: list[Record] = []
+    num_runs = 0
+    for name, run_launches in read_newest_runs(run_folder.parent):
+        if name == run_folder.name:
+            continue
+        earlier = [
+            launch
+            for launch in run_launches
+            if launch.plan.case == record.plan.case and (launch.started, name) < order
+        ]
+        if earlier:
+            launches += earlier
+            num_runs += 1
+        if num_runs == _MAX_EARLIER_RUNS:
+            break
+    return launches
 
 
-def newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
+def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
     """Yield name and records of the runs in a folder, the last written first.
 
-    Only the first ``_SEARCHED`` are read; a record that cannot be read is left out.
+    Only the first ``_MAX_FOLDERS_READ`` are read; a record that cannot be read is left out.
     """
-    folders = (run for run in store.iterdir() if run.is_dir()) if store.is_dir() else ()
-    files = {run: [*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")] for run in folders}
-    newest_first = sorted(
-        (run for run in files if files[run]),
-        key=lambda run: (max(file.stat().st_mtime_ns for file in files[run]), run.name),
-        reverse=True,
-    )
-    for run in newest_first[:_SEARCHED]:
+    if not store.is_dir():
+        return
+    newest_first = []
+    for run in store.iterdir():
+        files = sorted([*run.glob(RECORD_FILE), *run.glob(f"r*/{RECORD_FILE}")])
+        if files:
+            written_ns = max(file.stat().st_mtime_ns for file in files)
+            newest_first.append((written_ns, run.name, files))
+    newest_first.sort(reverse=True)
+    for _, name, files in newest_first[:_MAX_FOLDERS_READ]:
         launches = []
-        for file in sorted(files[run]):
-            with suppress(RecordError):  # a fault of another run
+        for file in files:
+            with suppress(RecordError):  # the record of another run may be damaged
                 launches.append(read(file))
-        yield run.name, launches
+        yield name, launches
 
 
-def write_summary(outcome: SeriesEntry) -> None:
-    """Write the page of a series beside its newest launches: of all, those that failed too."""
-    place = outcome.run_dir
-    if outcome.num_launches > 1 and place and place.exists() and not (place / HTML_PAGE).exists():
-        fallen = [
-            checked(read(x), x) for x in outcome.earlier_failures if (x / RECORD_FILE).exists()
-        ]
-        write_pages([*outcome.records, *fallen], place)
+def write_summary(entry: SeriesEntry) -> None:
+    """Write the page of a series in the folder of its newest launches: of all, failed ones too."""
+    folder = entry.run_dir
+    if entry.num_launches == 1 or folder is None or not folder.exists():
+        return
+    if (folder / HTML_PAGE).exists():
+        return
+    failures = [
+        checked(read(launch), launch)
+        for launch in entry.earlier_failures
+        if (launch / RECORD_FILE).exists()
+    ]
+    write_pages([*entry.records, *failures], folder)

@@ -8,9 +8,7 @@ chart gives the same bytes with the same version of vl-convert and fonts.
 from __future__ import annotations
 
 import json
-import pickle
 import re
-import sys
 from base64 import b64encode
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -22,7 +20,7 @@ from markupsafe import Markup
 
 from trainmark.errors import UsageError, escaped, nearest
 from trainmark.pages import cells
-from trainmark.pages.texts import LANGUAGES, Link, Missing, Phrase, say, t
+from trainmark.pages.texts import LANGUAGES, Link, Missing, Phrase, phrase, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,20 +50,25 @@ def templates() -> Environment:
     )
 
     @pass_context
-    def said(context: Context, phrase: Phrase) -> str:
-        return cells.clean(say(phrase, context["lang"]))
+    def translate_cleaned(context: Context, content: Phrase) -> str:
+        return cells.clean(translate(content, context["lang"]))
 
     @pass_context
-    def markdown(context: Context, phrase: Phrase) -> str:
-        return cells.markdown(say(phrase, context["lang"]))
+    def translate_to_markdown(context: Context, content: Phrase) -> str:
+        return cells.markdown(translate(content, context["lang"]))
 
-    environment.filters |= {"say": said, "say_in": say, "md": markdown, "fence": cells.fence}
+    environment.filters |= {
+        "translate": translate_cleaned,
+        "translate_in": translate,
+        "md": translate_to_markdown,
+        "fence": cells.fence,
+    }
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.tests["numeric"] = lambda cell: cells.NUMBER.fullmatch(cell) is not None
     environment.tests["missing"] = lambda cell: isinstance(cell, Missing)
     environment.tests["link"] = lambda cell: isinstance(cell, Link)
     environment.globals |= {
-        "t": t,
+        "phrase": phrase,
         "tags": _TAGS,
         "drawn": drawn,
         "drawn_by_script": drawn_by_script,
@@ -194,7 +197,7 @@ def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
     elif isinstance(value, list):
         items = [(key, item) for item in value]
     elif value is not None and not isinstance(value, str | int | float):
-        first, other = (escape(say(value, one), quote=False) for one in (LANGUAGES[0], lang))
+        first, other = (escape(translate(value, one), quote=False) for one in (LANGUAGES[0], lang))
         if first != other and key not in _ALONE:
             return None
         return {first: other} if first != other else {}
@@ -231,9 +234,5 @@ def _printable(value: Any, lang: str, key: str = "") -> Any:
         return [_printable(item, lang, key) for item in value]
     if value is None or isinstance(value, int | float):
         return value
-    shown = escaped(say(value, lang))
+    shown = escaped(translate(value, lang))
     return shown.replace("\n", " ").replace("\\", "\u2216") if key == "title" else shown
-
-
-if __name__ == "__main__":  # documents come on standard input, the page goes to standard output
-    sys.stdout.buffer.write(to_html(pickle.load(sys.stdin.buffer)).encode())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trainmark.library.store.query import Listing
 from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
-from trainmark.pages.sections.limits import over
-from trainmark.pages.texts import Phrase, ends, join, say, t, term, trust_line
+from trainmark.pages.sections.limits import summarize_figure
+from trainmark.pages.texts import Phrase, interval_text, join, phrase, term, translate, trust_line
 from trainmark.plan.overrides import setting_text
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
@@ -112,9 +112,9 @@ def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
     blocks: list[Block] = [_as_table(columns)]
     if alike:
         values = join(f"{head} {text}" for head, text in alike.items())
-        blocks.append(Paragraph(t("terminal.alike", values=values)))
+        blocks.append(Paragraph(phrase("terminal.alike", values=values)))
     if left_out:
-        blocks.append(Paragraph(t("terminal.left_out", columns=join(left_out))))
+        blocks.append(Paragraph(phrase("terminal.left_out", columns=join(left_out))))
     return terminal.show(blocks, lang, width=width)
 
 
@@ -122,7 +122,7 @@ def _column(
     key: str, values: Sequence[Any], unit: str, lang: str, *, is_setting: bool
 ) -> list[str]:
     """Return the heading of a column and its cells."""
-    named = key if lang == "en" else say(term("site", key), lang)
+    named = key if lang == "en" else translate(term("site", key), lang)
     if unit:
         texts, scale = cells.scaled(values, unit)
         return [f"{named} {scale}", *texts]
@@ -157,7 +157,7 @@ def listing_remarks(found: Listing, failed: UnreadFiles, lang: str = "en") -> It
     """Yield what a reader of the table must know besides: launches left out, files not read."""
     if len(found.rows) < found.total:
         total = cells.count(found.total)
-        yield say(t("terminal.listed", shown=len(found.rows), total=total), lang)
+        yield translate(phrase("terminal.listed", shown=len(found.rows), total=total), lang)
     for path, reason in failed:
         yield f"{path}: {render(reason, lang)}"
 
@@ -209,7 +209,7 @@ def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
             told.append(f"{_STATES.get(one.state, one.state)}: {one.reason}")
         if one.records:
             line = trust_line(trust_of(one.records), verification_of(one.records))
-            told.append(say(line, "en"))
+            told.append(translate(line, "en"))
         for words in told:
             said.setdefault(words, []).append(one.name)
     blocks: list[Block] = [
@@ -256,13 +256,15 @@ def _row(outcome: SeriesEntry) -> list[Phrase]:
     launches = f"{sum(x.passed for x in records)}/{outcome.num_launches}"
     if outcome.state not in ("passed", "finished"):
         return [state, launches, *[None] * 4]
-    result, *memory = (over(records, name) for name in ("final_result", "mem", "mem_total"))
+    result, *memory = (
+        summarize_figure(records, name) for name in ("final_result", "mem", "mem_total")
+    )
     found = [x.quality.value for x in records if x.quality.value is not None]
     quality = over_launches(found).mean if found else None
     return [
         state, launches,
         result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}",
-        ends(result, cells.number) if result and result.launches > 1 else None,
+        interval_text(result, cells.number) if result and result.launches > 1 else None,
         cells.quality_and_target(quality, records[0].quality.target),
         cells.memory(*(x.mean if x else None for x in memory)),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, table
-from trainmark.pages.sections.limits import gravest, over, ruler_line
+from trainmark.pages.sections.limits import comparison_line, dominant_limit, summarize_figure
 from trainmark.pages.sections.provenance import precision_label
 from trainmark.pages.texts import (
     TONES,
@@ -22,15 +22,15 @@ from trainmark.pages.texts import (
     Phrase,
     counted,
     devices,
-    ends,
     has_cards,
-    heads,
+    headings,
+    interval_text,
     join,
-    say,
+    phrase,
     sentence,
     speed_name,
-    t,
     term,
+    translate,
     unit_of,
     verdict,
 )
@@ -97,7 +97,9 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     each_once(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)
     specs = figures_of.specs(records[0].plan.about.page)
-    figures = {name: over(passed, name) for name, spec in specs.items() if not spec.detail}
+    figures = {
+        name: summarize_figure(passed, name) for name, spec in specs.items() if not spec.detail
+    }
     qualities = [x.quality.value for x in passed if x.quality.value is not None]
     figures[records[0].quality.metric] = over_launches(qualities) if qualities else None
     told = {name: x for name, x in figures.items() if x}
@@ -116,28 +118,28 @@ def repeats(found: RepeatSummary) -> list[Block]:
         cv = None if item.cv is None else f"{item.cv:.2%}"
         rows.append((name, mean, unit, f"{low} – {high}", cv, item.launches))
     few = len(found.passed) < INTERVAL_MIN_LAUNCHES
-    names = heads("name", "mean", "unit", "range" if few else "interval", "cv", "launches")
-    lines = [t("repeats.counted", passed=len(found.passed), all=len(found.records))]
+    names = headings("name", "mean", "unit", "range" if few else "interval", "cv", "launches")
+    lines = [phrase("repeats.counted", passed=len(found.passed), all=len(found.records))]
     if failed := [x for x in found.records if not x.passed]:
-        runs = join((x.run_id, " (", t(f"status.{x.status}"), ")") for x in failed)
-        lines.append(t("repeats.left_out", runs=runs))
-    lines += [t("repeats.descriptive")] if few else []
+        runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)
+        lines.append(phrase("repeats.left_out", runs=runs))
+    lines += [phrase("repeats.descriptive")] if few else []
     return [*([table(names, rows)] if rows else []), *map(Paragraph, lines)]
 
 
-def shown_of(records: Sequence[Record]) -> Record:
+def median_launch(records: Sequence[Record]) -> Record:
     """Return the launch whose curves and facts stand for all: the median by speed."""
     having = [one for one in records if one.passed] or list(records)
     ordered = sorted(having, key=lambda one: one.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]
 
 
-def averaged(records: Sequence[Record]) -> Record:
+def with_mean_figures(records: Sequence[Record]) -> Record:
     """Return the launch that stands for all, of several with the means of their figures."""
-    record, passed = shown_of(records), [one for one in records if one.passed]
+    record, passed = median_launch(records), [one for one in records if one.passed]
     if len(records) == 1:
         return record
-    means = {name: over(passed, name) for name in record.figures}
+    means = {name: summarize_figure(passed, name) for name in record.figures}
     figures = {
         name: one.model_copy(update={"value": mean.mean}) if (mean := means[name]) else one
         for name, one in record.figures.items()
@@ -155,13 +157,13 @@ def title(record: Record) -> Phrase:
     work: Phrase = plan.about.title
     size = num_parameters(record)
     if size is not None and not are_same_size(size, plan.about.references.parameters):
-        work = t("first.sized", title=work, size=cells.short_count(size))
+        work = phrase("first.sized", title=work, size=cells.short_count(size))
     first = (record.environment.get("devices") or [None])[0] or {}
     memory = first.get("memory_total_bytes") if has_cards(record) else None
     if memory and "GB" not in short_device(record):
         name = (name, f" {memory / cells.GIB:.0f} GiB")
     nodes = [counted("nodes", plan.nnodes)] if plan.nnodes > 1 else []
-    division = [t(f"division.{plan.rules}")] if plan.rules == "open" else []
+    division = [phrase(f"division.{plan.rules}")] if plan.rules == "open" else []
     return join([work, name, precision_label(record), *nodes, *division], "dot")
 
 
@@ -176,14 +178,14 @@ def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     launches = [record for records in works for record in records]
     passed = sum(record.passed for record in launches)
     if not passed:
-        return t("badge.failed"), "bad"
+        return phrase("badge.failed"), "bad"
     grade = worst_grade(trust_of(records).grade for records in works)
     tone = TONES[grade] if passed == len(launches) else "bad"
     if len(works) == 1 and passed == len(launches):
-        return t(f"badge.{grade}"), tone
-    words: list[Phrase] = [t("repeats.counted", passed=passed, all=len(launches))]
+        return phrase(f"badge.{grade}"), tone
+    words: list[Phrase] = [phrase("repeats.counted", passed=passed, all=len(launches))]
     if grade == "do_not_quote":
-        words.append(t("trust.do_not_quote"))
+        words.append(phrase("trust.do_not_quote"))
     return join(words), tone
 
 
@@ -200,7 +202,7 @@ def doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
         full = sentence(records[0], reason)
         holding = sum(any(x.code == reason.code for x in one.trust.reasons) for one in launches)
         if 0 < holding < len(launches):
-            full = t("doubt.of_launches", text=full, n=holding, all=len(launches))
+            full = phrase("doubt.of_launches", text=full, n=holding, all=len(launches))
         is_grave = graded([reason]).grade == "do_not_quote"
         found.append(Doubt(in_short(reason), full, is_grave))
     return tuple(found)
@@ -219,7 +221,7 @@ def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
         found = [in_short(x) for x in trust.reasons
                  if x.code != "trust_not_passed" and graded([x]).grade == grade]  # fmt: skip
         if found:
-            lines.append(t(f"first.{grade}", reasons=join(found, "semicolon")))
+            lines.append(phrase(f"first.{grade}", reasons=join(found, "semicolon")))
     return tuple(lines)
 
 
@@ -228,7 +230,7 @@ def key_figures(records: Sequence[Record]) -> Phrase:
     launches = [one for one in records if one.passed]
 
     def value_of(name: str) -> float | None:
-        mean = over(launches, name)
+        mean = summarize_figure(launches, name)
         return mean.mean if mean else None
 
     parts: list[Phrase] = []
@@ -247,7 +249,7 @@ def key_figures(records: Sequence[Record]) -> Phrase:
     if memory := memory_line(value_of("mem"), value_of("mem_total")):
         parts.append(memory)
     row = join(parts, "dot")
-    return join((t("head.mean"), row), "colon") if parts and len(records) > 1 else row
+    return join((phrase("head.mean"), row), "colon") if parts and len(records) > 1 else row
 
 
 def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
@@ -256,13 +258,13 @@ def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
         return ""
     used = f"{used_bytes / cells.GIB:.1f}"
     if total_bytes is None:
-        return t("first.memory_used", used=used)
-    return t("first.memory", used=used, total=f"{total_bytes / cells.GIB:.1f}")
+        return phrase("first.memory_used", used=used)
+    return phrase("first.memory", used=used, total=f"{total_bytes / cells.GIB:.1f}")
 
 
 def first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
-    record = shown_of(records)
+    record = median_launch(records)
     quality = record.quality
     if record.status == "target_missed":
         return verdict(record)
@@ -270,17 +272,17 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
         return failure(record)
     launches = [one for one in records if one.passed]
     name = speed_name(record)
-    speed, time = over(launches, name), over(launches, "e2e_time")
+    speed, time = summarize_figure(launches, name), summarize_figure(launches, "e2e_time")
     said: list[Phrase] = [(cells.rounded(speed.mean), " ", unit_of(name))] if speed else []
     took = cells.duration(time.mean) if time else ""
     if quality.value is not None:
-        said.append(t(
+        said.append(phrase(
             f"first.{'reached' if quality.reached else 'no_target'}", metric=quality.metric,
             value=cells.quality(quality.value, target=quality.target), time=took,
             target="" if quality.target is None else f"{quality.target:g}",
         ))  # fmt: skip
     elif took:
-        said.append(t("first.took", time=took))
+        said.append(phrase("first.took", time=took))
     return join(said, "semicolon")
 
 
@@ -289,7 +291,7 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
 
     A figure that no launch has is left out, but for the use of the device: it has a reason.
     """
-    record, launches = shown_of(records), [one for one in records if one.passed]
+    record, launches = median_launch(records), [one for one in records if one.passed]
     time_name = "to_target" if record.quality.reached else "whole"
     speed = speed_name(record)
     found = [
@@ -306,7 +308,7 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
 
 def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") -> Tile | None:
     """Return the tile of a figure; its speed has the interval over launches; None without one."""
-    mean = over(launches, name)
+    mean = summarize_figure(launches, name)
     if mean is None:
         return None
     value, unit = cells.rounded(mean.mean), unit_of(name)
@@ -315,27 +317,29 @@ def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") 
     if title == "speed":
         note = counted("launches", mean.launches)
         if mean.launches > 1:
-            note = join((ends(mean, cells.rounded), note))
-    return Tile(t(f"tile.{title}"), value, unit, name, note)
+            note = join((interval_text(mean, cells.rounded), note))
+    return Tile(phrase(f"tile.{title}"), value, unit, name, note)
 
 
 def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
     """Return the share of the peak, or else of the measured matmul rate, or else why neither."""
     if not launches:
         return None
-    of_matmul = over(launches, "MAMFU")
+    of_matmul = summarize_figure(launches, "MAMFU")
     of_peak = _tile(launches, "MFU", "MFU")
     if of_peak is not None:
         if of_matmul is not None:
-            of_peak = replace(of_peak, note=t("tile.of_matmul", share=_percent(of_matmul.mean)))
+            of_peak = replace(
+                of_peak, note=phrase("tile.of_matmul", share=_percent(of_matmul.mean))
+            )
         return of_peak
     if of_matmul is not None:
         small = (num_parameters(record) or _TINY) < _TINY
-        note = t("tile.small_model") if small else ""
+        note = phrase("tile.small_model") if small else ""
         return _tile(launches, "MAMFU", "MAMFU", note)
     entry = record.figures.get("MFU")
-    reason = sentence(record, entry.reason if entry else None, t("fact.unknown"))
-    return Tile(t("tile.MFU"), Missing(reason), "", "MFU", reason)
+    reason = sentence(record, entry.reason if entry else None, phrase("fact.unknown"))
+    return Tile(phrase("tile.MFU"), Missing(reason), "", "MFU", reason)
 
 
 def _percent(value: float) -> str:
@@ -344,35 +348,35 @@ def _percent(value: float) -> str:
 
 def _memory_tile(launches: Sequence[Record]) -> Tile | None:
     """Return the memory in use and the total."""
-    used, total = over(launches, "mem"), over(launches, "mem_total")
+    used, total = summarize_figure(launches, "mem"), summarize_figure(launches, "mem_total")
     if used is None:
         return None
     unit: Phrase = "GiB"
     if total is not None:
-        unit = t("tile.memory_of", total=f"{total.mean / cells.GIB:.1f}")
-    return Tile(t("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
+        unit = phrase("tile.memory_of", total=f"{total.mean / cells.GIB:.1f}")
+    return Tile(phrase("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
 
 
 def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
     """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
-    record, launches = shown_of(records), [one for one in records if one.passed]
-    rate, work = over(launches, speed_name(record)), record.plan.about.work_unit
+    record, launches = median_launch(records), [one for one in records if one.passed]
+    rate, work = summarize_figure(launches, speed_name(record)), record.plan.about.work_unit
     if price is None or rate is None:
         return None
     count = record.plan.world_size if work == "tokens" else 1  # of devices whose rates add up
     per_second = rate.mean * count
     how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
     shown = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
-    return Tile(t(f"cost.{work}"), shown, price.currency, "", "", how)
+    return Tile(phrase(f"cost.{work}"), shown, price.currency, "", "", how)
 
 
 def failure(record: Record) -> Phrase:
     """Return how and where a run failed, and why, in a sentence."""
     cause = record.cause
     assert cause is not None
-    what: Phrase = t(f"status.{record.status}")
+    what: Phrase = phrase(f"status.{record.status}")
     if cause.place:
-        what = t("first.failed", what=what, place=term("place", cause.place))
+        what = phrase("first.failed", what=what, place=term("place", cause.place))
     # The only rank there is needs no name.
     rank = [f"rank {cause.rank}"] if cause.rank is not None and record.plan.world_size > 1 else []
     return join((join((what, *rank)), sentence(record, cause.message)), "colon")
@@ -381,7 +385,7 @@ def failure(record: Record) -> Phrase:
 def what_to_try(record: Record) -> Callout:
     """Return what to do about a run that failed."""
     steps = (sentence(record, message) for message in advise(record))
-    return Callout(t("cause.fix"), join(steps, "semicolon"))
+    return Callout(phrase("cause.fix"), join(steps, "semicolon"))
 
 
 def first_lines(
@@ -391,13 +395,13 @@ def first_lines(
 
     Of a run that failed, what to try in place of the last three.
     """
-    record, passed = shown_of(records), [one for one in records if one.passed]
-    marks = join((badge(records)[0], t(f"trust.{verification_of(records)}")))
+    record, passed = median_launch(records), [one for one in records if one.passed]
+    marks = join((badge(records)[0], phrase(f"trust.{verification_of(records)}")))
     lines: list[Phrase] = [title(record), marks, first_sentence(records), key_figures(records)]
     if len(records) > 1:
-        counted = t("repeats.counted", passed=len(passed), all=len(records))
-        mean = over(passed, name := speed_name(record))
-        said = [(name, " ", ends(mean, cells.number))] if mean else []
+        counted = phrase("repeats.counted", passed=len(passed), all=len(records))
+        mean = summarize_figure(passed, name := speed_name(record))
+        said = [(name, " ", interval_text(mean, cells.number))] if mean else []
         lines.append(join([counted, *said], "semicolon"))
     failed = next((one for one in records if one.cause is not None), None)
     if failed is not None:
@@ -405,5 +409,5 @@ def first_lines(
         advice = what_to_try(failed)
         lines.append(join((advice.heading, advice.text), "colon"))
     else:
-        lines += [*reasons(records), ruler_line(records, against), gravest(record)]
-    return [line for one in lines if (line := cells.clean(say(one, lang)))]
+        lines += [*reasons(records), comparison_line(records, against), dominant_limit(record)]
+    return [line for one in lines if (line := cells.clean(translate(one, lang)))]

@@ -33,7 +33,7 @@ from trainmark.pages.document import (
     Tiles,
 )
 from trainmark.pages.grid import Grid, cell_width, tables, wrap
-from trainmark.pages.texts import Tone, join, say, t
+from trainmark.pages.texts import Tone, join, phrase, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,13 +76,13 @@ def show(
         for block in (part for one in blocks for part in _plain(one)):
             match block:
                 case Paragraph():
-                    lines = wrap(cells.clean(say(block.text, lang)), console.width)
+                    lines = wrap(cells.clean(translate(block.text, lang)), console.width)
                     console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
                 case Table():
                     for line in _table(block, console.width, lang):
                         console.print(line, no_wrap=True)
                 case Code():
-                    for code_line in say(block.text, lang).splitlines():
+                    for code_line in translate(block.text, lang).splitlines():
                         text = Text(escaped(code_line.expandtabs(4)).rstrip())
                         console.print(text, no_wrap=True, crop=False, overflow="ignore")
     shown = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
@@ -148,7 +148,7 @@ def show_page(
         else:
             left_out.append(section.heading)
     if left_out and extent == "screen":
-        more = t("terminal.more", sections=join(left_out))
+        more = phrase("terminal.more", sections=join(left_out))
         blocks += [Paragraph(""), Paragraph(more, "muted")]
     return show(blocks, lang, width=width, colour=colour)
 
@@ -159,7 +159,9 @@ def min_width(block: Table, lang: str = "en") -> int:
 
 
 def _texts(block: Table, lang: str) -> list[list[str]]:
-    return [[cells.clean(say(cell, lang)) for cell in row] for row in (block.headers, *block.rows)]
+    return [
+        [cells.clean(translate(cell, lang)) for cell in row] for row in (block.headers, *block.rows)
+    ]
 
 
 def _table(block: Table, width: int, lang: str) -> Iterator[Text]:

@@ -1,7 +1,9 @@
-"""Words of pages in English and Chinese, and phrases, which get a language when they are shown.
+"""The texts of pages in English and Chinese, and phrases, which are translated when they are shown.
 
-Owns what a record says in a few words: device, configuration, verdict, trust.
-A phrase is a string, a number, a text by its key (``t``), a message, or several of them together.
+A phrase is what a page has in place of a string: a string or a number, which are the same in all
+languages, a text of texts.toml by its key (``phrase``), a message, or a tuple of phrases, which are
+joined. ``translate`` turns it into a string. Also owns the phrases for facts of a record: device,
+configuration, verdict, trust.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ _NO_SPACE = re.compile(
     r"(?<=[\u4e00-\u9fff]) +(?=[\u4e00-\u9fff\u3001-\u3011\uff00-\uffef])"
     r"|(?<=[\u3001-\u3011\uff00-\uffef]) +| +(?=[\u3001-\u3011\uff00-\uffef])"
 )
-Phrase = object
+Phrase = object  # any value: ``translate`` shows one of no other kind by ``str``
 # ``doubt``: passed, and must not be quoted; ``bad``: failed.
 Tone = Literal["plain", "muted", "good", "warn", "doubt", "bad", "heading"]
 TONES: dict[str, Tone] = {"usable": "good", "noisy": "warn", "do_not_quote": "doubt"}
 
 
 @dataclass(frozen=True, slots=True)
-class T:
-    """The text called ``key``, its places filled with ``values``."""
+class KeyedText:
+    """The text called ``key`` in texts.toml, whose placeholders are filled with ``values``."""
 
     key: str
     values: dict[str, Phrase]
@@ -63,133 +65,158 @@ class Missing:
     mark: str = cells.NOTHING
 
 
-def _read() -> dict[str, Text]:
-    """Return the texts by ``kind.name``."""
-    tables = read_toml(Path(__file__).with_suffix(".toml"))
-    texts = {f"{kind}.{name}": Text(**x) for kind, of in tables.items() for name, x in of.items()}
-    return texts | {code: text for code, text in MESSAGES.items() if code.startswith("status.")}
+def _read_texts() -> dict[str, Text]:
+    """Return the texts by ``kind.name``; those of a run's status are among the messages."""
+    texts = {}
+    for kind, entries in read_toml(Path(__file__).with_suffix(".toml")).items():
+        for name, languages in entries.items():
+            texts[f"{kind}.{name}"] = Text(**languages)
+    for code, text in MESSAGES.items():
+        if code.startswith("status."):
+            texts[code] = text
+    return texts
 
 
-TEXTS = _read()
+TEXTS = _read_texts()
 
 
-def t(key: str, **values: Phrase) -> T:
-    """Return the text called ``key``, its places filled with ``values``."""
+def phrase(key: str, **values: Phrase) -> KeyedText:
+    """Return the text called ``key`` as a phrase, its placeholders filled with ``values``."""
     assert key in TEXTS, f"no text {key!r}"
-    return T(key, values)
+    return KeyedText(key, values)
 
 
 def term(kind: str, name: str) -> Phrase:
-    """Return the text ``kind.name``; the name where there is none."""
-    return t(f"{kind}.{name}") if f"{kind}.{name}" in TEXTS else name
+    """Return the text ``kind.name``, or the name itself if there is no such text."""
+    key = f"{kind}.{name}"
+    return phrase(key) if key in TEXTS else name
 
 
 def join(parts: Iterable[Phrase], by: str = "comma") -> tuple[Phrase, ...]:
     """Return phrases with a separator of ``[sep]`` in texts.toml between them."""
-    return tuple(x for part in parts for x in (t(f"sep.{by}"), part))[1:]
+    joined: list[Phrase] = []
+    for part in parts:
+        if joined:
+            joined.append(phrase(f"sep.{by}"))
+        joined.append(part)
+    return tuple(joined)
 
 
-def say(phrase: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
-    """Return a phrase in a language."""
-    match phrase:
+def translate(content: Phrase, lang: str) -> str:  # noqa: PLR0911 - a kind each
+    """Return a phrase as a string in a language."""
+    match content:
         case str():
-            return phrase
+            return content
         case None:
             return cells.NOTHING
         case bool():
-            return say(t(f"fact.{'yes' if phrase else 'no'}"), lang)
-        case T():
-            text = TEXTS[phrase.key].in_language(lang)
-            values = {
-                name: value if isinstance(value, int | float) else say(value, lang)
-                for name, value in phrase.values.items()
-            }
-            if not values:
-                return text
-            filled = text.format(**values)
-            return _NO_SPACE.sub("", filled) if lang == "zh" else filled
+            return translate(phrase("fact.yes" if content else "fact.no"), lang)
+        case KeyedText():
+            return _fill_text(content, lang)
         case tuple():
-            return "".join(say(part, lang) for part in phrase)
+            return "".join(translate(part, lang) for part in content)
         case Text():
-            return phrase.in_language(lang)
+            return content.in_language(lang)
         case Message():
-            return render(phrase, lang)
+            return render(content, lang)
         case Link():
-            return say(phrase.text, lang)
+            return translate(content.text, lang)
         case Missing():
-            return phrase.mark
-    return str(phrase)
+            return content.mark
+    return str(content)
 
 
-def known(value: Phrase) -> Phrase:
-    """Return a value, or that it is not known."""
-    return t("fact.unknown") if value in (None, "") else value
+def _fill_text(content: KeyedText, lang: str) -> str:
+    """Return a text in a language with its placeholders filled."""
+    text = TEXTS[content.key].in_language(lang)
+    if not content.values:
+        return text
+    # Numbers stay numbers: a placeholder may have a format.
+    values = {
+        name: value if isinstance(value, int | float) else translate(value, lang)
+        for name, value in content.values.items()
+    }
+    filled = text.format(**values)
+    return _NO_SPACE.sub("", filled) if lang == "zh" else filled
 
 
-def worded(value: Phrase) -> Phrase:
-    """Return a value, or that there is none."""
-    return t("fact.none") if value in (None, "", {}) else value
+def or_unknown(value: Phrase) -> Phrase:
+    """Return a value, or "not known" if it is missing or empty."""
+    return phrase("fact.unknown") if value in (None, "") else value
+
+
+def or_none(value: Phrase) -> Phrase:
+    """Return a value, or "none" if it is missing or empty."""
+    return phrase("fact.none") if value in (None, "", {}) else value
 
 
 def pairs(values: Mapping[str, Any] | None) -> Phrase:
-    """Return names and values in a row, none where there are none."""
-    return worded(values and join((name, " ", worded(value)) for name, value in values.items()))
+    """Return names and values in a row, or "none" if there are none."""
+    if not values:
+        return or_none(None)
+    return join((name, " ", or_none(value)) for name, value in values.items())
 
 
-def sentence(record: Record, found: Message | None, none: Phrase = "") -> Phrase:
-    """Return a message of a record; ``none`` where there is no message."""
-    if found is None:
-        return none
-    own = record.plan.about.messages
-    return Text(render(found, "en", own), render(found, "zh", own))
+def sentence(record: Record, reason: Message | None, default: Phrase = "") -> Phrase:
+    """Return a message of a record, in its case's words if it has them; else ``default``."""
+    if reason is None:
+        return default
+    case_messages = record.plan.about.messages
+    return Text(render(reason, "en", case_messages), render(reason, "zh", case_messages))
 
 
 def has_cards(record: Record) -> bool:
-    """Tell whether each rank has a device to itself; on a host's own cores they share one."""
+    """Return whether each rank has a device to itself; on a CPU, ranks share the host."""
     return record.plan.device.torch_type != "cpu"
 
 
 def speed_name(record: Record) -> str:
-    """Return the figure that is a case's speed: where tokens count, those of a device."""
+    """Return the figure that is a case's speed: tokens per device if the case counts tokens."""
     return "token/p/s" if record.plan.about.work_unit == "tokens" else "p_train"
 
 
 def unit_of(figure: str) -> Phrase:
-    """Return the unit of a figure, of a device where it is one's."""
+    """Return the unit of a figure; that of a figure per device says so."""
     unit = FIGURES[figure].unit
-    return t("first.per_device", unit=unit) if figure == "token/p/s" else unit
+    return phrase("first.per_device", unit=unit) if figure == "token/p/s" else unit
 
 
 def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:
     """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``."""
-    nodes = t(f"nodes.{nnodes}") if nnodes in (1, 2) else t("nodes.more", n=nnodes)
-    count = t("nodes.alone") if nproc == 1 else nproc
-    return t(
-        f"configuration.{'cards' if cards else 'processes'}",
-        device=device, nodes=nodes, count=count, nproc=nproc, world=f"{nnodes}x{nproc}",
-    )  # fmt: skip
+    nodes = phrase(f"nodes.{nnodes}") if nnodes in (1, 2) else phrase("nodes.more", n=nnodes)
+    return phrase(
+        "configuration.cards" if cards else "configuration.processes",
+        device=device,
+        nodes=nodes,
+        count=phrase("nodes.alone") if nproc == 1 else nproc,
+        nproc=nproc,
+        world=f"{nnodes}x{nproc}",
+    )
 
 
 def record_configuration(record: Record) -> Phrase:
     """Return the configuration of a record; says so if it is simulated or did not pass."""
-    marks: list[Phrase] = [] if record.passed else [t(f"status.{record.status}")]
+    marks: list[Phrase] = [] if record.passed else [phrase(f"status.{record.status}")]
     if SIMULATED in record.labels:
         marks.append(message("trust_simulated_device"))
     plan = record.plan
-    named = configuration(
+    name = configuration(
         short_device(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
     )
-    return (named, *((" [", mark, "]") for mark in marks))
+    return (name, *((" [", mark, "]") for mark in marks))
 
 
 def definition(spec: FigureSpec, record: Record) -> Phrase:
     """Return what a figure means on the kind of device that ran."""
-    return spec.definition if has_cards(record) else spec.on_host or spec.definition
+    if has_cards(record):
+        return spec.definition
+    return spec.on_host or spec.definition
 
 
 def devices(record: Record) -> Phrase:
     """Return how many devices of which product a run had; on a host, its name and its ranks."""
-    world, name = record.plan.world_size, short_device(record)
+    world = record.plan.world_size
+    name = short_device(record)
     if has_cards(record):
         return f"{world} x {name}" if world > 1 else name
     return join((name, counted("ranks", world)))
@@ -198,56 +225,67 @@ def devices(record: Record) -> Phrase:
 def dataset_name(record: Record) -> Phrase:
     """Return the name of the data set; of generated data, which form it has."""
     name = record.plan.about.dataset
-    return t("data.generated", name=name) if record.plan.data.origin == "generated" else name
+    return phrase("data.generated", name=name) if record.plan.data.origin == "generated" else name
 
 
 def counted(kind: str, n: int) -> Phrase:
     """Return a number of ``ranks``, ``launches``, ``rows`` and such in words: ``1 launch``."""
-    return t(f"count_of.{kind}", n=n) if n != 1 else t(f"count_one.{kind}")
+    return phrase(f"count_of.{kind}", n=n) if n != 1 else phrase(f"count_one.{kind}")
 
 
-def ends(over: Launches, shown: Callable[[float], str]) -> Phrase:
-    """Return the 95% interval over launches, of few the range, and which of them it is."""
-    kind = "range" if over.is_range else "interval"
-    return t(f"ends.{kind}", low=shown(over.low), high=shown(over.high))
+def interval_text(launches: Launches, format_value: Callable[[float], str]) -> Phrase:
+    """Return the 95% interval over launches; of few launches the range, and says that it is one."""
+    kind = "range" if launches.is_range else "interval"
+    low, high = format_value(launches.low), format_value(launches.high)
+    return phrase(f"ends.{kind}", low=low, high=high)
 
 
 def verdict(record: Record) -> Phrase:
     """Return the quality against the target as a sentence."""
     quality = record.quality
     if quality.value is None:
-        reason = sentence(record, quality.reason, known(None))
-        return t("verdict.none", metric=quality.metric, reason=reason)
-    key = "no_target" if quality.target is None else "reached" if quality.reached else "missed"
-    value = cells.quality(quality.value, target=quality.target)
-    target = "" if quality.target is None else f"{quality.target:g}"
-    said = t(f"verdict.{key}", metric=quality.metric, value=value, target=target)
+        reason = sentence(record, quality.reason, or_unknown(None))
+        return phrase("verdict.none", metric=quality.metric, reason=reason)
+    if quality.target is None:
+        result = "no_target"
+    elif quality.reached:
+        result = "reached"
+    else:
+        result = "missed"
+    text = phrase(
+        f"verdict.{result}",
+        metric=quality.metric,
+        value=cells.quality(quality.value, target=quality.target),
+        target="" if quality.target is None else f"{quality.target:g}",
+    )
     if quality.best_possible is None:
-        return said
+        return text
     limit = "best" if record.plan.about.higher_is_better else "lowest"
-    return join((said, t(f"verdict.{limit}", best=f"{quality.best_possible:.3f}")), "semicolon")
+    best = phrase(f"verdict.{limit}", best=f"{quality.best_possible:.3f}")
+    return join((text, best), "semicolon")
 
 
 def label_text(label: str) -> Phrase:
     """Return a label with what it means."""
     for key in (f"label.{label}", f"label.{label.rpartition('-')[0]}"):
         if key in TEXTS:
-            return t("label.form", label=label, meaning=t(key))
+            return phrase("label.form", label=label, meaning=phrase(key))
     return label
 
 
-def trust_line(trust: Trust, word: Verification, side: Phrase = "") -> Phrase:
-    """Return grade, whether evidence was checked, and the reasons, of a side of a comparison."""
-    label = t("trust.of", side=side) if side else t("trust.label")
-    reasons = join(map(in_short, trust.reasons), "semicolon")
-    return join((label, grade_line(trust, word), *([reasons] if trust.reasons else ())), "colon")
+def trust_line(trust: Trust, verification: Verification) -> Phrase:
+    """Return the grade, whether evidence was checked, and the reasons."""
+    parts: list[Phrase] = [phrase("trust.label"), grade_line(trust, verification)]
+    if trust.reasons:
+        parts.append(join(map(in_short, trust.reasons), "semicolon"))
+    return join(parts, "colon")
 
 
-def grade_line(trust: Trust, word: Verification) -> Phrase:
+def grade_line(trust: Trust, verification: Verification) -> Phrase:
     """Return the grade, and whether evidence was checked."""
-    return join((t(f"trust.{trust.grade}"), t(f"trust.{word}")))
+    return join((phrase(f"trust.{trust.grade}"), phrase(f"trust.{verification}")))
 
 
-def heads(*names: str) -> list[Phrase]:
-    """Return headings by their names in the texts."""
-    return [t(name if "." in name else f"head.{name}") for name in names]
+def headings(*names: str) -> list[Phrase]:
+    """Return the headings of columns by their keys; a name without a kind is of ``[head]``."""
+    return [phrase(name if "." in name else f"head.{name}") for name in names]

@@ -16,12 +16,12 @@ from trainmark.pages.texts import (
     Phrase,
     counted,
     definition,
-    heads,
+    headings,
     join,
-    say,
+    phrase,
     sentence,
-    t,
     term,
+    translate,
     verdict,
 )
 from trainmark.record import figures as figures_of
@@ -86,11 +86,11 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
     spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
     for place, (name, ns) in enumerate(spans.items()):
         share: Phrase = f"{ns / wall:.1%}"
-        said = share if place else t("spans.share", share=share, rank=record.spans.rank)
+        said = share if place else phrase("spans.share", share=share, rank=record.spans.rank)
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", said])
-    means = t("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
-    shown = table(heads("name", "value", "unit", "remark"), rows)
-    gist = t("gist.figures", n=len(record.figures) - len(unmeasured))
+    means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
+    shown = table(headings("name", "value", "unit", "remark"), rows)
+    gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
     return folded("figures", shown, unmeasured_line(unmeasured), note=means, gist=gist)
 
 
@@ -103,15 +103,15 @@ def unmeasured_line(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | Non
     names: dict[str, list[Phrase]] = {}
     reasons: dict[str, Phrase] = {}
     for name, reason in figures:
-        names.setdefault(say(reason, "en"), []).append(name)
-        reasons[say(reason, "en")] = reason
+        names.setdefault(translate(reason, "en"), []).append(name)
+        reasons[translate(reason, "en")] = reason
     groups = [
         (join(group), " (", reasons[key], ")") if key else join(group)
         for key, group in names.items()
     ]
     if not groups:
         return None
-    return Paragraph(t("figure.unmeasured", names=join(groups, "semicolon")), "muted")
+    return Paragraph(phrase("figure.unmeasured", names=join(groups, "semicolon")), "muted")
 
 
 def evaluations(record: Record, address: str = "") -> Section | None:
@@ -130,10 +130,10 @@ def evaluations(record: Record, address: str = "") -> Section | None:
         )
         for point in history[-_EVALUATIONS:]
     )  # fmt: skip
-    names = [*heads("epoch", "step"), record.quality.metric, *heads("samples")]
+    names = [*headings("epoch", "step"), record.quality.metric, *headings("samples")]
     blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:
-        earlier = t("quality.earlier", n=len(history) - _EVALUATIONS)
+        earlier = phrase("quality.earlier", n=len(history) - _EVALUATIONS)
         blocks.append(Paragraph(Link(earlier, address) if address else earlier, "muted"))
     return folded(
         "quality", charts.quality(record), *blocks, gist=counted("evaluations", len(history))
@@ -168,11 +168,11 @@ def ranks(record: Record) -> Section | None:
                 for name, cell in zip(_RANKS, cells_of_rank, strict=True)
             ]
         )
-    shown = table(heads(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
+    shown = table(headings(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
     if not found or over not in found.intervals_s:
         return folded("ranks", shown, gist=str(record.plan.world_size))
     start_s, end_s = found.intervals_s[over]
-    said = t(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
+    said = phrase(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
     gist = str(record.plan.world_size)
     return folded("ranks", shown, Paragraph(said, "muted"), gist=gist)
 
@@ -220,6 +220,6 @@ def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
         works: launches of each work; those that did not pass do not count.
     """
     for place, (found, record) in enumerate(find_scaling(works), start=1):
-        title = t("scaling.title", case=found.case, device=short_device(record))
-        heading = join((title, t(f"scaling.{found.kind}")), "colon")
+        title = phrase("scaling.title", case=found.case, device=short_device(record))
+        heading = join((title, phrase(f"scaling.{found.kind}")), "colon")
         yield Section(heading, f"scaling{place}", tuple(scaling_blocks(found)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.pages import cells
 from trainmark.pages.document import KeyFacts
-from trainmark.pages.texts import Phrase, dataset_name, has_cards, join, t
+from trainmark.pages.texts import Phrase, dataset_name, has_cards, join, phrase
 from trainmark.record.work import num_parameters
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def key_facts(record: Record) -> KeyFacts:
     size, day = num_parameters(record), str(record.started)[:10]
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
-        "model": None if size is None else t("key.parameters", size=cells.short_count(size)),
+        "model": None if size is None else phrase("key.parameters", size=cells.short_count(size)),
         "batch": _batch(record),
         "seq_length": plan.recipe.get("seq_length"),
         "data": dataset_name(record),
@@ -28,9 +28,11 @@ def key_facts(record: Record) -> KeyFacts:
         "torch": packages.get("torch"),
         "driver": environment.get("driver"),
         "day": day or None,
-        "rules": join((t(f"division.{plan.rules}"), t("key.recipe", name=plan.recipe_name))),
+        "rules": join(
+            (phrase(f"division.{plan.rules}"), phrase("key.recipe", name=plan.recipe_name))
+        ),
     }
-    known = ((t(f"key.{name}"), value) for name, value in facts.items() if value is not None)
+    known = ((phrase(f"key.{name}"), value) for name, value in facts.items() if value is not None)
     return KeyFacts(tuple(known))
 
 
@@ -46,7 +48,7 @@ def _batch(record: Record) -> Phrase:
     total = cells.count(micro_batch * accumulated * ranks)
     if len(factors) == 1:
         return total
-    return t("key.batch_of", total=total, factors=" x ".join(factors))
+    return phrase("key.batch_of", total=total, factors=" x ".join(factors))
 
 
 def _memory(record: Record) -> Phrase:
@@ -56,4 +58,4 @@ def _memory(record: Record) -> Phrase:
     if has_cards(record):
         return None if total is None else f"{total / cells.GIB:.0f} GiB"
     total = record.environment.get("memory_total_bytes") or total
-    return None if total is None else t("key.host_memory", gib=f"{total / cells.GIB:.0f}")
+    return None if total is None else phrase("key.host_memory", gib=f"{total / cells.GIB:.0f}")

@@ -22,16 +22,16 @@ from trainmark.pages.texts import (
     counted,
     dataset_name,
     has_cards,
-    heads,
+    headings,
     join,
-    known,
     label_text,
+    or_none,
+    or_unknown,
     pairs,
+    phrase,
     record_configuration,
     sentence,
-    t,
     term,
-    worded,
 )
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.work import num_parameters
@@ -115,7 +115,7 @@ def performance_table(records: Sequence[Record]) -> Table:
         )
         for place, record in enumerate(records, start=1)
     )
-    return table((t("head.configuration"), *(_head(name, records[0]) for name in names)), rows)
+    return table((phrase("head.configuration"), *(_head(name, records[0]) for name in names)), rows)
 
 
 def _published_cell(name: str, record: Record) -> Phrase:
@@ -139,11 +139,11 @@ def reference_table(references: References) -> Table:
         named = {"": row.configuration, **row.cells}
         english = {"": ours, **row.cells_en}
         return [
-            t("reference.as_printed", printed=cell, ours=english.get(name, cell))
+            phrase("reference.as_printed", printed=cell, ours=english.get(name, cell))
             for name, cell in named.items()
         ]
 
-    return table((t("head.configuration"), *references.columns), map(shown, references.rows))
+    return table((phrase("head.configuration"), *references.columns), map(shown, references.rows))
 
 
 def published(record: Record) -> Section | None:
@@ -153,7 +153,7 @@ def published(record: Record) -> Section | None:
         return None
     other = "other" if record.plan.data.origin == "generated" else "unlike"
     alike = other == "unlike" and recipe.startswith(("standard", "published"))
-    warned = None if alike else Paragraph(t(f"reference.{other}", recipes=recipe), "warn")
+    warned = None if alike else Paragraph(phrase(f"reference.{other}", recipes=recipe), "warn")
     shown = reference_table(found), warned, sources(found)
     return folded("references", *shown, gist=counted("rows", len(found.rows)))
 
@@ -162,16 +162,18 @@ def sources(found: References) -> Facts:
     """Return where published rows come from."""
     items: list[tuple[Phrase, Phrase]] = []
     for source in {row.source.id: row.source for row in found.rows}.values():
-        level = t(f"evidence.{source.evidence}")
-        told = (source.text, source.url, known(source.date), level, source.remark)
-        names = heads(*(f"reference.{x}" for x in ("source", "url", "date", "evidence", "remark")))
+        level = phrase(f"evidence.{source.evidence}")
+        told = (source.text, source.url, or_unknown(source.date), level, source.remark)
+        names = headings(
+            *(f"reference.{x}" for x in ("source", "url", "date", "evidence", "remark"))
+        )
         items += [(name, value) for name, value in zip(names, told, strict=True) if value]
     return Facts(tuple(items))
 
 
 def _facts(found: Mapping[str, Phrase]) -> Facts:
     """Return the facts that are known, by the keys of their names."""
-    return Facts(tuple((t(name), value) for name, value in found.items() if value is not None))
+    return Facts(tuple((phrase(name), value) for name, value in found.items() if value is not None))
 
 
 def cause(record: Record) -> Section | None:
@@ -187,7 +189,7 @@ def cause(record: Record) -> Section | None:
     blocks += [_hang_table(found.hang)] if found.hang else []
     if found.traceback:
         lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
-        blocks.append(Paragraph(t("cause.traceback"), "muted"))
+        blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
         blocks.append(Code("\n".join(escaped(line.expandtabs(4)).rstrip() for line in lines)))
     return folded("cause", *blocks, is_open=True)
 
@@ -199,9 +201,9 @@ def _hang_table(groups: Sequence[HangGroup]) -> Table:
         ranks = group["ranks"]
         if len(ranks) > _LONGEST_RANKS:
             ranks = f"{ranks[:_LONGEST_RANKS]}…"
-        state = (t(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
+        state = (phrase(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
         rows.append((ranks, state, group["where"]))
-    return table((t(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
+    return table((phrase(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
 
 
 def run(record: Record) -> Section:
@@ -209,14 +211,14 @@ def run(record: Record) -> Section:
     plan, job = record.plan, record.environment.get("job") or {}
     data, about = plan.data, plan.about
     parameters, trained = num_parameters(record), job.get("trainable_parameters")
-    counted = known(parameters and cells.count(parameters))
+    counted = or_unknown(parameters and cells.count(parameters))
     if trained not in (None, parameters):
-        counted = t("parameters.trained", all=counted, trained=cells.count(trained))
-    told = t(
+        counted = phrase("parameters.trained", all=counted, trained=cells.count(trained))
+    told = phrase(
         "general.data", train=cells.count(data.train_samples),
         eval=cells.count(data.eval_samples), layout=data.layout, content=data.content_id,
     )  # fmt: skip
-    changed = t("def.fix_hp", standards=plan.compared_with)
+    changed = phrase("def.fix_hp", standards=plan.compared_with)
     kernels = record.environment.get("attention_flags", {})
     found: dict[str, Phrase] = {
         "fact.labels": join(map(label_text, record.labels)) if record.labels else None,
@@ -225,9 +227,9 @@ def run(record: Record) -> Section:
         "name.dataset": (dataset_name(record), " (", told, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
-        "name.fix_hp": (worded(fix_hp_text(plan.fix_hp)), " (", changed, ")"),
-        "fact.rules": t(f"rules.{plan.rules}"),
-        "name.extra": worded(fix_hp_text(plan.extra)),
+        "name.fix_hp": (or_none(fix_hp_text(plan.fix_hp)), " (", changed, ")"),
+        "fact.rules": phrase(f"rules.{plan.rules}"),
+        "name.extra": or_none(fix_hp_text(plan.extra)),
         "fact.recipe": plan.recipe_name,
         "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(_fields(record)))),
         "fact.parameters": counted,
@@ -291,11 +293,11 @@ def _value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
         if found is None:  # the strategy of one rank, say: none, and so is all that is in it
             break
         if name not in found:
-            return known(None)
+            return or_unknown(None)
         found = found[name]
     if form and isinstance(found, int | float):
         return format(found, form)
-    return pairs(found) if isinstance(found, dict) else worded(found)
+    return pairs(found) if isinstance(found, dict) else or_none(found)
 
 
 def environment(record: Record) -> Section:
@@ -308,9 +310,11 @@ def environment(record: Record) -> Section:
     packages = env.get("packages") or {}
     facts = {f"env.{name}": env.get(name) for name in told} | {
         "env.card": cards if names and has_cards(record) else short_device(record),
-        "env.cpu": join((known(env.get("cpu")), t("env.cores", n=env.get("cpu_cores") or "?"))),
-        "env.host_memory": known(total and f"{total / cells.GIB:.1f} GiB"),
-        "env.os": join(map(known, (env.get("os"), env.get("kernel")))),
+        "env.cpu": join(
+            (or_unknown(env.get("cpu")), phrase("env.cores", n=env.get("cpu_cores") or "?"))
+        ),
+        "env.host_memory": or_unknown(total and f"{total / cells.GIB:.1f} GiB"),
+        "env.os": join(map(or_unknown, (env.get("os"), env.get("kernel")))),
         "env.container": join(filter(None, container)) if any(container) else None,
         "env.packages": pairs({"Python": env.get("python")} | packages),
         "env.variables": pairs(env.get("variables")),
@@ -325,7 +329,7 @@ def provenance(records: Sequence[Record]) -> Section:
     record = records[0]
     made_by = _facts({
         "foot.suite": f"{record.suite.name} {record.suite.version}",
-        "foot.commit": known(record.environment.get("commit")),
+        "foot.commit": or_unknown(record.environment.get("commit")),
         "foot.run": join(one.run_id for one in records),
         "foot.key": record.plan.case_key,
     })  # fmt: skip

@@ -16,7 +16,17 @@ from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
 from trainmark.pages.rendering import rendered
 from trainmark.pages.site.views import MOST_COMPARED, page
-from trainmark.pages.texts import TONES, Link, Phrase, counted, ends, heads, join, t, unit_of
+from trainmark.pages.texts import (
+    TONES,
+    Link,
+    Phrase,
+    counted,
+    headings,
+    interval_text,
+    join,
+    phrase,
+    unit_of,
+)
 from trainmark.plan.overrides import setting_text
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
@@ -103,10 +113,10 @@ def _badge(run: Run) -> tuple[str, Phrase, str]:
     first = next((one for one in run if one["status"] != "passed"), run[0])
     if first["status"] != "passed":
         tone = "plain" if first["status"] == IMPORTED else "bad"
-        return first["status"], t(f"status.{first['status']}"), tone
+        return first["status"], phrase(f"status.{first['status']}"), tone
     grade = _grade(run)
     word = "passed" if grade == "usable" else grade
-    return word, t(f"badge.{grade}"), TONES[grade]
+    return word, phrase(f"badge.{grade}"), TONES[grade]
 
 
 def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -162,7 +172,9 @@ def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     many: Phrase = ""
     if len(values) > 1:
-        many = join((ends(over_launches(values), _digits), counted("launches", len(values))))
+        many = join(
+            (interval_text(over_launches(values), _digits), counted("launches", len(values)))
+        )
     texts: dict[str, Phrase] = {
         "started_utc": _when(one) if one["started_utc"] else None,
         "speed": (_digits(speed), " ", _unit(one)) if speed else None,
@@ -171,7 +183,7 @@ def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
         "settings": _settings_text(settings) or None,
     }  # fmt: skip
     if one["rules"] == "open":
-        texts["recipe"] = join((one["recipe"], t("division.open")))
+        texts["recipe"] = join((one["recipe"], phrase("division.open")))
     sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
     run_id = _RUN_ID.fullmatch(one["run_id"])
     return {
@@ -199,7 +211,7 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
     """Return the list of the newest runs."""
     part = runs[:ROWS]
     total = cells.count(len(runs))
-    counted = t("site.counted", shown=cells.count(len(part)), total=total)
+    counted = phrase("site.counted", shown=cells.count(len(part)), total=total)
     rows = [_row(run, links, settings) for run, settings in zip(part, _settings(part), strict=True)]
     return rendered(
         "site/list.html.j2", links.lang, links=links, rows=rows,
@@ -218,17 +230,17 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     launches = [x for run in runs for x in run if x["case"] == case]
     works = _works(_shown(launches))
     imported = [[one] for one in launches if one["status"] == IMPORTED]
-    heading = t(f"status.{IMPORTED}")
+    heading = phrase(f"status.{IMPORTED}")
     others = [Section(heading, IMPORTED, (_grid(imported, links),))] if imported else []
     if not works:
-        return page(links, case, others, lead=[Paragraph(t("site.none_good"), "warn")])
-    sections = [Section(t("site.best"), "best", (_grid(works.values(), links),))]
+        return page(links, case, others, lead=[Paragraph(phrase("site.none_good"), "warn")])
+    sections = [Section(phrase("site.best"), "best", (_grid(works.values(), links),))]
     if bars := _bars(works):
-        sections.append(Section(t("site.devices"), "devices", bars))
+        sections.append(Section(phrase("site.devices"), "devices", bars))
     history = _history(
-        works, t("site.speed_unit", unit=_unit(next(iter(works.values()))[0])), links
+        works, phrase("site.speed_unit", unit=_unit(next(iter(works.values()))[0])), links
     )
-    sections.append(Section(t("site.over_time"), "over-time", (history,)))
+    sections.append(Section(phrase("site.over_time"), "over-time", (history,)))
     return page(links, case, [*sections, *others])
 
 
@@ -250,11 +262,11 @@ def _grid(runs: Iterable[Run], links: Links) -> Table:
         }  # fmt: skip
         if row["address"]:
             texts["device"] = Link(texts["device"], row["address"])
-            texts["trust"] = t(f"trust.{_grade(run)}")
+            texts["trust"] = phrase(f"trust.{_grade(run)}")
             texts["interval"] = row["many"] or counted("launches", 1)
         rows.append([texts[name] or None for name in columns])
-        speed = speed or t("site.speed_unit", unit=_unit(run[0]))
-    return table([speed if x == "speed" else t(f"site.{x}") for x in columns], rows)
+        speed = speed or phrase("site.speed_unit", unit=_unit(run[0]))
+    return table([speed if x == "speed" else phrase(f"site.{x}") for x in columns], rows)
 
 
 def _shown(launches: Run) -> Run:
@@ -301,7 +313,9 @@ def _bars(works: dict[str, Run]) -> tuple[Block, ...]:
             if power:
                 shown += (f" · {power:,.0f} W · {cells.number(speed / power)} ", unit, "/W")
             items.append(Bar(of[0]["device"], 0.0, speed / end, "other", shown))
-        blocks.append(Bars(t("site.same_work", what=" · ".join(_what(sides[0][0]))), tuple(items)))
+        blocks.append(
+            Bars(phrase("site.same_work", what=" · ".join(_what(sides[0][0]))), tuple(items))
+        )
     return tuple(blocks)
 
 
@@ -318,13 +332,13 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
         took = "" if time is None else f"{cells.duration(time)} · "
         shown: Phrase = (took, _digits(_speed(of) or 0.0), " ", _unit(one))
         if (grade := _grade(of)) != "usable":
-            shown = (shown, " [", t(f"trust.{grade}"), "]")
+            shown = (shown, " [", phrase(f"trust.{grade}"), "]")
         row = found.setdefault((one["device"], one["world"]), {})
         row.setdefault(one["case"], Link(shown, links.run(one["run_id"])))
     rows = ((*machine, *(row.get(name) for name in names)) for machine, row in found.items())
-    columns = (*heads("site.device", "site.world"), *(Link(x, links.case(x)) for x in names))
-    section = Section(t("site.machines_lead"), "machines", (table(columns, rows),))
-    return page(links, t("site.machines"), [section])
+    columns = (*headings("site.device", "site.world"), *(Link(x, links.case(x)) for x in names))
+    section = Section(phrase("site.machines_lead"), "machines", (table(columns, rows),))
+    return page(links, phrase("site.machines"), [section])
 
 
 def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
@@ -345,10 +359,10 @@ def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
             commit = (one["suite_commit"] or cells.NOTHING)[:10]
             rows.append([when, name, cells.number(value), step, commit])
     drawn = chart_specs.history(has_steps=bool(steps))
-    first, *rest = heads("site.started_utc", "site.series", "site.changes", "site.commit")
+    first, *rest = headings("site.started_utc", "site.series", "site.changes", "site.commit")
     columns = (first, rest[0], figure, *rest[1:])
     return Chart(
-        "history", t("site.history", figure=figure),
-        t("site.history_seen", launches=len(points), series=len(most), steps=len(steps)),
+        "history", phrase("site.history", figure=figure),
+        phrase("site.history_seen", launches=len(points), series=len(most), steps=len(steps)),
         drawn, {"history": points, "changes": steps}, table(columns, rows),
     )  # fmt: skip

@@ -26,9 +26,9 @@ from trainmark.library.store.query import listing
 from trainmark.pages.charts import overlays, ratios
 from trainmark.pages.document import Block, Paragraph, Section, side_by_side, table
 from trainmark.pages.judgements import comparison, scaling_blocks
-from trainmark.pages.page import document
+from trainmark.pages.page import build_document
 from trainmark.pages.rendering import body_html, rendered
-from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, t, term
+from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, phrase, term
 from trainmark.record.record import read
 from trainmark.record.trust import of_repeats, verification_of
 from trainmark.record.verify import MAX_BYTES, checked
@@ -115,7 +115,7 @@ def page(
     """Return a page of sections, or with the body of a report in it."""
     kinds = {block.kind for section in sections for block in section.blocks}
     charts = body is not None or bool(kinds & {"chart", "columns"})
-    first = Link(t("site.runs"), links.to("index.html"))
+    first = Link(phrase("site.runs"), links.to("index.html"))
     return rendered(
         "site/page.html.j2", links.lang, links=links, title=title, sections=sections, lead=lead,
         trail=[first, *trail], actions=actions, body=body and Markup(body), charts=charts,
@@ -126,10 +126,10 @@ def page(
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
     rows = published([record.plan.case])
-    found = document([record], [*rows], address=links.record(record.run_id))
+    found = build_document([record], [*rows], address=links.record(record.run_id))
     run_id, case = escaped(record.run_id), escaped(record.plan.case)  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
-    actions = [Link(t("site.launch", n=place), links.run(one)) for place, one in several]
+    actions = [Link(phrase("site.launch", n=place), links.run(one)) for place, one in several]
     actions.append(Link("record.json", links.record(run_id)))
     return page(
         links, run_id, trail=[Link(case, links.case(case))], actions=actions,
@@ -168,7 +168,7 @@ def compare_page(
         unlike = differing(work(first[0]), work(side[0]))
         if kept := [key for key in unlike if key not in allow]:
             refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
-            words = t("site.refused", side=letter, keys=_worded(kept))
+            words = phrase("site.refused", side=letter, keys=_worded(kept))
             blocks: list[Block] = [Paragraph(words, "warn")]
             if scaling := scaling_between(first, side):
                 blocks += scaling_blocks(scaling)
@@ -182,12 +182,12 @@ def compare_page(
     drawn = [ratios(compared), side_by_side(*overlays(shown))]
     charts = tuple(block for block in drawn if block is not None)
     if charts:
-        sections.insert(0, Section(t("site.charts"), "charts", charts))
+        sections.insert(0, Section(phrase("site.charts"), "charts", charts))
     names = ("run_id", "case", "device", "launches", "trust")
-    lead = [*verdicts, table(["", *(t(f"site.{name}") for name in names)], rows)]
+    lead = [*verdicts, table(["", *(phrase(f"site.{name}") for name in names)], rows)]
     more = links.to(_compare_path(chosen, [*allow, *refused]))
-    actions = [Link(t("site.allow", keys=_worded(refused)), more)] if refused else []
-    return page(links, t("site.side_by_side"), sections, lead=lead, actions=actions)
+    actions = [Link(phrase("site.allow", keys=_worded(refused)), more)] if refused else []
+    return page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
 
 
 def _compare_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
@@ -252,12 +252,14 @@ def not_found_page(path: str) -> str:
     lang = next((one for one in LANGUAGES[1:] if path.startswith(f"{one}/")), LANGUAGES[0])
     below = path if lang == LANGUAGES[0] else path.partition("/")[2]
     links = Links("-/" * below.count("/") + "404.html", lang, served=True)
-    runs = Link(t("site.to_runs"), links.to("index.html"))
-    return page(links, t("site.not_found"), lead=[Paragraph(t("site.no_page")), Paragraph(runs)])
+    runs = Link(phrase("site.to_runs"), links.to("index.html"))
+    return page(
+        links, phrase("site.not_found"), lead=[Paragraph(phrase("site.no_page")), Paragraph(runs)]
+    )
 
 
 def error_page(error: TrainmarkError, links: Links) -> str:
     """Return the page that says what is wrong with an address."""
     where = f"{error.where}: " if error.where else ""
     said = [f"{where}{error.what}", error.rule, error.fix]
-    return page(links, t("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])
+    return page(links, phrase("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])
