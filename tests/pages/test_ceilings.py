@@ -15,17 +15,27 @@ from trainmark.spec import message
 def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
     rates = None if rate is None else {"median": 3 * rate / 4, "max": rate}
     return {
-        "size": size, "status": "measured" if rate else "skipped", "reason": None,
-        "rate": rates, "swing": 0.05, **more,
-    }  # fmt: skip
+        "size": size,
+        "status": "measured" if rate else "skipped",
+        "reason": None,
+        "rate": rates,
+        "swing": 0.05,
+        **more,
+    }
 
 
 def kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
-        "name": name, "unit": "FLOP/s" if name.startswith("matmul") else "bytes/s", "reason": None,
-        "points": list(points), "best": 0 if points else None, "bus_factor": None, "peak": None,
-        "share_of_peak": None, **more,
-    }  # fmt: skip
+        "name": name,
+        "unit": "FLOP/s" if name.startswith("matmul") else "bytes/s",
+        "reason": None,
+        "points": list(points),
+        "best": 0 if points else None,
+        "bus_factor": None,
+        "peak": None,
+        "share_of_peak": None,
+        **more,
+    }
 
 
 def document(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -55,8 +65,14 @@ def test_a_kind_shows_its_slowest_rank() -> None:
     assert [translate(x, "zh") for x in first.headers[:2]] == ["项目", "规模"]
     (row,) = first.rows
     assert [translate(x, "en") for x in row] == [
-        "matmul bf16", "8x8x8", "3.000", "4.000", "TFLOP/s", "5.0%", "40.0%",
-    ]  # fmt: skip
+        "matmul bf16",
+        "8x8x8",
+        "3.000",
+        "4.000",
+        "TFLOP/s",
+        "5.0%",
+        "40.0%",
+    ]
 
 
 def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
@@ -82,18 +98,20 @@ def test_what_was_skipped_or_cannot_be_is_told() -> None:
     some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s")
     found = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
     assert lines(found) == [
-        "Card", "rank 0: matmul bf16 skipped: 8x8x8 (would take 3 s)",
+        "Card",
+        "rank 0: matmul bf16 skipped: 8x8x8 (would take 3 s)",
         "rank 0: matmul tf32: no such units",
-    ]  # fmt: skip
+    ]
 
 
 def test_notes_are_in_the_language_of_the_page() -> None:
     why = asdict(message("ceiling_time", needed_s=3.0, left_s=1.0))
     skipped = point([8, 8, 8], None, reason="3 s needed, 1 s left", why=why)
     refused = kind(
-        "matmul_fp8", reason="no such units",
+        "matmul_fp8",
+        reason="no such units",
         why=asdict(message("ceiling_precision", precision="fp8")),
-    )  # fmt: skip
+    )
     copied = kind("host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does")
     found = document([kind("matmul_bf16", point([64, 64, 64], 2e12), skipped), refused, copied])
     assert [translate(x.text, "zh") for x in blocks(found)[2:]] == [

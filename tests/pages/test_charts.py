@@ -59,8 +59,9 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
     assert heads(chart.table) == ["step", "min", "median", "max"]
     assert len(chart.table.rows) == 12
     assert rows(chart.table)[:2] == [
-        ("1 – 2", "1.000", "3.000", "5.000"), ("3 – 4", "2.000", "2.000", "2.000"),
-    ]  # fmt: skip
+        ("1 – 2", "1.000", "3.000", "5.000"),
+        ("3 – 4", "2.000", "2.000", "2.000"),
+    ]
     gap = steps.loss(record(loss=[1.0, None, 0.5]))
     assert gap is not None
     assert gap.table is not None
@@ -183,13 +184,18 @@ def sampled(tmp_path: Path, world: int = 2) -> Record:
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     found = charts(steps.over_time(sampled(tmp_path)))
     assert list(found) == [
-        "time-device-memory", "time-device-busy", "time-device-power", "time-device-temperature",
-        "time-host-memory", "time-host-busy",
-    ]  # fmt: skip
+        "time-device-memory",
+        "time-device-busy",
+        "time-device-power",
+        "time-device-temperature",
+        "time-host-memory",
+        "time-host-busy",
+    ]
     memory, heat = drawn(found["time-device-memory"]), drawn(found["time-device-temperature"])
     assert data(memory)["lines"][2:4] == [
-        {"s": 8.0, "v": 10.0, "of": "0"}, {"s": 9.0, "v": 10.0, "of": "0"},
-    ]  # fmt: skip
+        {"s": 8.0, "v": 10.0, "of": "0"},
+        {"s": 9.0, "v": 10.0, "of": "0"},
+    ]
     assert data(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
     said = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
     assert translate(heat.description, "en") == said
@@ -237,8 +243,12 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
 def test_a_picture_has_the_page_s_colours() -> None:
     inner = rendering.drawn(drawn(steps.loss(record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
-        "none", "transparent", "var(--accent)", "var(--rule)", "var(--soft)",
-    }  # fmt: skip
+        "none",
+        "transparent",
+        "var(--accent)",
+        "var(--rule)",
+        "var(--soft)",
+    }
     assert " id=" not in inner
     assert "style=" not in inner
 

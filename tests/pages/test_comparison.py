@@ -21,12 +21,25 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
     noisy = Trust(grade="noisy", reasons=[message("machine_busy", share=0.25)])
     a = series("a", rates)
     other = {"driver": "590.1", "variables": {}}
-    b = series("b", [0.9 * rate for rate in rates], first_minute=9, trust=noisy,
-               environment=a[0].environment | other, recipe={"max_steps": 7})  # fmt: skip
+    b = series(
+        "b",
+        [0.9 * rate for rate in rates],
+        first_minute=9,
+        trust=noisy,
+        environment=a[0].environment | other,
+        recipe={"max_steps": 7},
+    )
     cause = Cause(kind="oom", message=message("exception", text="x"))
-    b.append(a[0].model_copy(update={
-        "run_id": "b6", "status": "oom", "cause": cause, "plan": b[0].plan,
-    }))  # fmt: skip
+    b.append(
+        a[0].model_copy(
+            update={
+                "run_id": "b6",
+                "status": "oom",
+                "cause": cause,
+                "plan": b[0].plan,
+            }
+        )
+    )
     found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
     text = show(comparison(found), lang, width=100)
     assert "\x1b" not in text
@@ -40,15 +53,22 @@ def test_sentences_name_the_side_that_they_are_of() -> None:
     assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text
 
 
-@pytest.mark.parametrize(("times", "verdict", "logarithmic"), [
-    (0.9, "slower", False), (1.5, "faster", False), (3.5, "faster", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "verdict", "logarithmic"),
+    [
+        (0.9, "slower", False),
+        (1.5, "faster", False),
+        (3.5, "faster", True),
+    ],
+)
 def test_ratios_are_drawn_with_good_and_bad_marked(
     times: float, verdict: str, *, logarithmic: bool
 ) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
-    a, b = (series(x, [y * z for z in rates], first_minute=n)
-            for x, y, n in (("a", 1, 0), ("b", times, 9)))  # fmt: skip
+    a, b = (
+        series(x, [y * z for z in rates], first_minute=n)
+        for x, y, n in (("a", 1, 0), ("b", times, 9))
+    )
     found = ratios({"B": compare(a, b, figures=["p_core"])})
     assert found
     assert found.table

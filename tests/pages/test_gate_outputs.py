@@ -19,9 +19,17 @@ SUITE = {"name", "tests", "failures", "errors", "skipped", "time"}
 
 def judgements(word: str = "p_train") -> list[Judgement]:
     args: dict[str, Any] = {
-        "figure": word, "value": 90.0, "unit": "samples/s", "expected": 100.0, "change": -0.1,
-        "low": -0.11, "high": -0.09, "worse_by": 0.03, "better_by": 0.1, "launches": 5,
-    }  # fmt: skip
+        "figure": word,
+        "value": 90.0,
+        "unit": "samples/s",
+        "expected": 100.0,
+        "change": -0.1,
+        "low": -0.11,
+        "high": -0.09,
+        "worse_by": 0.03,
+        "better_by": 0.1,
+        "launches": 5,
+    }
     other = {"key": word, "known": "96", "found": "8", "others": 0, "entry": word}
     return [
         Judgement(word, word, "regressed", message("gate_regressed", **args)),

@@ -58,22 +58,31 @@ def without_figures():
 def failed(**changes):
     made = record()
     cause = Cause(
-        kind="oom", message=message("exception", text="out of memory|after <2 GiB>"), rank=1,
-        place="model_build", type="OutOfMemoryError", exit_code=1,
+        kind="oom",
+        message=message("exception", text="out of memory|after <2 GiB>"),
+        rank=1,
+        place="model_build",
+        type="OutOfMemoryError",
+        exit_code=1,
         traceback="Traceback\n" + "\n".join(f'  File "m.py", line {n}' for n in range(40)),
-    )  # fmt: skip
+    )
     none = {
-        "value": None, "history": [], "reached": False,
+        "value": None,
+        "history": [],
+        "reached": False,
         "reason": message("ended_before_evaluation"),
-    }  # fmt: skip
+    }
     empty = {"time_ns": [], "loss": [], "samples": []}
     return made.model_copy(
         update={
-            "status": "oom", "cause": cause, "figures": without_figures(),
+            "status": "oom",
+            "cause": cause,
+            "figures": without_figures(),
             "quality": made.quality.model_copy(update=none),
-            "steps": made.steps.model_copy(update=empty), **changes,
+            "steps": made.steps.model_copy(update=empty),
+            **changes,
         }
-    )  # fmt: skip
+    )
 
 
 def undrawn(made):
@@ -126,16 +135,21 @@ def visible(made, lang="en"):
 
 def test_the_first_screen_has_few_words_and_figures():
     others = [record(run_id=name, plan=read().plan) for name in ("x", "y")]
-    for made in (page.build_document([record()], others), page.build_document([failed()]),
-                 page.build_document([read("sampled")]), page.build_document([read("toy")])):  # fmt: skip
+    for made in (
+        page.build_document([record()], others),
+        page.build_document([failed()]),
+        page.build_document([read("sampled")]),
+        page.build_document([read("toy")]),
+    ):
         words, found = visible(made)
         assert len(words) <= 180, words
         assert len(found) <= 50, found
 
 
 def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
-    nearest = record(run_id="h100", environment=read().environment | {
-        "devices": [{"name": "H100"}] * 2})  # fmt: skip
+    nearest = record(
+        run_id="h100", environment=read().environment | {"devices": [{"name": "H100"}] * 2}
+    )
     text = " ".join(visible(page.build_document([record()], [nearest]))[0])
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
@@ -164,14 +178,18 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
 @pytest.mark.parametrize(
     ("changes", "job", "lang", "told"),
     [
-        ({"recipe_name": "tiny"}, {"parameters": 12_690}, "en",
-         "DistilBERT on SST-2, 12.7k parameters · 2 x"),
+        (
+            {"recipe_name": "tiny"},
+            {"parameters": 12_690},
+            "en",
+            "DistilBERT on SST-2, 12.7k parameters · 2 x",
+        ),
         ({}, {"parameters": 12_690}, "zh", "DistilBERT SST-2（12.7k 参数） · 2 x"),
         ({"recipe_name": "tiny"}, {"parameters": 66_362_880}, "en", "DistilBERT on SST-2 · 2 x"),
         ({}, {"parameters": 130_000_000}, "en", "DistilBERT on SST-2, 130M parameters · 2 x"),
         ({}, {}, "en", "DistilBERT on SST-2 · 2 x"),
     ],
-)  # fmt: skip
+)
 def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(changes, job, lang, told):
     made = planned(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
@@ -223,7 +241,7 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
         ({"train_samples": 3_840}, {}, "training samples: 3,840 here, 67,349 there"),
         ({"nproc": 2}, {}, "nodes x devices: 1x2 here, 1x8 there"),
     ],
-)  # fmt: skip
+)
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, told):
     own, row = published_twin()
     samples = plan.pop("train_samples", own.plan.data.train_samples)
@@ -232,10 +250,12 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
         "recipe": own.plan.recipe | plan,
         "data": own.plan.data.model_copy(update={"train_samples": samples}),
     }
-    own = own.model_copy(update={
-        "plan": own.plan.model_copy(update=changes),
-        "environment": own.environment | environment,
-    })  # fmt: skip
+    own = own.model_copy(
+        update={
+            "plan": own.plan.model_copy(update=changes),
+            "environment": own.environment | environment,
+        }
+    )
     text = " ".join(visible(page.build_document([own], [row]))[0])
     assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {told}" in text
     assert "×" not in text
@@ -255,8 +275,13 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     rows = list(published(["dlrm_criteo"]))
     assert [x.stated.sample_count for x in rows] == [2, 16, 32, 16, 2, 32]
     assert [x.stated.micro_batch_size for x in rows] == [
-        65_536, 8_192, 4_096, 262_144, 262_144, 172_032,
-    ]  # fmt: skip
+        65_536,
+        8_192,
+        4_096,
+        262_144,
+        262_144,
+        172_032,
+    ]
     assert differing_from_row(record(), rows[0])["sample_count"] == (1, 2)
 
 
@@ -277,9 +302,10 @@ def test_a_doubt_stands_once_on_a_page():
     doubtful.environment["others_cpu_share"] = 0.8
     made = page.build_document([doubtful])
     assert [(translate(x.short, "en"), x.is_grave) for x in made.doubts] == [
-        ("generated data", True), ("busy machine (other programs used 81% of the cores)", False),
+        ("generated data", True),
+        ("busy machine (other programs used 81% of the cores)", False),
         ("step time CV 30.0%", False),
-    ]  # fmt: skip
+    ]
     text = markdown(doubtful)
     full = "the machine was busy: other programs used 81% of the cores during the run"
     assert text.count(full) == 1
@@ -306,10 +332,17 @@ def test_facts_of_the_run_stand_beside_its_figures():
     lead = page.build_document([record()]).lead
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
-        "model": "67.0M parameters", "samples a step": "192 = 96 x 2", "sequence length": "512",
-        "data": "SST-2", "device memory": "40 GiB", "nodes": "1", "torch": "2.13.0+cu130",
-        "driver": "580.65.06", "date": "2026-11-21", "rules": "closed rules, recipe standard-1x8",
-    }  # fmt: skip
+        "model": "67.0M parameters",
+        "samples a step": "192 = 96 x 2",
+        "sequence length": "512",
+        "data": "SST-2",
+        "device memory": "40 GiB",
+        "nodes": "1",
+        "torch": "2.13.0+cu130",
+        "driver": "580.65.06",
+        "date": "2026-11-21",
+        "rules": "closed rules, recipe standard-1x8",
+    }
     generated = planned(data=read().plan.data.model_copy(update={"origin": "generated"}))
     assert "generated data in the form of SST-2" in markdown(generated)
     assert "SST-2 形式的生成数据" in markdown(generated, lang="zh")
@@ -405,11 +438,12 @@ def test_figures_that_were_not_measured_share_one_line_by_their_reason():
     figures = {
         name: entry.model_copy(update={"value": None, "reason": message(reason)})
         for name, reason in (
-            ("power", "devices_unmonitored"), ("MFU", "no_flop_formula"),
+            ("power", "devices_unmonitored"),
+            ("MFU", "no_flop_formula"),
             ("temperature", "devices_unmonitored"),
         )
         for entry in [read().figures["p_core"]]
-    }  # fmt: skip
+    }
     text = markdown(record(figures=read().figures | figures))
     assert (
         "Not measured: MFU (no FLOP formula for this case); power, temperature "
@@ -442,14 +476,19 @@ def throttling(**shares):
     """Return a run with telemetry whose devices were throttled for shares of intervals."""
     made = read("sampled")
     devices = [
-        one.model_copy(update={"over": {
-            name: use.model_copy(update={"throttled": shares.get(f"{name}{place}", {})})
-            for name, use in one.over.items()
-        }})
+        one.model_copy(
+            update={
+                "over": {
+                    name: use.model_copy(update={"throttled": shares.get(f"{name}{place}", {})})
+                    for name, use in one.over.items()
+                }
+            }
+        )
         for place, one in enumerate(made.telemetry.devices)
-    ]  # fmt: skip
-    return made.model_copy(update={"telemetry": made.telemetry.model_copy(update={
-        "devices": devices})})  # fmt: skip
+    ]
+    return made.model_copy(
+        update={"telemetry": made.telemetry.model_copy(update={"devices": devices})}
+    )
 
 
 def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
@@ -473,13 +512,21 @@ def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     [
         ((100, 100), "cuda", "the slowest rank's steps are 0.0% longer than the median rank's"),
         ((100, 103), "cuda", "the slowest rank's steps are 3.0% longer than the median rank's"),
-        ((100, 115), "cuda", "the slowest rank's steps are 15.0% longer than the median rank's; "
-         "no rank is called slow: too little was measured to compare them"),
-        ((100, 103), "cpu", "the slowest rank's steps are 3.0% longer than the median rank's; "
-         "ranks share the cores of the host; their devices are not compared"),
+        (
+            (100, 115),
+            "cuda",
+            "the slowest rank's steps are 15.0% longer than the median rank's; "
+            "no rank is called slow: too little was measured to compare them",
+        ),
+        (
+            (100, 103),
+            "cpu",
+            "the slowest rank's steps are 3.0% longer than the median rank's; "
+            "ranks share the cores of the host; their devices are not compared",
+        ),
         ((100, None), "cuda", "fewer than two ranks measured a step"),
     ],
-)  # fmt: skip
+)
 def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, told):
     made = read()
     ranks = [
@@ -521,7 +568,7 @@ def test_a_hang_of_many_ranks_is_a_row_for_each_place():
     groups = [
         {"ranks": waiting, "state": "collective", "call": "barrier", "where": "a.py:1 f"},
         {"ranks": "9", "state": "silent", "call": None, "where": "zombie"},
-    ]  # fmt: skip
+    ]
     said = message("timed_out", limit_s=5, steps=8)
     cause = Cause(kind="timeout", message=said, stacks=["a", "b"], hang=groups)
     made = markdown(record(status="timed_out", cause=cause), lang="zh")
@@ -573,8 +620,9 @@ def test_several_works_of_a_case_have_their_curves_in_one_chart():
     assert names == ["table1-loss", "table1-step_time", "table1-quality"]
     sides = {translate(row["side"], "en") for row in overview.charts[0].data["steps"]}
     assert sides == {
-        "[1] · 2 x NVIDIA A100-SXM4-40GB, bs=96", "[2] · 2 x NVIDIA A100-SXM4-40GB, bs=32",
-    }  # fmt: skip
+        "[1] · 2 x NVIDIA A100-SXM4-40GB, bs=96",
+        "[2] · 2 x NVIDIA A100-SXM4-40GB, bs=32",
+    }
 
 
 def test_the_page_has_the_command_as_it_was_typed():
@@ -599,12 +647,16 @@ def test_several_launches_share_a_page_with_their_median():
 def test_any_records_make_a_page_for_each_work_after_a_table():
     recipe, device = read().plan.recipe, read().plan.device
     records = [
-        record(), record(run_id="again"), planned("eight", nproc=8),
+        record(),
+        record(run_id="again"),
+        planned("eight", nproc=8),
         planned("bf16", recipe=recipe | {"precision": "bf16"}),
         planned("host", device=device.model_copy(update={"torch_type": "cpu"})),
-        record(run_id="simulated", labels=["simulated-device"]), failed(run_id="failed"),
-        read("toy"), read("sampled"),
-    ]  # fmt: skip
+        record(run_id="simulated", labels=["simulated-device"]),
+        failed(run_id="failed"),
+        read("toy"),
+        read("sampled"),
+    ]
     made = page.build_documents(records)
     assert len(made) == 1 + 5
     text = markdown_page(records, "zh")
@@ -648,7 +700,7 @@ SPREAD = PageSpec(
             rows="layers",
         ),
     )
-)  # fmt: skip
+)
 
 
 def of_spread_model(**job):

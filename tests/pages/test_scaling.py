@@ -18,8 +18,15 @@ from trainmark.spec import message
 TEMPLATE = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
 
-def run(world: str, rate: float, *, number: int = 0, micro: int = 32,
-        changes: dict[str, Any] | None = None, **fields: Any) -> Record:  # fmt: skip
+def run(
+    world: str,
+    rate: float,
+    *,
+    number: int = 0,
+    micro: int = 32,
+    changes: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Record:
     """Return a record of ``world``, of so many samples a second; ``changes`` are recipe fields."""
     nnodes, nproc = map(int, world.split("x"))
     recipe = TEMPLATE.plan.recipe | {"micro_batch_size": micro, "world": world} | (changes or {})
@@ -64,8 +71,9 @@ def test_weak_scaling_has_throughput_and_efficiency_of_each_world() -> None:
 def test_strong_scaling_keeps_the_global_batch() -> None:
     (found,) = sections([run("1x2", 200.0, micro=64), run("2x4", 640.0, micro=16)])
     assert [(row[2], row[4].split()[0]) for row in worlds(found)] == [
-        ("64", "100.0%"), ("16", "80.0%"),
-    ]  # fmt: skip
+        ("64", "100.0%"),
+        ("16", "80.0%"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +89,7 @@ def test_other_work_and_runs_without_a_result_do_not_scale(other: Record) -> Non
 
 
 def test_one_world_with_two_batches_scales_weakly_and_strongly() -> None:
-    found = sections([run("1x1", 1.0), run("1x8", 8.0),
-                      run("1x8", 6.0, number=1, micro=4)])  # fmt: skip
+    found = sections([run("1x1", 1.0), run("1x8", 8.0), run("1x8", 6.0, number=1, micro=4)])
     assert [len(worlds(one)) for one in found] == [2, 2]
 
 
@@ -105,8 +112,11 @@ def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) ->
 
 
 def graded(grade: str) -> Trust:
-    reasons = {"usable": [], "noisy": [message("machine_busy", share=0.25)],
-               "do_not_quote": [message("trust_generated_data")]}  # fmt: skip
+    reasons = {
+        "usable": [],
+        "noisy": [message("machine_busy", share=0.25)],
+        "do_not_quote": [message("trust_generated_data")],
+    }
     return Trust(grade=grade, reasons=reasons[grade])
 
 
@@ -122,8 +132,10 @@ def graded(grade: str) -> Trust:
 def test_badge_of_several_works_is_that_of_the_worst(
     first: str, second: str, status: str, tone: str, words: str
 ) -> None:
-    runs = [run("1x1", 100.0, trust=graded(first)),
-            run("1x8", 760.0, trust=graded(second), status=status)]  # fmt: skip
+    runs = [
+        run("1x1", 100.0, trust=graded(first)),
+        run("1x8", 760.0, trust=graded(second), status=status),
+    ]
     page = build_documents(runs)[0]
     assert (page.tone, translate(page.badge, "en")) == (tone, words)
 

@@ -35,13 +35,17 @@ def store(folder, *documents):
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(lists, "ROWS", 5)
     made = [
-        (str(n), document(
-            f"run\x1b-{n}" if n == 5 else f"run-{n}",
-            plan__case="toy" if n % 2 else "a/../b\x1b", figures={"p_train": 100.0 + n},
-            started=f"2026-11-01T00:0{n}:00+00:00",
-        ))
+        (
+            str(n),
+            document(
+                f"run\x1b-{n}" if n == 5 else f"run-{n}",
+                plan__case="toy" if n % 2 else "a/../b\x1b",
+                figures={"p_train": 100.0 + n},
+                started=f"2026-11-01T00:0{n}:00+00:00",
+            ),
+        )
         for n in range(6)
-    ]  # fmt: skip
+    ]
     made += [(f"s/r{n}", document(f"s-{n}", plan__repeat_index=n)) for n in (1, 2)]
     return store(tmp_path / "runs", *made)
 
@@ -57,8 +61,11 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     assert len(pages) == 2 * (1 + 8 + 3 + 1)
     for page in pages:
         found = read(page)
-        for address in [*found.of("a", "href"), *found.of("link", "href"),
-                        *found.of("script", "src")]:  # fmt: skip
+        for address in [
+            *found.of("a", "href"),
+            *found.of("link", "href"),
+            *found.of("script", "src"),
+        ]:
             parts = urlsplit(address)
             if parts.scheme:
                 assert parts.scheme == "https"
@@ -135,9 +142,13 @@ def test_a_record_that_cannot_be_read_has_a_page_that_says_so(runs, tmp_path):
 
 def test_hostile_text_of_a_record_is_text(tmp_path):
     made = document(
-        HOSTILE, plan__case=HOSTILE, plan__recipe_name=HOSTILE, plan__recipe__precision=HOSTILE,
-        environment__devices=[{"name": HOSTILE}], figures={"p_train": 1.0},
-    )  # fmt: skip
+        HOSTILE,
+        plan__case=HOSTILE,
+        plan__recipe_name=HOSTILE,
+        plan__recipe__precision=HOSTILE,
+        environment__devices=[{"name": HOSTILE}],
+        figures={"p_train": 1.0},
+    )
     database = store(tmp_path / "runs", ("a", made))
     writing.write_site(database, tmp_path / "site", served=True)
     for page in (tmp_path / "site").rglob("*.html"):
@@ -153,16 +164,22 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     # These records have no evidence, and one without may not be quoted.
     monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
     runs = [
-        (f"{device}{number:02}", document(
-            f"run-{device.lower()}-{number:02}", started=f"2026-11-{number + 1:02}T00:00:00+00:00",
-            trust={"grade": "usable", "reasons": []},
-            environment__devices=[{"name": device}] * 8, plan__device__product_names=[device] * 8,
-            environment__commit="old" if number < 10 else "new",
-            figures={"p_train": (100.0 if number < 10 else 150.0) + number % 3},
-            **(FAILED if number == 19 else {}),
-        ))
-        for device in ("H100", "H200") for number in range(20)
-    ]  # fmt: skip
+        (
+            f"{device}{number:02}",
+            document(
+                f"run-{device.lower()}-{number:02}",
+                started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+                trust={"grade": "usable", "reasons": []},
+                environment__devices=[{"name": device}] * 8,
+                plan__device__product_names=[device] * 8,
+                environment__commit="old" if number < 10 else "new",
+                figures={"p_train": (100.0 if number < 10 else 150.0) + number % 3},
+                **(FAILED if number == 19 else {}),
+            ),
+        )
+        for device in ("H100", "H200")
+        for number in range(20)
+    ]
     database = store(tmp_path, *runs)
     case = runs[0][1]["plan"]["case"]
     page = Reader(lists.case_page(views.every(database, lists.KEYS), case, Links("cases/x.html")))
@@ -181,14 +198,19 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
 
 def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
     runs = [
-        (device + case, document(
-            f"{device.lower()}-{case}", plan__case=case,
-            environment__devices=[{"name": device}] * 8,
-            plan__device__product_names=[device] * 8, quality__reached=case == "a",
-            figures={"p_train": 100.0, "e2e_time": 90.0, "power": 50.0},
-        ))
+        (
+            device + case,
+            document(
+                f"{device.lower()}-{case}",
+                plan__case=case,
+                environment__devices=[{"name": device}] * 8,
+                plan__device__product_names=[device] * 8,
+                quality__reached=case == "a",
+                figures={"p_train": 100.0, "e2e_time": 90.0, "power": 50.0},
+            ),
+        )
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
-    ]  # fmt: skip
+    ]
     every = views.every(store(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.machines_page(every, Links("machines.html")))
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
@@ -202,13 +224,18 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
 def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
     monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
     runs = [
-        (device, document(
-            device.lower(), environment__devices=[{"name": device}] * 8,
-            plan__device__product_names=[device] * 8, trust={"grade": grade, "reasons": []},
-            figures={"p_train": 1180.6},
-        ))
+        (
+            device,
+            document(
+                device.lower(),
+                environment__devices=[{"name": device}] * 8,
+                plan__device__product_names=[device] * 8,
+                trust={"grade": grade, "reasons": []},
+                figures={"p_train": 1180.6},
+            ),
+        )
         for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
-    ]  # fmt: skip
+    ]
     every = views.every(store(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.machines_page(every, Links("machines.html")))
     assert {"runs/h100.html", "runs/a100.html"} <= set(page.of("a", "href"))
@@ -233,14 +260,20 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
     monkeypatch.setattr("trainmark.pages.site.views.checked", lambda record, *_, **__: record)
     rates = {"a": 100.0, "b": 120.0, "c": 120.0}
     runs = [
-        (f"{side}/r{number}", document(
-            f"{side}{number}", plan__repeat_index=number, plan__repeat_count=5,
-            plan__recipe__micro_batch_size=64 if side == "c" else 96,
-            environment__driver="2" if side == "b" else "1",
-            figures={"p_train": rate * (1 + number / 1000), "p_whole": None, "p_core": None},
-        ))
-        for side, rate in rates.items() for number in range(1, 6)
-    ]  # fmt: skip
+        (
+            f"{side}/r{number}",
+            document(
+                f"{side}{number}",
+                plan__repeat_index=number,
+                plan__repeat_count=5,
+                plan__recipe__micro_batch_size=64 if side == "c" else 96,
+                environment__driver="2" if side == "b" else "1",
+                figures={"p_train": rate * (1 + number / 1000), "p_whole": None, "p_core": None},
+            ),
+        )
+        for side, rate in rates.items()
+        for number in range(1, 6)
+    ]
     database = store(tmp_path, *runs)
     page = Reader(views.compare_page(database, ["a1", "b3", "c2"]))
     assert page.of("section", "id") == ["charts", "over-B", "over-C"]
@@ -266,12 +299,19 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
 def test_runs_of_other_numbers_of_ranks_show_how_they_scale(tmp_path, monkeypatch):
     monkeypatch.setattr("trainmark.pages.site.views.checked", lambda record, *_, **__: record)
     runs = [
-        (f"{side}/r{number}", document(
-            f"{side}{number}", plan__repeat_index=number, plan__repeat_count=2,
-            plan__nproc=nproc, figures={"final_result": 100.0 * nproc + number},
-        ))
-        for side, nproc in (("a", 2), ("b", 4)) for number in (1, 2)
-    ]  # fmt: skip
+        (
+            f"{side}/r{number}",
+            document(
+                f"{side}{number}",
+                plan__repeat_index=number,
+                plan__repeat_count=2,
+                plan__nproc=nproc,
+                figures={"final_result": 100.0 * nproc + number},
+            ),
+        )
+        for side, nproc in (("a", 2), ("b", 4))
+        for number in (1, 2)
+    ]
     page = Reader(views.compare_page(store(tmp_path, *runs), ["a1", "b1"]))
     assert {"1x2", "1x4"} <= set(page.texts)
     assert {"100.0%", "99.6% (99.3% – 100.0%)"} <= set(page.texts)
@@ -332,14 +372,19 @@ def test_a_run_is_called_by_the_end_of_its_id():
 
 def three_batch_sizes(tmp_path):
     made = [
-        (str(size), document(
-            f"20261101T00000{place}Z-toy-abcde{place}", plan__case="toy",
-            plan__recipe__micro_batch_size=size, figures={"p_train": rate, "p_core": rate},
-            plan__rules="open" if size == 64 else "closed",
-            started=f"2026-11-01T00:00:0{place}+00:00",
-        ))
+        (
+            str(size),
+            document(
+                f"20261101T00000{place}Z-toy-abcde{place}",
+                plan__case="toy",
+                plan__recipe__micro_batch_size=size,
+                figures={"p_train": rate, "p_core": rate},
+                plan__rules="open" if size == 64 else "closed",
+                started=f"2026-11-01T00:00:0{place}+00:00",
+            ),
+        )
         for place, (size, rate) in enumerate([(8, 334.0), (16, 606.0), (64, 1422.0)])
-    ]  # fmt: skip
+    ]
     return store(tmp_path, *made, ("b", document("b", plan__case="other", figures={"MFU": None})))
 
 

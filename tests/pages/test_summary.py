@@ -85,8 +85,10 @@ def test_another_world_or_other_data_is_other_work():
 def test_what_is_the_same_work_and_what_no_summary():
     assert len(summary([record(), with_recipe(seed=2, timeout_s=60.0)]).records) == 2
     suite = record().suite
-    by = {x: record(run_id=x, suite=suite.model_copy(update={"version": x}))
-          for x in ("0.1.0", "0.1.1", "0.2.0")}  # fmt: skip
+    by = {
+        x: record(run_id=x, suite=suite.model_copy(update={"version": x}))
+        for x in ("0.1.0", "0.1.1", "0.2.0")
+    }
     assert len(groups([by["0.1.0"], by["0.1.1"]])) == 1
     assert len(groups([by["0.1.0"], by["0.2.0"]])) == 2
     with pytest.raises(UsageError, match="twice"):

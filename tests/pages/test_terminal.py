@@ -23,16 +23,19 @@ from trainmark.spec import message
 def hostile():
     name = "[bold red]X[/]\x1b[2J" + "|wide 宽" * 30
     cause = Cause(
-        kind="error", message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
+        kind="error",
+        message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
         rank=3,
-    )  # fmt: skip
+    )
     changed = {f"field_{n}": "x" * 30 for n in range(5)}
     plan = record().plan.model_copy(update={"fix_hp": changed})
     return record(
-        environment=record().environment | {"devices": [{"name": name}]}, status="failed",
-        cause=cause, findings=[message("note " * 40)],
+        environment=record().environment | {"devices": [{"name": name}]},
+        status="failed",
+        cause=cause,
+        findings=[message("note " * 40)],
         plan=plan,
-    )  # fmt: skip
+    )
 
 
 def page(made, width=80, extent="screen"):
@@ -72,9 +75,19 @@ def test_what_may_not_be_quoted_is_a_hint():
 
 
 def test_a_table_folds_at_blanks_where_they_are_enough():
-    listed = Listing(1, ["case", "device", "trust", "path"], [""] * 4, [[
-        "toy", "AMD EPYC 9V74 Processor", "do_not_quote", "runs/20261126T155330Z-toy-f3c135/r2",
-    ]])  # fmt: skip
+    listed = Listing(
+        1,
+        ["case", "device", "trust", "path"],
+        [""] * 4,
+        [
+            [
+                "toy",
+                "AMD EPYC 9V74 Processor",
+                "do_not_quote",
+                "runs/20261126T155330Z-toy-f3c135/r2",
+            ]
+        ],
+    )
     text = listing_table(listed, "zh", width=45)
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
@@ -84,8 +97,12 @@ def test_a_run_is_told_to_be_unverified_beside_its_trust_and_keeps_its_words_at_
     row = ["distilbert_sst2", "A100-SXM4-40GB", "2x8", "bf16", "passed", "do_not_quote"]
     path = "runs/20261126T155330Z-toy-f3c135"
     sound = [*row[:-1], "usable", "verified", 604.0, path]
-    listed = Listing(2, [*heads, "path"], [""] * 7 + ["samples/s", ""],
-                     [[*row, "unverified", 604.0, path], sound])  # fmt: skip
+    listed = Listing(
+        2,
+        [*heads, "path"],
+        [""] * 7 + ["samples/s", ""],
+        [[*row, "unverified", 604.0, path], sound],
+    )
     text = listing_table(listed, "zh", width=80)
     assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
     assert "verified" not in text.split()
@@ -213,10 +230,13 @@ def test_colour_is_there_only_when_asked(monkeypatch):
 def test_the_figures_of_a_repeat_are_the_launches_means():
     speeds = 400.0, 625.0  # their geometric mean is 500
     many = [
-        record(run_id=f"r{n}", figures=record().figures | {
-            "p_train": record().figures["p_train"].model_copy(update={"value": speed})})
+        record(
+            run_id=f"r{n}",
+            figures=record().figures
+            | {"p_train": record().figures["p_train"].model_copy(update={"value": speed})},
+        )
         for n, speed in enumerate(speeds)
-    ]  # fmt: skip
+    ]
     (row,) = [line for line in first_lines(many) if "p_train 500.0" in line]
     assert row.startswith("geometric mean: ")
     text = to_markdown([build_document(many)])
@@ -227,10 +247,18 @@ def test_the_figures_of_a_repeat_are_the_launches_means():
 def test_narrow_list_moves_columns_with_one_value_below_the_table():
     heads = ["case", "device", "world", "precision", "bs", "status", "p_core", "path"]
     rows = [
-        ["toy", "AMD EPYC", 1, "fp32", bs, "passed", 100.0 * bs,
-         f"runs/20261128T094608Z-toy-{bs:06}"]
+        [
+            "toy",
+            "AMD EPYC",
+            1,
+            "fp32",
+            bs,
+            "passed",
+            100.0 * bs,
+            f"runs/20261128T094608Z-toy-{bs:06}",
+        ]
         for bs in (8, 32)
-    ]  # fmt: skip
+    ]
     listed = Listing(2, heads, ["", "", "", "", "", "", "samples/s", ""], rows, ["bs"])
     wide = listing_table(listed, width=100)
     assert "The same in all rows" not in wide

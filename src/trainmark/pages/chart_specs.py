@@ -58,11 +58,16 @@ def quality() -> Spec:
     label = {
         "data": {"name": "target"},
         "mark": {
-            "type": "text", "align": "left", "baseline": "bottom", "x": 0, "dx": 4, "dy": -3,
+            "type": "text",
+            "align": "left",
+            "baseline": "bottom",
+            "x": 0,
+            "dx": 4,
+            "dy": -3,
             "color": "var(--good)",
         },
         "encoding": {"y": value, "text": {"field": "label", "type": "nominal"}},
-    }  # fmt: skip
+    }
     point = {"color": "var(--eval)", "filled": True}
     return _sized([target, label, _steps_line({"color": "var(--eval)", "point": point})])
 
@@ -86,9 +91,12 @@ def over_time(
         names: of the lines; empty: there is one, or a band.
     """
     value = {
-        "field": "v", "type": "quantitative", "title": None,
-        "axis": {"tickCount": 4}, "scale": scale,
-    }  # fmt: skip
+        "field": "v",
+        "type": "quantitative",
+        "title": None,
+        "axis": {"tickCount": 4},
+        "scale": scale,
+    }
     measured = {
         "data": {"name": "measured"},
         "mark": {"type": "rect", "color": "var(--shade)"},
@@ -101,16 +109,22 @@ def over_time(
     layers: list[Spec] = [measured]
     if is_band:
         columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
-        layers.append({
-            "data": {"name": "lines"}, "transform": columns,
-            "mark": {"type": "area", "color": "var(--accent)", "opacity": 0.25},
-            "encoding": {"y": value | {"field": "lowest"}, "y2": {"field": "highest"}},
-        })  # fmt: skip
-        layers.append({
-            "data": {"name": "lines"}, "transform": columns,
-            "mark": {"type": "line", "color": "var(--accent)"},
-            "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
-        })  # fmt: skip
+        layers.append(
+            {
+                "data": {"name": "lines"},
+                "transform": columns,
+                "mark": {"type": "area", "color": "var(--accent)", "opacity": 0.25},
+                "encoding": {"y": value | {"field": "lowest"}, "y2": {"field": "highest"}},
+            }
+        )
+        layers.append(
+            {
+                "data": {"name": "lines"},
+                "transform": columns,
+                "mark": {"type": "line", "color": "var(--accent)"},
+                "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
+            }
+        )
     elif names:
         of = {"field": "of", "type": "nominal", "title": member, "sort": None}
         layers.append(
@@ -128,9 +142,12 @@ def over_time(
             }
         )
     time = {
-        "field": "s", "type": "quantitative", "title": axis,
-        "axis": {"format": ",~f", "grid": False}, "scale": {"nice": False},
-    }  # fmt: skip
+        "field": "s",
+        "type": "quantitative",
+        "title": axis,
+        "axis": {"format": ",~f", "grid": False},
+        "scale": {"nice": False},
+    }
     return _sized(layers, height=130) | {"encoding": {"x": time, "y": value}}
 
 
@@ -156,23 +173,31 @@ def ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -
         "mark": {"type": "rule", "color": "var(--soft)", "strokeDash": [4, 3]},
         "encoding": {
             "x": {"field": "one", "type": "quantitative", "scale": scale},
-            "y": None, "color": None,
+            "y": None,
+            "color": None,
         },
-    }  # fmt: skip
+    }
     return {
-        "width": 760, "height": {"step": 26}, "layer": [interval, point, equal],
+        "width": 760,
+        "height": {"step": 26},
+        "layer": [interval, point, equal],
         "encoding": {
             "y": {
-                "field": "name", "type": "nominal", "title": None, "sort": None,
+                "field": "name",
+                "type": "nominal",
+                "title": None,
+                "sort": None,
                 "axis": {"grid": False},
             },
             "color": {
-                "field": "said", "type": "nominal", "title": None,
+                "field": "said",
+                "type": "nominal",
+                "title": None,
                 "scale": {"domain": list(verdicts), "range": list(colours)},
                 "legend": {"columns": 2},
             },
         },
-    }  # fmt: skip
+    }
 
 
 def history(*, has_steps: bool) -> Spec:
@@ -182,13 +207,17 @@ def history(*, has_steps: bool) -> Spec:
     seconds = dict.fromkeys(("seconds", "milliseconds"), "%H:%M:%S")
     months = dict.fromkeys(("month", "quarter"), "%Y-%m")
     time = {
-        "field": "started", "type": "temporal", "title": phrase("site.started_utc"),
+        "field": "started",
+        "type": "temporal",
+        "title": phrase("site.started_utc"),
         "scale": {"type": "utc"},
         "axis": {
-            "grid": False, "labelOverlap": "greedy", "labelSeparation": 8,
+            "grid": False,
+            "labelOverlap": "greedy",
+            "labelSeparation": 8,
             "format": months | days | hours | seconds,
         },
-    }  # fmt: skip
+    }
     value = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}}
     change = {
         "data": {"name": "changes"},
@@ -206,10 +235,11 @@ def history(*, has_steps: bool) -> Spec:
     }
     series = {"field": "series", "type": "nominal", "sort": None, "legend": _LEGEND}
     return {
-        "width": 760, "height": 300,
+        "width": 760,
+        "height": 300,
         "layer": [change, line, point] if has_steps else [line, point],
         "encoding": {"x": time, "color": series},
-    }  # fmt: skip
+    }
 
 
 def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -> Spec:
@@ -219,17 +249,21 @@ def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -
         "mark": {"type": "line", **mark},
         "encoding": {
             "x": {
-                "field": "step", "type": "quantitative", "title": phrase("chart.step"),
+                "field": "step",
+                "type": "quantitative",
+                "title": phrase("chart.step"),
                 "axis": {"format": ",d", "tickMinStep": 1, "grid": False},
                 "scale": {"nice": False, "zero": False},
             },
             "y": {
-                "field": "value", "type": "quantitative", "title": None,
+                "field": "value",
+                "type": "quantitative",
+                "title": None,
                 "axis": {"labelExpr": _SHORT_NUMBER},
                 "scale": scale or {"zero": False},
             },
         },
-    }  # fmt: skip
+    }
 
 
 def _sized(layers: list[Spec], *, height: int = HEIGHT) -> Spec:

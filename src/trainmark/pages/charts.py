@@ -162,10 +162,17 @@ def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
         sides: by its letter, what a side is compared with A.
     """
     rows: list[dict[str, Any]] = [
-        {"name": f"{letter} {one.name}", "ratio": one.ratio, "low": one.low, "high": one.high,
-         "said": phrase(f"compare.{one.verdict}")}
-        for letter, of in sides.items() for one in of.figures if one.ratio is not None
-    ]  # fmt: skip
+        {
+            "name": f"{letter} {one.name}",
+            "ratio": one.ratio,
+            "low": one.low,
+            "high": one.high,
+            "said": phrase(f"compare.{one.verdict}"),
+        }
+        for letter, of in sides.items()
+        for one in of.figures
+        if one.ratio is not None
+    ]
     if not rows:
         return None
     values = [x["ratio"] for x in rows]
@@ -261,22 +268,30 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
     highest, at_s, of = max(told, key=lambda point: point[0])
     uses = _uses(record, of_host=lines[0].of_host, quantity=lines[0].quantity)
     said = phrase(
-        f"time.{kind}", quantity=phrase(f"time.{short}"), unit=unit, at=f"{at_s:.0f}",
+        f"time.{kind}",
+        quantity=phrase(f"time.{short}"),
+        unit=unit,
+        at=f"{at_s:.0f}",
         n=len(uses) if together else len(lines),
         of=max(uses, key=uses.__getitem__, default="?") if together else of,
-        lowest=cells.rounded(min(told)[0] / factor), highest=cells.rounded(highest / factor),
-    )  # fmt: skip
+        lowest=cells.rounded(min(told)[0] / factor),
+        highest=cells.rounded(highest / factor),
+    )
     second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
     drawn = chart_specs.over_time(
-        axis=phrase(f"time.{axis}"), scale=scale, member=phrase(f"time.{kind}-of"), names=names,
+        axis=phrase(f"time.{axis}"),
+        scale=scale,
+        member=phrase(f"time.{kind}-of"),
+        names=names,
         is_band=together,
-    )  # fmt: skip
+    )
     marked = [{"from": measured[0] / second, "to": measured[1] / second}] if measured else []
     rows = [
         {"s": round(s / second, 3), "v": float(f"{value / factor:.4g}"), "of": one.of}
-        for one in lines for s, value in one.points
-    ]  # fmt: skip
+        for one in lines
+        for s, value in one.points
+    ]
     title = phrase(f"time.{kind}-title", quantity=phrase(f"time.{short}"), unit=unit)
     return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
 
@@ -284,9 +299,11 @@ def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
 def _uses(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
     """Return the highest reading of the run, by the first rank of a device or by node."""
     found = record.telemetry
-    members = enumerate(found.hosts if found else ()) if of_host else (
-        (one.ranks[0], one.over) for one in (found.devices if found else ()) if one.ranks
-    )  # fmt: skip
+    members = (
+        enumerate(found.hosts if found else ())
+        if of_host
+        else ((one.ranks[0], one.over) for one in (found.devices if found else ()) if one.ranks)
+    )
     return {
         of: use.quantities[quantity].highest
         for of, over in members

@@ -156,10 +156,11 @@ def to_mlperf(record: Record, folder: Path) -> str:
     """
     if record.plan.resumed:
         raise RecordError(
-            "goes on from a checkpoint", where=record.run_id,
+            "goes on from a checkpoint",
+            where=record.run_id,
             rule="an MLPerf log has the whole training between run_start and run_stop",
             fix="export the log of a run that was not interrupted, or --to perflog",
-        )  # fmt: skip
+        )
     lines, case = LINES["mlperf"], record.plan.case
     if case in cases.names() and (ruleset := cases.load(case).mlperf):
         own = ruleset(record.plan.recipe)
@@ -227,9 +228,10 @@ def moments(record: Record, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
             if step >= len(trained):
                 raise RecordError(
                     f"{step} steps until here, and {len(record.steps.samples)} in the record",
-                    where=f"{path}:{event['lineno']}", rule="the events are those of the record",
+                    where=f"{path}:{event['lineno']}",
+                    rule="the events are those of the record",
                     fix="`trainmark verify` names what differs",
-                )  # fmt: skip
+                )
             last_ns, time_ms = t_ns, (t_ns + shift_ns) // 1_000_000
             so_far = {"trained": trained[step], "loss": losses[step], "step": step}
             place = {"epoch": max(epoch, 0), "next_step": step + 1, "time_ms": time_ms}

@@ -77,10 +77,12 @@ class Grid:
         """Return the grid of rows of clean text, the first of which has the headers."""
         columns = tuple(zip(*rows, strict=True))
         words = (
-            max((cell_width(x) for cell in column for x in _TOKEN.findall(cell) if x.strip()),
-                default=0)
+            max(
+                (cell_width(x) for cell in column for x in _TOKEN.findall(cell) if x.strip()),
+                default=0,
+            )
             for column in columns
-        )  # fmt: skip
+        )
         return cls(columns, tuple(words), tuple(max(map(cell_width, x)) for x in columns))
 
     @property
@@ -127,8 +129,10 @@ class Grid:
     def _widths(self, room: int) -> list[int]:
         for shortest in (self.words, (1,) * len(self.words)):
             for most in range(max([*self.lines, 1]), 0, -1):
-                widths = [max(least, min(line, most), 1)
-                          for least, line in zip(shortest, self.lines, strict=True)]  # fmt: skip
+                widths = [
+                    max(least, min(line, most), 1)
+                    for least, line in zip(shortest, self.lines, strict=True)
+                ]
                 if sum(widths) <= room:
                     return widths
         return [1] * len(self.words)

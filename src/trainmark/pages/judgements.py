@@ -76,8 +76,9 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
         shown.append(Paragraph(phrase(f"compare.{'in_pairs' if found.paired else 'apart'}")))
     shown += [
         Paragraph(phrase("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
-        for name, side in sides for one in side.left_out
-    ]  # fmt: skip
+        for name, side in sides
+        for one in side.left_out
+    ]
     for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
         if facts:
             rows = (
@@ -170,9 +171,12 @@ def compliance_document(found: Compliance, lang: str) -> dict[str, Any]:
         {"rule": x.rule, "kept": x.kept, "sentence": render(x.found, lang)} for x in found.rules
     ]
     return {
-        "case": found.case, "division": found.division, "compliant": found.compliant,
-        "run_ids": found.run_ids, "rules": rules,
-    }  # fmt: skip
+        "case": found.case,
+        "division": found.division,
+        "compliant": found.compliant,
+        "run_ids": found.run_ids,
+        "rules": rules,
+    }
 
 
 def compliance_title(found: Compliance, lang: str) -> str:

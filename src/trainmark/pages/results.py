@@ -53,8 +53,9 @@ def with_differing_settings(found: Listing) -> Listing:
     rows = found.documents()
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
     kinds = [f"{row['case']} {row['recipe']}" for row in rows]
-    names = [name for name in differing_settings(zip(kinds, recipes, strict=True))
-             if name not in rows[0]]  # fmt: skip
+    names = [
+        name for name in differing_settings(zip(kinds, recipes, strict=True)) if name not in rows[0]
+    ]
     of_cases = {row["case"] for row in rows}
     names = names[:_MOST_SETTINGS]
     if len({(row["case"], row["recipe"]) for row in rows}) > len(of_cases):
@@ -262,12 +263,13 @@ def _row(outcome: SeriesEntry) -> list[Phrase]:
     found = [x.quality.value for x in records if x.quality.value is not None]
     quality = over_launches(found).mean if found else None
     return [
-        state, launches,
+        state,
+        launches,
         result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}",
         interval_text(result, cells.number) if result and result.launches > 1 else None,
         cells.quality_and_target(quality, records[0].quality.target),
         cells.memory(*(x.mean if x else None for x in memory)),
-    ]  # fmt: skip
+    ]
 
 
 def launch_table(records: Iterable[Record]) -> Table:

@@ -218,8 +218,11 @@ def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
     trust = trust_of(records)
     lines: list[Phrase] = []
     for grade in ("do_not_quote", "noisy"):
-        found = [in_short(x) for x in trust.reasons
-                 if x.code != "trust_not_passed" and graded([x]).grade == grade]  # fmt: skip
+        found = [
+            in_short(x)
+            for x in trust.reasons
+            if x.code != "trust_not_passed" and graded([x]).grade == grade
+        ]
         if found:
             lines.append(phrase(f"first.{grade}", reasons=join(found, "semicolon")))
     return tuple(lines)
@@ -276,11 +279,15 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     said: list[Phrase] = [(cells.rounded(speed.mean), " ", unit_of(name))] if speed else []
     took = cells.duration(time.mean) if time else ""
     if quality.value is not None:
-        said.append(phrase(
-            f"first.{'reached' if quality.reached else 'no_target'}", metric=quality.metric,
-            value=cells.quality(quality.value, target=quality.target), time=took,
-            target="" if quality.target is None else f"{quality.target:g}",
-        ))  # fmt: skip
+        said.append(
+            phrase(
+                f"first.{'reached' if quality.reached else 'no_target'}",
+                metric=quality.metric,
+                value=cells.quality(quality.value, target=quality.target),
+                time=took,
+                target="" if quality.target is None else f"{quality.target:g}",
+            )
+        )
     elif took:
         said.append(phrase("first.took", time=took))
     return join(said, "semicolon")

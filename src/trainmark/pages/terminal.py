@@ -69,9 +69,14 @@ def show(
     if colour is None:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     console = Console(
-        width=width or columns(), markup=False, highlight=False, emoji=False,
-        color_system="standard" if colour else None, force_terminal=colour, legacy_windows=False,
-    )  # fmt: skip
+        width=width or columns(),
+        markup=False,
+        highlight=False,
+        emoji=False,
+        color_system="standard" if colour else None,
+        force_terminal=colour,
+        legacy_windows=False,
+    )
     with console.capture() as printed:
         for block in (part for one in blocks for part in _plain(one)):
             match block:
@@ -95,10 +100,13 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
         case Facts():
             yield from (Paragraph(join(pair, "colon")) for pair in block.items)
         case Tiles():
-            yield Table(("", "", "", ""), tuple(
-                (one.name, join((one.value, one.unit), "space"), one.code, one.note)
-                for one in block.items
-            ))  # fmt: skip
+            yield Table(
+                ("", "", "", ""),
+                tuple(
+                    (one.name, join((one.value, one.unit), "space"), one.code, one.note)
+                    for one in block.items
+                ),
+            )
         case Bars():
             yield block.table
             yield from [Paragraph(block.said)] if block.said else []

@@ -125,11 +125,13 @@ def evaluations(record: Record, address: str = "") -> Section | None:
         return None
     rows = (
         (
-            point.epoch + 1, cells.count(point.step),
-            cells.quality(point.value, target=record.quality.target), cells.count(point.samples),
+            point.epoch + 1,
+            cells.count(point.step),
+            cells.quality(point.value, target=record.quality.target),
+            cells.count(point.samples),
         )
         for point in history[-_EVALUATIONS:]
-    )  # fmt: skip
+    )
     names = [*headings("epoch", "step"), record.quality.metric, *headings("samples")]
     blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
     if len(history) > _EVALUATIONS:

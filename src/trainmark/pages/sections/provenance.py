@@ -60,10 +60,12 @@ def precision_label(record: Record) -> str:
 
 
 _SHOWN: dict[str, Callable[[float], str]] = {
-    "e2e_time": "{:.1f}".format, "train_time": "{:.1f}".format, "loss": "{:.3f}".format,
+    "e2e_time": "{:.1f}".format,
+    "train_time": "{:.1f}".format,
+    "loss": "{:.3f}".format,
     **dict.fromkeys(("p_whole", "p_train", "p_core", "token/p/s"), cells.number),
     "MFU": "{:.1f}%".format,
-}  # fmt: skip
+}
 
 
 def _figure(name: str, record: Record) -> str | None:
@@ -215,9 +217,12 @@ def run(record: Record) -> Section:
     if trained not in (None, parameters):
         counted = phrase("parameters.trained", all=counted, trained=cells.count(trained))
     told = phrase(
-        "general.data", train=cells.count(data.train_samples),
-        eval=cells.count(data.eval_samples), layout=data.layout, content=data.content_id,
-    )  # fmt: skip
+        "general.data",
+        train=cells.count(data.train_samples),
+        eval=cells.count(data.eval_samples),
+        layout=data.layout,
+        content=data.content_id,
+    )
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     kernels = record.environment.get("attention_flags", {})
     found: dict[str, Phrase] = {
@@ -327,12 +332,14 @@ def environment(record: Record) -> Section:
 def provenance(records: Sequence[Record]) -> Section:
     """Return how the run was started, the version and the runs."""
     record = records[0]
-    made_by = _facts({
-        "foot.suite": f"{record.suite.name} {record.suite.version}",
-        "foot.commit": or_unknown(record.environment.get("commit")),
-        "foot.run": join(one.run_id for one in records),
-        "foot.key": record.plan.case_key,
-    })  # fmt: skip
+    made_by = _facts(
+        {
+            "foot.suite": f"{record.suite.name} {record.suite.version}",
+            "foot.commit": or_unknown(record.environment.get("commit")),
+            "foot.run": join(one.run_id for one in records),
+            "foot.key": record.plan.case_key,
+        }
+    )
     command = Code(cells.clean(shlex.join(record.argv)), copied=True)
     gist = f"{record.suite.name} {record.suite.version}"
     return folded("provenance", command, made_by, gist=gist)

@@ -181,20 +181,24 @@ def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
         "MFU": None if mfu is None else f"{mfu:.1f}%",
         "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
         "settings": _settings_text(settings) or None,
-    }  # fmt: skip
+    }
     if one["rules"] == "open":
         texts["recipe"] = join((one["recipe"], phrase("division.open")))
     sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
     run_id = _RUN_ID.fullmatch(one["run_id"])
     return {
         "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
-        "word": word, "badge": badge, "tone": tone, "many": many, "id": one["run_id"],
+        "word": word,
+        "badge": badge,
+        "tone": tone,
+        "many": many,
+        "id": one["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
         "short": run_id[1] if run_id else one["run_id"],
         "values": _filtered(run, word, settings),
         "address": "" if word == IMPORTED else links.run(one["run_id"]),
         "case_address": links.case(one["case"]),
-    }  # fmt: skip
+    }
 
 
 def _filtered(run: Run, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,12 +218,21 @@ def list_page(runs: Sequence[Run], links: Links) -> str:
     counted = phrase("site.counted", shown=cells.count(len(part)), total=total)
     rows = [_row(run, links, settings) for run, settings in zip(part, _settings(part), strict=True)]
     return rendered(
-        "site/list.html.j2", links.lang, links=links, rows=rows,
-        columns=_columns(_COLUMNS, rows), numbers=_NUMBERS, counted=counted, total=total,
+        "site/list.html.j2",
+        links.lang,
+        links=links,
+        rows=rows,
+        columns=_columns(_COLUMNS, rows),
+        numbers=_NUMBERS,
+        counted=counted,
+        total=total,
         units={name: FIGURES[name].unit for name in _FILTERED if name in FIGURES},
         cases=sorted({run[0]["case"] for run in runs}),
-        most=MOST_COMPARED, charts=False, live=True, ident="",
-    )  # fmt: skip
+        most=MOST_COMPARED,
+        charts=False,
+        live=True,
+        ident="",
+    )
 
 
 def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
@@ -257,9 +270,11 @@ def _grid(runs: Iterable[Run], links: Links) -> Table:
     speed: Phrase = ""
     for run, row in zip(shown, found, strict=True):
         texts = {name: text for name, (text, _) in row["cells"].items()} | {
-            "interval": row["many"], "trust": row["badge"], "run_id": row["short"],
+            "interval": row["many"],
+            "trust": row["badge"],
+            "run_id": row["short"],
             "speed": _digits(_speed(run) or 0.0),
-        }  # fmt: skip
+        }
         if row["address"]:
             texts["device"] = Link(texts["device"], row["address"])
             texts["trust"] = phrase(f"trust.{_grade(run)}")
@@ -362,7 +377,10 @@ def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
     first, *rest = headings("site.started_utc", "site.series", "site.changes", "site.commit")
     columns = (first, rest[0], figure, *rest[1:])
     return Chart(
-        "history", phrase("site.history", figure=figure),
+        "history",
+        phrase("site.history", figure=figure),
         phrase("site.history_seen", launches=len(points), series=len(most), steps=len(steps)),
-        drawn, {"history": points, "changes": steps}, table(columns, rows),
-    )  # fmt: skip
+        drawn,
+        {"history": points, "changes": steps},
+        table(columns, rows),
+    )

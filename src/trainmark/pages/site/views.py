@@ -109,18 +109,33 @@ class Links:
 
 
 def page(
-    links: Links, title: Phrase, sections: Sequence[Section] = (), *, lead: Sequence[Block] = (),
-    trail: Sequence[Link] = (), actions: Sequence[Link] = (), body: str | None = None,
-) -> str:  # fmt: skip
+    links: Links,
+    title: Phrase,
+    sections: Sequence[Section] = (),
+    *,
+    lead: Sequence[Block] = (),
+    trail: Sequence[Link] = (),
+    actions: Sequence[Link] = (),
+    body: str | None = None,
+) -> str:
     """Return a page of sections, or with the body of a report in it."""
     kinds = {block.kind for section in sections for block in section.blocks}
     charts = body is not None or bool(kinds & {"chart", "columns"})
     first = Link(phrase("site.runs"), links.to("index.html"))
     return rendered(
-        "site/page.html.j2", links.lang, links=links, title=title, sections=sections, lead=lead,
-        trail=[first, *trail], actions=actions, body=body and Markup(body), charts=charts,
-        live=True, ident="",
-    )  # fmt: skip
+        "site/page.html.j2",
+        links.lang,
+        links=links,
+        title=title,
+        sections=sections,
+        lead=lead,
+        trail=[first, *trail],
+        actions=actions,
+        body=body and Markup(body),
+        charts=charts,
+        live=True,
+        ident="",
+    )
 
 
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
@@ -132,9 +147,12 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     actions = [Link(phrase("site.launch", n=place), links.run(one)) for place, one in several]
     actions.append(Link("record.json", links.record(run_id)))
     return page(
-        links, run_id, trail=[Link(case, links.case(case))], actions=actions,
+        links,
+        run_id,
+        trail=[Link(case, links.case(case))],
+        actions=actions,
         body=body_html(found, links.lang, live=True),
-    )  # fmt: skip
+    )
 
 
 def compare_page(
@@ -157,11 +175,16 @@ def compare_page(
     rows: list[list[Phrase]] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
         case = escaped(side[0].plan.case)
-        rows.append([
-            letter, Link(run_id, links.run(run_id)), Link(case, links.case(case)),
-            devices(side[0]), len(side),
-            grade_line(of_repeats(side), verification_of(side)),
-        ])  # fmt: skip
+        rows.append(
+            [
+                letter,
+                Link(run_id, links.run(run_id)),
+                Link(case, links.case(case)),
+                devices(side[0]),
+                len(side),
+                grade_line(of_repeats(side), verification_of(side)),
+            ]
+        )
     sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
     refused, shown = dict[str, None](), {"A": first}  # shown: of one case, whose curves compare
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
