@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from trainmark.record.work import Result
 
 _PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
-_TINY = 10_000_000  # parameters; below, a device is never busy and its peak is beside the point
+_SMALL_MODEL = 10_000_000  # parameters; a smaller model never keeps a device busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,11 @@ class Price:
     @classmethod
     def of(cls, text: str) -> Price:
         """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
-        found = _PRICE.fullmatch(text.strip())
-        if found is None:
+        match = _PRICE.fullmatch(text.strip())
+        if match is None:
             raise UsageError(f"no price: {text}", where="--price-per-hour", rule="12.5 USD")
-        return cls(float(found[2]), (found[1] or found[3]).strip())
+        before, number, after = match.groups()
+        return cls(float(number), (before or after).strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,74 +98,99 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     each_once(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)
     specs = figures_of.specs(records[0].plan.about.page)
-    figures = {
-        name: summarize_figure(passed, name) for name, spec in specs.items() if not spec.detail
-    }
+    figures: dict[str, Launches] = {}
+    for name, spec in specs.items():
+        launches = None if spec.detail else summarize_figure(passed, name)
+        if launches is not None:
+            figures[name] = launches
     qualities = [x.quality.value for x in passed if x.quality.value is not None]
-    figures[records[0].quality.metric] = over_launches(qualities) if qualities else None
-    told = {name: x for name, x in figures.items() if x}
-    return RepeatSummary(tuple(records), passed, told, of_repeats(records))
+    if qualities:
+        figures[records[0].quality.metric] = over_launches(qualities)
+    return RepeatSummary(tuple(records), passed, figures, of_repeats(records))
 
 
-def repeats(found: RepeatSummary) -> list[Block]:
-    """Return a row a figure, then how many passed, which did not, how few they are.
+def repeats(repeat: RepeatSummary) -> list[Block]:
+    """Return a row for each figure, then how many launches passed, which did not, how few they are.
 
     Of fewer than five launches the interval is the range, and is headed so.
     """
-    rows, known = [], found.records[0].figures
-    for name, item in found.figures.items():
-        unit = known[name].unit if name in known else ""
-        (mean, low, high), unit = cells.scaled([item.mean, item.low, item.high], unit)
-        cv = None if item.cv is None else f"{item.cv:.2%}"
-        rows.append((name, mean, unit, f"{low} – {high}", cv, item.launches))
-    few = len(found.passed) < INTERVAL_MIN_LAUNCHES
-    names = headings("name", "mean", "unit", "range" if few else "interval", "cv", "launches")
-    lines = [phrase("repeats.counted", passed=len(found.passed), all=len(found.records))]
-    if failed := [x for x in found.records if not x.passed]:
+    rows = []
+    known_figures = repeat.records[0].figures
+    for name, launches in repeat.figures.items():
+        unit = known_figures[name].unit if name in known_figures else ""
+        (mean, low, high), unit = cells.scaled([launches.mean, launches.low, launches.high], unit)
+        cv = None if launches.cv is None else f"{launches.cv:.2%}"
+        rows.append((name, mean, unit, f"{low} – {high}", cv, launches.launches))
+    is_range = len(repeat.passed) < INTERVAL_MIN_LAUNCHES
+    columns = headings(
+        "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"
+    )
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(table(columns, rows))
+    num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(repeat.records))
+    blocks.append(Paragraph(num_passed))
+    failed = [record for record in repeat.records if not record.passed]
+    if failed:
         runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)
-        lines.append(phrase("repeats.left_out", runs=runs))
-    lines += [phrase("repeats.descriptive")] if few else []
-    return [*([table(names, rows)] if rows else []), *map(Paragraph, lines)]
+        blocks.append(Paragraph(phrase("repeats.left_out", runs=runs)))
+    if is_range:
+        blocks.append(Paragraph(phrase("repeats.descriptive")))
+    return blocks
 
 
 def median_launch(records: Sequence[Record]) -> Record:
     """Return the launch whose curves and facts stand for all: the median by speed."""
-    having = [one for one in records if one.passed] or list(records)
-    ordered = sorted(having, key=lambda one: one.figure("p_train") or 0.0)
+    candidates = passed_launches(records) or list(records)
+    ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]
 
 
+def passed_launches(records: Sequence[Record]) -> list[Record]:
+    """Return the launches that count."""
+    return [record for record in records if record.passed]
+
+
 def with_mean_figures(records: Sequence[Record]) -> Record:
-    """Return the launch that stands for all, of several with the means of their figures."""
-    record, passed = median_launch(records), [one for one in records if one.passed]
+    """Return the median launch; of several launches with the means of their figures."""
+    record = median_launch(records)
     if len(records) == 1:
         return record
-    means = {name: summarize_figure(passed, name) for name in record.figures}
-    figures = {
-        name: one.model_copy(update={"value": mean.mean}) if (mean := means[name]) else one
-        for name, one in record.figures.items()
-    }
+    launches = passed_launches(records)
+    figures = dict(record.figures)
+    for name, entry in record.figures.items():
+        mean = summarize_figure(launches, name)
+        if mean is not None:
+            figures[name] = entry.model_copy(update={"value": mean.mean})
     return record.model_copy(update={"figures": figures})
 
 
 def title(record: Record) -> Phrase:
     """Return the work, the machine with its count and memory, the precision, nodes or ranks.
 
-    A model of another size than the case's standard one is named by its size: its speed says
-    nothing of that one. Changes beyond the closed rules are named.
+    A model of another size than the case's standard model is named by its size, because their
+    speeds do not compare. Changes beyond the closed rules are named.
     """
-    plan, name = record.plan, devices(record)
-    work: Phrase = plan.about.title
+    plan = record.plan
+    parts: list[Phrase] = [plan.about.title, _device_title(record), precision_label(record)]
     size = num_parameters(record)
     if size is not None and not are_same_size(size, plan.about.references.parameters):
-        work = phrase("first.sized", title=work, size=cells.short_count(size))
-    first = (record.environment.get("devices") or [None])[0] or {}
-    memory = first.get("memory_total_bytes") if has_cards(record) else None
-    if memory and "GB" not in short_device(record):
-        name = (name, f" {memory / cells.GIB:.0f} GiB")
-    nodes = [counted("nodes", plan.nnodes)] if plan.nnodes > 1 else []
-    division = [phrase(f"division.{plan.rules}")] if plan.rules == "open" else []
-    return join([work, name, precision_label(record), *nodes, *division], "dot")
+        parts[0] = phrase("first.sized", title=plan.about.title, size=cells.short_count(size))
+    if plan.nnodes > 1:
+        parts.append(counted("nodes", plan.nnodes))
+    if plan.rules == "open":
+        parts.append(phrase(f"division.{plan.rules}"))
+    return join(parts, "dot")
+
+
+def _device_title(record: Record) -> Phrase:
+    """Return devices and their count, with the memory of a card whose name does not state it."""
+    name = devices(record)
+    if not has_cards(record) or "GB" in short_device(record):
+        return name
+    entries = record.environment.get("devices") or [None]
+    memory = (entries[0] or {}).get("memory_total_bytes")
+    return (name, f" {memory / cells.GIB:.0f} GiB") if memory else name
 
 
 def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
@@ -190,22 +216,28 @@ def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
 
 
 def doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
-    """Return why the figures are doubtful, the gravest reason first.
+    """Return why the figures are doubtful, the most serious reason first.
 
     A run that failed has no figures to doubt.
     """
-    launches = [record for record in records if record.passed]
-    found = []
-    for reason in trust_of(records).reasons if launches else ():
+    launches = passed_launches(records)
+    if not launches:
+        return ()
+    doubts = []
+    for reason in trust_of(records).reasons:
         if reason.code == "trust_not_passed":  # in the badge
             continue
-        full = sentence(records[0], reason)
-        holding = sum(any(x.code == reason.code for x in one.trust.reasons) for one in launches)
-        if 0 < holding < len(launches):
-            full = phrase("doubt.of_launches", text=full, n=holding, all=len(launches))
+        text = sentence(records[0], reason)
+        num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
+        if 0 < num_affected < len(launches):
+            text = phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))
         is_grave = graded([reason]).grade == "do_not_quote"
-        found.append(Doubt(in_short(reason), full, is_grave))
-    return tuple(found)
+        doubts.append(Doubt(in_short(reason), text, is_grave))
+    return tuple(doubts)
+
+
+def _has_reason(record: Record, code: str) -> bool:
+    return any(reason.code == code for reason in record.trust.reasons)
 
 
 def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
@@ -213,46 +245,58 @@ def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 
     A run that failed has no figures to doubt.
     """
-    if not any(record.passed for record in records):
+    if not passed_launches(records):
         return ()
-    trust = trust_of(records)
-    lines: list[Phrase] = []
-    for grade in ("do_not_quote", "noisy"):
-        found = [
-            in_short(x)
-            for x in trust.reasons
-            if x.code != "trust_not_passed" and graded([x]).grade == grade
-        ]
-        if found:
-            lines.append(phrase(f"first.{grade}", reasons=join(found, "semicolon")))
-    return tuple(lines)
+    by_grade: dict[str, list[Phrase]] = {"do_not_quote": [], "noisy": []}
+    for reason in trust_of(records).reasons:
+        grade = graded([reason]).grade
+        if reason.code != "trust_not_passed" and grade in by_grade:
+            by_grade[grade].append(in_short(reason))
+    return tuple(
+        phrase(f"first.{grade}", reasons=join(texts, "semicolon"))
+        for grade, texts in by_grade.items()
+        if texts
+    )
 
 
 def key_figures(records: Sequence[Record]) -> Phrase:
     """Return the main figures with their units in a line; of launches their means, labelled so."""
-    launches = [one for one in records if one.passed]
-
-    def value_of(name: str) -> float | None:
+    launches = passed_launches(records)
+    means: dict[str, float] = {}
+    for name in (
+        "e2e_time",
+        "token/p/s",
+        "p_whole",
+        "p_train",
+        "p_core",
+        "MFU",
+        "mem",
+        "mem_total",
+    ):
         mean = summarize_figure(launches, name)
-        return mean.mean if mean else None
-
+        if mean is not None:
+            means[name] = mean.mean
     parts: list[Phrase] = []
-    time, mfu = value_of("e2e_time"), value_of("MFU")
-    if time is not None:
-        parts.append(f"e2e_time {cells.duration(time)}")
-    tokens = value_of("token/p/s")
-    if tokens is not None and speed_name(records[0]) == "token/p/s":
-        parts.append(("token/p/s ", cells.number(tokens), " tokens/s"))
-    rates = {name: value_of(name) for name in ("p_whole", "p_train", "p_core")}
-    known = [f"{name} {cells.number(rate)}" for name, rate in rates.items() if rate is not None]
-    if known:
-        parts.append((", ".join(known), " samples/s"))
-    if mfu is not None:
-        parts.append(f"MFU {mfu:.1f}%")
-    if memory := memory_line(value_of("mem"), value_of("mem_total")):
+    if "e2e_time" in means:
+        parts.append(f"e2e_time {cells.duration(means['e2e_time'])}")
+    if "token/p/s" in means and speed_name(records[0]) == "token/p/s":
+        parts.append(("token/p/s ", cells.number(means["token/p/s"]), " tokens/s"))
+    rates = [
+        f"{name} {cells.number(means[name])}"
+        for name in ("p_whole", "p_train", "p_core")
+        if name in means
+    ]
+    if rates:
+        parts.append((", ".join(rates), " samples/s"))
+    if "MFU" in means:
+        parts.append(f"MFU {means['MFU']:.1f}%")
+    memory = memory_line(means.get("mem"), means.get("mem_total"))
+    if memory:
         parts.append(memory)
     row = join(parts, "dot")
-    return join((phrase("head.mean"), row), "colon") if parts and len(records) > 1 else row
+    if parts and len(records) > 1:
+        return join((phrase("head.mean"), row), "colon")
+    return row
 
 
 def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
@@ -268,29 +312,31 @@ def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
 def first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
     record = median_launch(records)
-    quality = record.quality
     if record.status == "target_missed":
         return verdict(record)
     if record.cause is not None:
         return failure(record)
-    launches = [one for one in records if one.passed]
-    name = speed_name(record)
-    speed, time = summarize_figure(launches, name), summarize_figure(launches, "e2e_time")
-    said: list[Phrase] = [(cells.rounded(speed.mean), " ", unit_of(name))] if speed else []
-    took = cells.duration(time.mean) if time else ""
+    launches = passed_launches(records)
+    quality = record.quality
+    speed = summarize_figure(launches, speed_name(record))
+    time = summarize_figure(launches, "e2e_time")
+    duration = cells.duration(time.mean) if time else ""
+    parts: list[Phrase] = []
+    if speed is not None:
+        parts.append((cells.rounded(speed.mean), " ", unit_of(speed_name(record))))
     if quality.value is not None:
-        said.append(
+        parts.append(
             phrase(
-                f"first.{'reached' if quality.reached else 'no_target'}",
+                "first.reached" if quality.reached else "first.no_target",
                 metric=quality.metric,
                 value=cells.quality(quality.value, target=quality.target),
-                time=took,
+                time=duration,
                 target="" if quality.target is None else f"{quality.target:g}",
             )
         )
-    elif took:
-        said.append(phrase("first.took", time=took))
-    return join(said, "semicolon")
+    elif duration:
+        parts.append(phrase("first.took", time=duration))
+    return join(parts, "semicolon")
 
 
 def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
@@ -298,59 +344,63 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
 
     A figure that no launch has is left out, but for the use of the device: it has a reason.
     """
-    record, launches = median_launch(records), [one for one in records if one.passed]
-    time_name = "to_target" if record.quality.reached else "whole"
-    speed = speed_name(record)
-    found = [
-        _tile(launches, speed, "speed"),
-        _tile(launches, "e2e_time", time_name),
+    record = median_launch(records)
+    launches = passed_launches(records)
+    energy = _tile(launches, "energy_per_sample", "energy")
+    if energy is None:
+        energy = _tile(launches, "estimated_energy_per_sample", "estimated")
+    tiles = [
+        _speed_tile(launches, speed_name(record)),
+        _tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
         _use_tile(record, launches),
         _memory_tile(launches),
-        _tile(launches, "energy_per_sample", "energy")
-        or _tile(launches, "estimated_energy_per_sample", "estimated"),
+        energy,
         cost(records, price),
     ]
-    return Tiles(tuple(one for one in found if one is not None))
+    return Tiles(tuple(tile for tile in tiles if tile is not None))
 
 
-def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") -> Tile | None:
-    """Return the tile of a figure; its speed has the interval over launches; None without one."""
+def _speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
+    """Return the tile of the speed with its interval over launches; None if there is no speed."""
     mean = summarize_figure(launches, name)
     if mean is None:
         return None
-    value, unit = cells.rounded(mean.mean), unit_of(name)
+    note: Phrase = counted("launches", mean.launches)
+    if mean.launches > 1:
+        note = join((interval_text(mean, cells.rounded), note))
+    return _tile(launches, name, "speed", note)
+
+
+def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") -> Tile | None:
+    """Return the tile of a figure's mean; None if no launch has the figure."""
+    mean = summarize_figure(launches, name)
+    if mean is None:
+        return None
     if name == "e2e_time":
-        value, unit = cells.duration(mean.mean), ""
-    if title == "speed":
-        note = counted("launches", mean.launches)
-        if mean.launches > 1:
-            note = join((interval_text(mean, cells.rounded), note))
-    return Tile(phrase(f"tile.{title}"), value, unit, name, note)
+        return Tile(phrase(f"tile.{title}"), cells.duration(mean.mean), "", name, note)
+    value = cells.rounded(mean.mean)
+    return Tile(phrase(f"tile.{title}"), value, unit_of(name), name, note)
 
 
 def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
     """Return the share of the peak, or else of the measured matmul rate, or else why neither."""
     if not launches:
         return None
-    of_matmul = summarize_figure(launches, "MAMFU")
-    of_peak = _tile(launches, "MFU", "MFU")
-    if of_peak is not None:
-        if of_matmul is not None:
-            of_peak = replace(
-                of_peak, note=phrase("tile.of_matmul", share=_percent(of_matmul.mean))
-            )
-        return of_peak
-    if of_matmul is not None:
-        small = (num_parameters(record) or _TINY) < _TINY
-        note = phrase("tile.small_model") if small else ""
+    share_of_matmul = summarize_figure(launches, "MAMFU")
+    tile = _tile(launches, "MFU", "MFU")
+    if tile is not None:
+        if share_of_matmul is None:
+            return tile
+        share = f"{cells.rounded(share_of_matmul.mean)}%"
+        return replace(tile, note=phrase("tile.of_matmul", share=share))
+    if share_of_matmul is not None:
+        size = num_parameters(record)
+        is_small = size is not None and size < _SMALL_MODEL
+        note = phrase("tile.small_model") if is_small else ""
         return _tile(launches, "MAMFU", "MAMFU", note)
     entry = record.figures.get("MFU")
     reason = sentence(record, entry.reason if entry else None, phrase("fact.unknown"))
     return Tile(phrase("tile.MFU"), Missing(reason), "", "MFU", reason)
-
-
-def _percent(value: float) -> str:
-    return f"{cells.rounded(value)}%"
 
 
 def _memory_tile(launches: Sequence[Record]) -> Tile | None:
@@ -366,15 +416,17 @@ def _memory_tile(launches: Sequence[Record]) -> Tile | None:
 
 def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
     """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
-    record, launches = median_launch(records), [one for one in records if one.passed]
-    rate, work = summarize_figure(launches, speed_name(record)), record.plan.about.work_unit
+    record = median_launch(records)
+    rate = summarize_figure(passed_launches(records), speed_name(record))
     if price is None or rate is None:
         return None
-    count = record.plan.world_size if work == "tokens" else 1  # of devices whose rates add up
-    per_second = rate.mean * count
-    how = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
-    shown = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
-    return Tile(phrase(f"cost.{work}"), shown, price.currency, "", "", how)
+    work = record.plan.about.work_unit
+    # Tokens are counted per device, samples for all devices.
+    num_rates = record.plan.world_size if work == "tokens" else 1
+    per_second = rate.mean * num_rates
+    arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
+    value = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
+    return Tile(phrase(f"cost.{work}"), value, price.currency, "", "", arithmetic)
 
 
 def failure(record: Record) -> Phrase:
@@ -384,9 +436,9 @@ def failure(record: Record) -> Phrase:
     what: Phrase = phrase(f"status.{record.status}")
     if cause.place:
         what = phrase("first.failed", what=what, place=term("place", cause.place))
-    # The only rank there is needs no name.
-    rank = [f"rank {cause.rank}"] if cause.rank is not None and record.plan.world_size > 1 else []
-    return join((join((what, *rank)), sentence(record, cause.message)), "colon")
+    if cause.rank is not None and record.plan.world_size > 1:  # a single rank needs no name
+        what = join((what, f"rank {cause.rank}"))
+    return join((what, sentence(record, cause.message)), "colon")
 
 
 def what_to_try(record: Record) -> Callout:
@@ -396,25 +448,36 @@ def what_to_try(record: Record) -> Callout:
 
 
 def first_lines(
-    records: Sequence[Record], against: Sequence[Result] = (), lang: str = "en"
+    records: Sequence[Record], comparisons: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
-    """Return title, badge, sentence, key figures, launches, reasons, ruler, limit: a line each.
+    """Return title, badge, sentence, key figures, launches, reasons, comparison and limit, by line.
 
     Of a run that failed, what to try in place of the last three.
     """
-    record, passed = median_launch(records), [one for one in records if one.passed]
+    record = median_launch(records)
     marks = join((badge(records)[0], phrase(f"trust.{verification_of(records)}")))
     lines: list[Phrase] = [title(record), marks, first_sentence(records), key_figures(records)]
     if len(records) > 1:
-        counted = phrase("repeats.counted", passed=len(passed), all=len(records))
-        mean = summarize_figure(passed, name := speed_name(record))
-        said = [(name, " ", interval_text(mean, cells.number))] if mean else []
-        lines.append(join([counted, *said], "semicolon"))
-    failed = next((one for one in records if one.cause is not None), None)
-    if failed is not None:
-        lines += [] if failed is record else [failure(failed)]
-        advice = what_to_try(failed)
+        lines.append(_launches_line(records))
+    failed = [record for record in records if record.cause is not None]
+    if failed:
+        if failed[0] is not record:
+            lines.append(failure(failed[0]))
+        advice = what_to_try(failed[0])
         lines.append(join((advice.heading, advice.text), "colon"))
     else:
-        lines += [*reasons(records), comparison_line(records, against), dominant_limit(record)]
-    return [line for one in lines if (line := cells.clean(translate(one, lang)))]
+        lines += reasons(records)
+        lines += [comparison_line(records, comparisons), dominant_limit(record)]
+    texts = [cells.clean(translate(line, lang)) for line in lines]
+    return [text for text in texts if text]
+
+
+def _launches_line(records: Sequence[Record]) -> Phrase:
+    """Return how many launches passed, and the interval of their speed."""
+    launches = passed_launches(records)
+    name = speed_name(median_launch(records))
+    parts: list[Phrase] = [phrase("repeats.counted", passed=len(launches), all=len(records))]
+    speed = summarize_figure(launches, name)
+    if speed is not None:
+        parts.append((name, " ", interval_text(speed, cells.number)))
+    return join(parts, "semicolon")
