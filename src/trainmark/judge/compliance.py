@@ -1,7 +1,7 @@
 """Check the launches of a result against the rules of the division that they claim.
 
-Owns how records are held to a rule; ``plan.overrides`` has what it asks. Whether evidence verifies
-is in the trust of the records.
+Owns how records are checked; ``plan.overrides`` has the rules of each division. Whether the
+evidence matches is part of the trust of the records.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import Case
 
-# Reasons of a grade that a rule of their own judges.
-_JUDGED_APART = ("trust_not_passed", "trust_generated_data")
+# Reasons of a grade that another rule checks.
+_CHECKED_BY_OTHER_RULES = ("trust_not_passed", "trust_generated_data")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One rule: whether it is kept; ``found`` says what it asks and what the records have."""
+class RuleResult:
+    """A rule, whether it is kept, and a sentence with its condition and what the records have."""
 
     rule: str
     kept: bool
-    found: Message
+    sentence: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +45,22 @@ class Compliance:
     case: str
     run_ids: list[str]
     division: DivisionName
-    rules: list[Judged]
+    rules: list[RuleResult]
 
     @property
     def compliant(self) -> bool:
         """Tell whether all rules are kept."""
-        return all(judged.kept for judged in self.rules)
+        return all(rule.kept for rule in self.rules)
 
 
 def check(records: Sequence[Record]) -> Compliance:
-    """Return how the launches of one result comply: with the open rules if one claims these.
+    """Check the launches of one result: by the open rules if one of them claims these.
 
     Args:
         records: read with their evidence, as ``library.selection.select`` does.
 
     Raises:
-        RecordError: there is none.
+        RecordError: there is no record.
         UsageError: the case's ``rules.toml`` is malformed.
     """
     if not records:
@@ -68,65 +68,90 @@ def check(records: Sequence[Record]) -> Compliance:
     name = records[0].plan.case
     case = cases.load(name) if name in cases.names() else None
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
-    asked: Division = getattr(overrides.rules_of(case), claimed)
-    judged = [*_of_launches(records, asked)]
+    rules = overrides.rules_of(case)
+    division = rules.open if claimed == "open" else rules.closed
+    results = [*_check_launches(records, division)]
     if claimed == "closed":
-        judged += _of_closed(records, case)
-    return Compliance(name, [record.run_id for record in records], claimed, judged)
+        results += _check_closed(records, case)
+    return Compliance(name, [record.run_id for record in records], claimed, results)
 
 
-def _passes_if_empty(rule: str, violations: Iterable[str], **args: Any) -> Judged:
-    """Return a rule that is kept if there is no violation; each is listed once."""
-    words = sorted(set(violations))
-    if words:
-        return Judged(rule, False, message(f"rule_broken.{rule}", found=", ".join(words), **args))
-    return Judged(rule, True, message(f"rule.{rule}", **args))
+def passes_if_empty(rule: str, violations: Iterable[str], **args: Any) -> RuleResult:
+    """Return a rule that is kept if there is no violation; a violation is listed only once."""
+    distinct = sorted(set(violations))
+    if distinct:
+        broken = message(f"rule_broken.{rule}", found=", ".join(distinct), **args)
+        return RuleResult(rule, False, broken)
+    return RuleResult(rule, True, message(f"rule.{rule}", **args))
 
 
-def _of_closed(records: Sequence[Record], case: Case | None) -> Iterator[Judged]:
-    """Yield what the closed division alone asks: the standard recipe but for allowed changes."""
+def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[RuleResult]:
+    """Yield the rules of the closed division alone: the standard recipe with allowed changes."""
     plans = [record.plan for record in records]
     extra = (f"{name}={value}" for plan in plans for name, value in plan.extra.items())
-    changes = _passes_if_empty("changes", extra)
-    if changes.kept and (fix_hp := {k: v for plan in plans for k, v in plan.fix_hp.items()}):
+    changes = passes_if_empty("changes", extra)
+    fix_hp = {name: value for plan in plans for name, value in plan.fix_hp.items()}
+    if changes.kept and fix_hp:
         allowed = message("rule.changes_allowed", fix_hp=fix_hp_text(fix_hp))
-        changes = replace(changes, found=allowed)
+        changes = replace(changes, sentence=allowed)
     yield changes
-    if case is None:  # what it asks is not known
-        yield _passes_if_empty("scope", [f"case={plans[0].case}"])
+    if case is None:  # its standard recipe is not known
+        yield passes_if_empty("scope", [f"case={plans[0].case}"])
         return
     standards = ((plan.recipe, case.recipes.get(plan.compared_with)) for plan in plans)
-    yield _passes_if_empty("scope", (
-        f"{name}={recipe.get(name)}"
-        for recipe, standard in standards
-        for name in fields_under(case.recipe_type, "scope")
-        if standard is None or recipe.get(name) != getattr(standard, name)
-    ))  # fmt: skip
+    yield passes_if_empty(
+        "scope",
+        (
+            f"{name}={recipe.get(name)}"
+            for recipe, standard in standards
+            for name in fields_under(case.recipe_type, "scope")
+            if standard is None or recipe.get(name) != getattr(standard, name)
+        ),
+    )
 
 
-def _of_launches(records: Sequence[Record], of: Division) -> Iterator[Judged]:
-    """Yield the rules about how often and on what was trained, and what there is to show."""
+def _check_launches(records: Sequence[Record], division: Division) -> Iterator[RuleResult]:
+    """Yield the rules about the work, the number of launches, seeds, target, data and trust."""
     first, *others = map(work, records)
-    count, qualities = len(records), [record.quality for record in records]
     differences = (key for other in others for key in differing(first, other))
-    yield _passes_if_empty("same_work", differences)
-    yield _passes_if_empty("passed", (record.run_id for record in records if not record.passed))
-    found = message("rule.launches", launches=count, least=of.launches)
-    yield Judged("launches", count >= of.launches, found)
-    seeds = [str(record.plan.recipe.get("seed")) for record in records]
-    if of.seeds != "any":
-        wanted = count if of.seeds == "distinct" else 1
-        found = message(f"rule.seeds_{of.seeds}", seeds=", ".join(seeds))
-        yield Judged("seeds", len({*seeds}) == wanted, found)
-    if of.target != "any":
-        kept = [x.reached if of.target == "reached" else x.value is not None for x in qualities]
-        values = ", ".join("–" if x.value is None else f"{x.value:.4f}" for x in qualities)
-        told = {"metric": qualities[0].metric, "target": qualities[0].target, "values": values}
-        yield Judged("target", all(kept), message(f"rule.target_{of.target}", **told))
-    data = [(name, getattr(record.plan.data, name)) for record in records for name in of.data]
-    unlike = (f"{name}={value}" for name, value in data if value not in of.data[name])
-    asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in of.data.items())
-    yield _passes_if_empty("data", unlike, asked=asked)
+    yield passes_if_empty("same_work", differences)
+    yield passes_if_empty("passed", (record.run_id for record in records if not record.passed))
+    count = len(records)
+    sentence = message("rule.launches", launches=count, least=division.launches)
+    yield RuleResult("launches", count >= division.launches, sentence)
+    if division.seeds != "any":
+        seeds = [str(record.plan.recipe.get("seed")) for record in records]
+        num_expected = count if division.seeds == "distinct" else 1
+        sentence = message(f"rule.seeds_{division.seeds}", seeds=", ".join(seeds))
+        yield RuleResult("seeds", len({*seeds}) == num_expected, sentence)
+    if division.target != "any":
+        yield _check_target(records, division)
+    yield _check_data(records, division)
     reasons = (reason for record in records for reason in record.trust.reasons)
-    grave = (one.code for one in reasons if graded([one]).grade == "do_not_quote")
-    yield _passes_if_empty("doubts", (code for code in grave if code not in _JUDGED_APART))
+    grave = (reason.code for reason in reasons if graded([reason]).grade == "do_not_quote")
+    yield passes_if_empty("doubts", (code for code in grave if code not in _CHECKED_BY_OTHER_RULES))
+
+
+def _check_target(records: Sequence[Record], division: Division) -> RuleResult:
+    qualities = [record.quality for record in records]
+    if division.target == "reached":
+        is_kept = all(quality.reached for quality in qualities)
+    else:
+        is_kept = all(quality.value is not None for quality in qualities)
+    values = ", ".join("–" if x.value is None else f"{x.value:.4f}" for x in qualities)
+    sentence = message(
+        f"rule.target_{division.target}",
+        metric=qualities[0].metric,
+        target=qualities[0].target,
+        values=values,
+    )
+    return RuleResult("target", is_kept, sentence)
+
+
+def _check_data(records: Sequence[Record], division: Division) -> RuleResult:
+    values = [
+        (name, getattr(record.plan.data, name)) for record in records for name in division.data
+    ]
+    violations = (f"{name}={value}" for name, value in values if value not in division.data[name])
+    asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in division.data.items())
+    return passes_if_empty("data", violations, asked=asked)

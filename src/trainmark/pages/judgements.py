@@ -168,7 +168,7 @@ def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
 def compliance_document(found: Compliance, lang: str) -> dict[str, Any]:
     """Return how launches comply with the division that they claim, as JSON has it."""
     rules = [
-        {"rule": x.rule, "kept": x.kept, "sentence": render(x.found, lang)} for x in found.rules
+        {"rule": x.rule, "kept": x.kept, "sentence": render(x.sentence, lang)} for x in found.rules
     ]
     return {
         "case": found.case,
@@ -191,7 +191,7 @@ def compliance_rules(found: Compliance, lang: str) -> Iterator[tuple[str, str]]:
     """Yield for each rule a mark whether it is kept, and the sentence."""
     for rule in found.rules:
         mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
-        yield mark, cells.clean(render(rule.found, lang))
+        yield mark, cells.clean(render(rule.sentence, lang))
 
 
 def ceilings(document: Mapping[str, Any]) -> list[Block]:
