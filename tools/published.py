@@ -120,7 +120,7 @@ def main(folder: str, *source: str) -> None:
     chosen = select([folder])
     below = [str(Path(row.file).relative_to(folder)) for row in chosen.rows]
     views = [
-        subject.of_row(row.model_copy(update={"file": file}))
+        subject.view_row(row.model_copy(update={"file": file}))
         for row, file in zip(chosen.rows, below, strict=True)
     ]
     found = audit(views)

@@ -19,7 +19,7 @@ from trainmark.data.documents import written_whole
 from trainmark.data.splits import library
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.judge.audit import audit
-from trainmark.judge.audit.subject import of_record, of_row
+from trainmark.judge.audit.subject import view_record, view_row
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
@@ -452,10 +452,10 @@ def audit_results(*words: str | Path) -> list[Finding]:
 def audit_selection(selection: Selection) -> list[Finding]:
     """Return what the audit finds in what words named."""
     subjects = [
-        of_record(record, place)
+        view_record(record, place)
         for record, place in zip(selection.records, selection.places, strict=True)
     ]
-    return audit([*subjects, *(of_row(row) for row in selection.rows)])
+    return audit([*subjects, *(view_row(row) for row in selection.rows)])
 
 
 def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:

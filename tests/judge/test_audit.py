@@ -28,11 +28,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 def row(figures: dict[str, float], **given: Any) -> subject.Subject:
     read = {n: Reading(value=x, unit="", raw=repr(x)) for n, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
-    return subject.of_row(Row(**common | given, figures=read))
+    return subject.view_row(Row(**common | given, figures=read))
 
 
 def of_reference(case: str) -> list[Finding]:
-    return audit([subject.of_row(one) for one in select([f"reference:{case}"]).rows])
+    return audit([subject.view_row(one) for one in select([f"reference:{case}"]).rows])
 
 
 def arithmetic(found: list[Finding], code: str, name: str) -> list[Any]:
@@ -124,7 +124,7 @@ def test_a_per_cent_beside_shares_is_found_in_csv(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
-    found = audit([subject.of_row(one) for one in select([str(file)]).rows])
+    found = audit([subject.view_row(one) for one in select([str(file)]).rows])
     assert [(one.rule, one.subject.line) for one in found] == [("range", 3)]
 
 
@@ -132,11 +132,11 @@ def test_a_page_and_its_translation_are_no_copies(tmp_path: Path) -> None:
     table = "| GPUs | tokens/s/GPU | samples/s |\n|---|---|---|\n| 8 | 3314 | 51 |\n"
     for name, title in (("en.md", "Performance"), ("zh.md", "性能")):
         (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
-    assert audit([subject.of_row(one) for one in select([str(tmp_path)]).rows]) == []
+    assert audit([subject.view_row(one) for one in select([str(tmp_path)]).rows]) == []
     text = f"# Performance\n\n## Small\n\n{table}\n## Large\n\n{table}"
     (tmp_path / "zh.md").unlink()
     (tmp_path / "en.md").write_text(text, encoding="utf-8")
-    found = audit([subject.of_row(one) for one in select([str(tmp_path)]).rows])
+    found = audit([subject.view_row(one) for one in select([str(tmp_path)]).rows])
     assert [one.rule for one in found] == ["same_figures"]
 
 

@@ -20,7 +20,7 @@ def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
     rows = select([str(page)]).rows
-    return len(rows), {one.subject.line for one in audit([subject.of_row(row) for row in rows])}
+    return len(rows), {one.subject.line for one in audit([subject.view_row(row) for row in rows])}
 
 
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
     file.write_text(document.text, encoding="utf-8")
     chosen = select([str(file)])
     assert chosen.unread == []
-    found = audit([subject.of_row(row) for row in chosen.rows])
+    found = audit([subject.view_row(row) for row in chosen.rows])
     return len({row.line for row in chosen.rows}), {one.subject.line for one in found}
 
 

@@ -61,8 +61,8 @@ def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Subject]:
         else:
             put(given, path, value)
     records = [record(one) for one in given["records"]]
-    views = [subject.of_record(one, f"runs/{number}") for number, one in enumerate(records)]
-    return views + [subject.of_row(row(one, number)) for number, one in enumerate(given["rows"])]
+    views = [subject.view_record(one, f"runs/{number}") for number, one in enumerate(records)]
+    return views + [subject.view_row(row(one, number)) for number, one in enumerate(given["rows"])]
 
 
 def test_every_rule_has_a_planted_error_and_every_file_a_rule() -> None:

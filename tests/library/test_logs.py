@@ -9,7 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.judge.audit import audit
-from trainmark.judge.audit.subject import of_row
+from trainmark.judge.audit.subject import view_row
 
 
 def perflog(event, time_ms=0, value=None, rank=0, **fields):
@@ -272,7 +272,7 @@ def shorten_blocks(event):
 def test_contradictions_of_an_event_log_are_found(imported, change, codes):
     (row,) = imported(changed(OURS, change), "result_0.txt").rows
     assert [code for code in notes(row) if code != "log_not_checkable"] == codes
-    assert {finding.message.code for finding in audit([of_row(row)])} == set(codes)
+    assert {finding.message.code for finding in audit([view_row(row)])} == set(codes)
 
 
 def test_second_end_of_a_run_is_found_and_the_first_one_counts(imported):

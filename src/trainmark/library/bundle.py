@@ -21,7 +21,7 @@ from trainmark.errors import (
     EnvironmentFault,
 )
 from trainmark.judge.audit import audit
-from trainmark.judge.audit.subject import of_record
+from trainmark.judge.audit.subject import view_record
 from trainmark.library import archive, redaction
 from trainmark.library.archive import AlteredError, BundleError, unpacked
 from trainmark.plan.plan import PLAN_FILE, read_plan
@@ -169,7 +169,7 @@ def _of_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     for place, one in records.items():
         yield _recomputed(one, folder / place, place)
     # Held together against the audit's rules: none may be a copy of another.
-    hits = audit([of_record(one, place) for place, one in records.items()])
+    hits = audit([view_record(one, place) for place, one in records.items()])
     for hit in hits:
         yield Check("audit", "broken", (hit.message,), hit.subject.file)
     if not hits:

@@ -1,7 +1,7 @@
-"""Hold records and printed rows against rules; each finding shows its arithmetic.
+"""Check records and printed rows for contradictions; each finding shows its arithmetic.
 
-Owns which rules there are and how grave their findings are; ``rows`` has those that look at each
-row alone, ``tables`` those that look at several.
+Owns the list of rules and the severity of their findings; ``rows`` has the rules that check each
+row alone, ``tables`` those that compare several.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainmark.record.messages import render
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.judge.audit.subject import Hits, Subject, Subjects
+    from trainmark.judge.audit.subject import AuditSubject, AuditSubjects, Hits
     from trainmark.spec import Message
 
 Severity = Literal["error", "warning"]
@@ -24,7 +24,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A contradiction or doubt, with where it stands.
+    """A contradiction or doubt, with its place.
 
     Args:
         message: its code; the arguments are the arithmetic, in the units of the figures.
@@ -33,7 +33,7 @@ class Finding:
     rule: str
     severity: Severity
     message: Message
-    subject: Subject
+    subject: AuditSubject
 
     def as_dict(self, lang: str) -> dict[str, Any]:
         """Return the finding in the form that ``audit --json`` prints.
@@ -47,57 +47,58 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What yields findings, and how grave they are.
+class AuditRule:
+    """A rule of the audit: the check that yields its findings, and their severity.
 
     Args:
-        doubts: codes of findings that are warnings, of a rule whose others are errors.
+        severity: of its findings, except for those in ``doubts``.
+        doubts: codes of findings that are only warnings.
     """
 
-    check: Callable[[Subjects], Hits]
+    check: Callable[[AuditSubjects], Hits]
     severity: Severity
     doubts: frozenset[str] = frozenset()
 
     @property
     def severities(self) -> str:
-        """The severities that its findings have, the gravest first."""
+        """The severities that its findings have, errors first."""
         return ", ".join(SEVERITIES) if self.doubts else self.severity
 
     def severity_of(self, code: str) -> Severity:
-        """Return how grave a finding is."""
+        """Return the severity of the finding with this code."""
         return "warning" if code in self.doubts else self.severity
 
 
 # A rule's definition is the sentence ``audit_rule.<name>`` of ``record/messages.toml``.
-RULES: dict[str, Rule] = {
-    "copies": Rule(tables.copies, "error"),
-    "label": Rule(rows.label, "error", frozenset({"audit_precision_unsure"})),
-    "log": Rule(rows.log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})),
-    "memory": Rule(rows.memory, "error", frozenset({"audit_memory_of_card"})),
-    "mfu": Rule(tables.mfu, "warning"),
-    "ordering": Rule(rows.ordering, "error"),
-    "outlier": Rule(rows.outlier, "warning"),
-    "passes": Rule(rows.passes, "error"),
-    "peak": Rule(rows.peak, "error", frozenset({"audit_tf32", "audit_peak_unsure"})),
-    "precisions": Rule(tables.precisions, "warning"),
-    "range": Rule(rows.range_, "error"),
-    "ratios": Rule(tables.ratios, "warning"),
-    "same_figures": Rule(tables.same_figures, "warning"),
-    "scaling": Rule(tables.scaling, "warning"),
-    "side_by_side": Rule(tables.side_by_side, "warning"),
-    "target": Rule(rows.target, "warning"),
-    "totals": Rule(rows.totals, "error"),
+RULES: dict[str, AuditRule] = {
+    "copies": AuditRule(tables.check_copies, "error"),
+    "label": AuditRule(rows.check_label, "error", frozenset({"audit_precision_unsure"})),
+    "log": AuditRule(
+        rows.check_log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})
+    ),
+    "memory": AuditRule(rows.check_memory, "error", frozenset({"audit_memory_of_card"})),
+    "mfu": AuditRule(tables.check_mfu, "warning"),
+    "ordering": AuditRule(rows.check_ordering, "error"),
+    "outlier": AuditRule(rows.check_outlier, "warning"),
+    "passes": AuditRule(rows.check_passes, "error"),
+    "peak": AuditRule(rows.check_peak, "error", frozenset({"audit_tf32", "audit_peak_unsure"})),
+    "precisions": AuditRule(tables.check_precisions, "warning"),
+    "range": AuditRule(rows.check_ranges, "error"),
+    "ratios": AuditRule(tables.check_ratios, "warning"),
+    "same_figures": AuditRule(tables.check_same_figures, "warning"),
+    "scaling": AuditRule(tables.check_scaling, "warning"),
+    "side_by_side": AuditRule(tables.check_side_by_side, "warning"),
+    "target": AuditRule(rows.check_target, "warning"),
+    "totals": AuditRule(rows.check_totals, "error"),
 }
 
 
-def audit(subjects: Subjects) -> list[Finding]:
-    """Return what the rules find: errors first, then by place."""
+def audit(subjects: AuditSubjects) -> list[Finding]:
+    """Return the findings of all rules: errors first, then by place."""
     findings = [
         Finding(name, rule.severity_of(reason.code), reason, subject)
         for name, rule in RULES.items()
         for subject, reason in rule.check(subjects)
     ]
-    findings.sort(
-        key=lambda one: (SEVERITIES.index(one.severity), one.subject.file, one.subject.line)
-    )
+    findings.sort(key=lambda x: (SEVERITIES.index(x.severity), x.subject.file, x.subject.line))
     return findings

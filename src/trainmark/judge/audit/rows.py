@@ -7,63 +7,72 @@ from statistics import median, mode
 from typing import TYPE_CHECKING
 
 from trainmark.judge.audit.qualities import is_lower_better, is_share
-from trainmark.judge.audit.subject import RATES, SAMPLE_RATES, TIMES, TOKEN_RATES, grouped
+from trainmark.judge.audit.subject import RATES, SAMPLE_RATES, TIMES, TOKEN_RATES, group_subjects
 from trainmark.record.work import LOG_CONTRADICTIONS
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.judge.audit.subject import Hits, Subject, Subjects
+    from trainmark.judge.audit.subject import AuditSubject, AuditSubjects, Hits
     from trainmark.spec import Message
 
 _GIB = 2**30
-_ORDER_SUMS = 1e-9  # figures of a record are not rounded
-_SAME_MEMORY = 0.1  # GiB and GB differ by 7%, and drivers keep some for themselves
-_ROUNDED_MEMORY = 0.02  # a page prints one card's memory to the same digits
-_MORE_SAMPLES = 1.1  # than the data, with the time that starting may have taken left out
+_SUM_ERROR = 1e-9  # of floating-point sums: figures of a record are not rounded
+_MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some memory
+_MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
+_MAX_SAMPLE_RATIO = 1.1  # of samples trained over those of the data
 _MAX_PASSES = 1000  # over a data set: no published configuration of a known one trains so many
-_YEAR_S = 366 * 86400.0  # no published run took longer
-_ABOVE_PEAK = 1.1  # clocks may be above those of the peak, and FLOPs of a sample are counted
-_NEAR, _MAX_EACH = 0.03, 64  # of a whole multiple of the ranks
-_SAME_RATE = 0.03  # of two figures that are the same by arithmetic, beside what was rounded
-_CUT_OFF = 2  # half units of the last digit: some pages cut digits off instead of rounding
+_MAX_TIME_S = 366 * 86400.0  # no published run took longer than a year
+_MAX_PEAK_RATIO = 1.1  # clocks may be above those of the peak, and FLOPs of a sample are counted
+_MULTIPLE_TOLERANCE, _MAX_MULTIPLE = 0.03, 64  # of a whole multiple of the ranks
+_RATE_TOLERANCE = 0.03  # of figures that are equal by arithmetic, besides their rounding
+_TRUNCATION = 2  # half units of the last digit: some pages truncate instead of rounding
 _MAX_PADDING = 200  # times a sample may be shorter than the longest one
-_SAME_STEP = 0.25  # of a batch over its step time: means of other steps
-_PER_CENT_NEAR = 3.0  # a value in per cent among shares is about a hundred times as large
-_ALIKE, _OUTLIER = 1.3, 4.0  # qualities of one table, and one of another decimal
+_STEP_TOLERANCE = 0.25  # step time and throughput may be means over different steps
+_PER_CENT_SPREAD = 3.0  # a value in per cent is about a hundred times as large as shares
+_MAX_SPREAD, _MIN_OUTLIER = 1.3, 4.0  # ratios of qualities in one table
 _POSITIVE = {
     *RATES, *TIMES, *TOKEN_RATES, "sample/p/s", "step/s", "mem", "mem_total", "MFU", "MAMFU",
     "model_flops_per_device", "steps", "epochs",
 }  # fmt: skip
-_NARROW = ("tf32", "bf16", "fp8", "fp4")  # precisions that cards have from some generation on
+_REDUCED_PRECISIONS = (
+    "tf32",
+    "bf16",
+    "fp8",
+    "fp4",
+)  # precisions that cards have from some generation on
 
 
-def label(subjects: Subjects) -> Hits:
+def check_label(subjects: AuditSubjects) -> Hits:
     """Yield rows whose label contradicts itself, or names a precision that the card lacks."""
     for subject in subjects:
-        for note in subject.row.notes if subject.row else ():
+        for note in _row_notes(subject):
             if note.code == "label_contradicts_itself":
                 yield subject, note
-        for name in _NARROW:
+        for name in _REDUCED_PRECISIONS:
             if name in subject.precisions and not subject.is_mixed and subject.lacks(name):
                 code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
                 yield subject, message(code, precision=name, device=subject.device)
 
 
-def log(subjects: Subjects) -> Hits:
-    """Yield rows whose log contradicts itself, as its reader noticed."""
+def check_log(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose log contradicts itself; its reader has found the contradictions."""
     for subject in subjects:
-        for note in subject.row.notes if subject.row else ():
+        for note in _row_notes(subject):
             if note.code in LOG_CONTRADICTIONS:
                 yield subject, note
 
 
-def range_(subjects: Subjects) -> Hits:
-    """Yield rows with a figure outside its range, and qualities in another unit than the rest."""
+def _row_notes(subject: AuditSubject) -> Sequence[Message]:
+    return subject.row.notes if subject.row else ()
+
+
+def check_ranges(subjects: AuditSubjects) -> Hits:
+    """Yield rows with a figure outside its range, and qualities in another unit than others."""
     for subject in subjects:
         for name, value in subject.printed.items():
-            # A loss that is a likelihood's may be below zero, the ones of known models are not.
+            # The loss of a known model is never negative; a negative log-likelihood may be.
             is_loss = "loss" in name and subject.workload.names
             is_wrong = name in _POSITIVE and value <= 0 and not _is_cut_off(subject, name)
             if is_wrong or (is_loss and value < 0):
@@ -74,15 +83,15 @@ def range_(subjects: Subjects) -> Hits:
                 message("audit_range", figure="MFU", value=subject.figures["MFU"], most=100),
             )
         for name in TIMES:
-            if subject.figures.get(name, 0.0) > _YEAR_S:
+            if subject.figures.get(name, 0.0) > _MAX_TIME_S:
                 days = subject.figures[name] / 86400
                 yield subject, message("audit_years", figure=name, days=days)
     for name, rows in _tables_of_shares(subjects):
-        yield from _shares(name, rows)
+        yield from _check_shares(name, rows)
 
 
-def _is_cut_off(subject: Subject, name: str) -> bool:
-    """Tell whether a rate of samples is printed as 0 because it is less than the last digit."""
+def _is_cut_off(subject: AuditSubject, name: str) -> bool:
+    """Tell whether a rate of samples is printed as 0 because it is below the last digit."""
     tokens = subject.figures.get("p_train_tokens")
     if tokens is None:
         tokens = subject.figures.get("token/p/s", 0.0) * (subject.world_size or 0)
@@ -92,41 +101,43 @@ def _is_cut_off(subject: Subject, name: str) -> bool:
     return tokens / length < subject.unit_of_last_digit(name)
 
 
-def _tables_of_shares(subjects: Subjects) -> Iterator[tuple[str, list[Subject]]]:
-    """Yield the rows of each table with each of its qualities that are shares."""
+def _tables_of_shares(subjects: AuditSubjects) -> Iterator[tuple[str, list[AuditSubject]]]:
+    """Yield the rows of each table that have a quality that is a share, with its name."""
     names = {name for subject in subjects for name in subject.printed if is_share(name)}
     for name in sorted(name for name in names if not name.endswith("_target")):
         with_name = [subject for subject in subjects if name in subject.printed]
-        for rows in grouped(with_name, lambda subject: [subject.table or subject.file]):
+        for rows in group_subjects(with_name, lambda subject: [subject.table or subject.file]):
             yield name, rows
 
 
-def _shares(name: str, rows: Sequence[Subject]) -> Hits:
-    """Yield the rows whose quality is no share, or no per cent, as in the rest of their table."""
+def _check_shares(name: str, rows: Sequence[AuditSubject]) -> Hits:
+    """Yield the rows whose quality is out of range, or in another unit than in most rows."""
     values = [subject.printed[name] for subject in rows]
-    whole = 1 if _are_shares(values) else 100
+    max_value = 1 if _are_shares(values) else 100
     for subject, value in zip(rows, values, strict=True):
-        if not 0 < value <= whole:
-            yield subject, message("audit_range", figure=name, value=value, most=whole)
-        elif whole > 1 >= value and len(values) > 1:
+        if not 0 < value <= max_value:
+            yield subject, message("audit_range", figure=name, value=value, most=max_value)
+        elif max_value > 1 >= value and len(values) > 1:
             yield subject, message("audit_unit", figure=name, value=value)
 
 
 def _are_shares(values: Sequence[float]) -> bool:
     """Tell whether qualities are shares rather than per cent, by most of them.
 
-    Of as many of both the larger ones are in per cent if they are about a hundred times the
-    others; else they are outside the range of shares.
+    If there are as many values above 1 as below, those above are in per cent if they are about a
+    hundred times as large as the others; else they are outside the range of shares.
     """
     shares = [value for value in values if 0 <= value <= 1]
-    others = [value for value in values if value > 1]
-    if len(shares) != len(others):
+    larger = [value for value in values if value > 1]
+    if len(shares) != len(larger):
         return 2 * len(shares) > len(values)
-    times = median(others) / median(shares) / 100 if shares and median(shares) else 0.0
-    return bool(shares) and not 1 / _PER_CENT_NEAR < times < _PER_CENT_NEAR
+    if not shares:
+        return False
+    ratio = median(larger) / median(shares) / 100 if median(shares) else 0.0
+    return not 1 / _PER_CENT_SPREAD < ratio < _PER_CENT_SPREAD
 
 
-def outlier(subjects: Subjects) -> Hits:
+def check_outlier(subjects: AuditSubjects) -> Hits:
     """Yield a quality that is far from all others of its table, which agree."""
     for name, rows in _tables_of_shares(subjects):
         for subject in rows:
@@ -134,44 +145,45 @@ def outlier(subjects: Subjects) -> Hits:
             others = [other.printed[name] for other in rows if other is not subject]
             if len(others) < 2 or not value > 0 or min(others) <= 0:
                 continue
-            agree = max(others) <= _ALIKE * min(others)
+            others_agree = max(others) <= _MAX_SPREAD * min(others)
             usual = median(others)
-            # A hundred times as much is another unit, of which the rule on ranges speaks.
-            is_far = max(value / usual, usual / value) >= _OUTLIER
-            if agree and is_far and (value <= 1) == (usual <= 1):
+            # A value in another unit is reported by the rule on ranges.
+            is_far = max(value / usual, usual / value) >= _MIN_OUTLIER
+            if others_agree and is_far and (value <= 1) == (usual <= 1):
                 args = {"value": value, "usual": usual}
                 yield subject, message("audit_outlier", figure=name, rows=len(others), **args)
 
 
-def ordering(subjects: Subjects) -> Hits:
-    """Yield figures that are larger than one that leaves out more time."""
+def check_ordering(subjects: AuditSubjects) -> Hits:
+    """Yield throughputs above one that leaves out more time, and training beyond the whole time."""
     for subject in subjects:
         known = [name for name in SAMPLE_RATES if name in subject.figures]
         for above, below in pairwise(known):
             rates = {"above_rate": subject.figures[above], "below_rate": subject.figures[below]}
-            slack = 1 + subject.rounding(above, below) + _ORDER_SUMS
+            slack = 1 + subject.rounding(above, below) + _SUM_ERROR
             if rates["below_rate"] > rates["above_rate"] * slack:
                 yield subject, message("audit_order", above=above, below=below, **rates)
-        seconds, whole = map(subject.figures.get, ("train_time", "e2e_time"))
-        slack = 1 + subject.rounding("train_time", "e2e_time") + _ORDER_SUMS
-        if seconds and whole and seconds > whole * slack:
-            yield subject, message("audit_time", train_time=seconds, e2e_time=whole)
+        train_time = subject.figures.get("train_time")
+        e2e_time = subject.figures.get("e2e_time")
+        slack = 1 + subject.rounding("train_time", "e2e_time") + _SUM_ERROR
+        if train_time and e2e_time and train_time > e2e_time * slack:
+            yield subject, message("audit_time", train_time=train_time, e2e_time=e2e_time)
 
 
-def totals(subjects: Subjects) -> Hits:
+def check_totals(subjects: AuditSubjects) -> Hits:
     """Yield rows whose rates contradict each other, or the batch and the time of a step."""
     for subject in subjects:
-        yield from _device_and_all(subject)
-        yield from _tokens_and_samples(subject)
-        yield from _batch_and_step(subject)
+        yield from _compare_device_and_total(subject)
+        yield from _compare_tokens_and_samples(subject)
+        yield from _compare_batch_and_step(subject)
 
 
-def _device_and_all(subject: Subject) -> Hits:
-    """Yield that the rate of all devices is not that of one times their number."""
+def _compare_device_and_total(subject: AuditSubject) -> Hits:
+    """Yield the row if the total rate is not the rate of a device times their number."""
     for of_one, of_all in (("token/p/s", "p_train_tokens"), ("sample/p/s", "p_whole")):
         if subject.world_size and of_one in subject.figures and of_all in subject.figures:
             times = subject.figures[of_all] / subject.figures[of_one]
-            slack = 1 + _SAME_RATE + _CUT_OFF * subject.rounding(of_one, of_all)
+            slack = 1 + _RATE_TOLERANCE + _TRUNCATION * subject.rounding(of_one, of_all)
             if not 1 / slack <= times / subject.world_size <= slack:
                 names = {"of_one": of_one, "of_all": of_all}
                 rates = {
@@ -185,34 +197,34 @@ def _device_and_all(subject: Subject) -> Hits:
                 )
 
 
-def _tokens_and_samples(subject: Subject) -> Hits:
-    """Yield that there are more tokens than samples of the row's length have, or hardly any."""
+def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
+    """Yield the row if its samples have more tokens than their length, or hardly any."""
     tokens, samples = subject.figures.get("p_train_tokens"), subject.figures.get("p_whole")
     length = subject.setting("seq_length")
     if tokens and samples and length:
-        slack = 1 + _SAME_RATE + _CUT_OFF * subject.rounding("p_train_tokens", "p_whole")
-        # Samples may be shorter than the longest, but hardly by that much.
+        slack = 1 + _RATE_TOLERANCE + _TRUNCATION * subject.rounding("p_train_tokens", "p_whole")
+        # Padded samples are shorter than the longest one, but hardly by that much.
         is_too_few = tokens / samples < length / _MAX_PADDING
         if tokens / samples > length * slack or is_too_few:
             args = {"tokens": tokens, "samples": samples, "length": length}
             yield subject, message("audit_tokens", ratio=tokens / samples, **args)
 
 
-def _batch_and_step(subject: Subject) -> Hits:
-    """Yield that throughput times step time is not the batch of a step."""
-    seconds, rate = subject.figures.get("step_time"), _samples_a_second(subject)
+def _compare_batch_and_step(subject: AuditSubject) -> Hits:
+    """Yield the row if throughput times step time is not the batch of a step."""
+    seconds, rate = subject.figures.get("step_time"), _samples_per_second(subject)
     if not seconds or not rate:
         return
-    least, most = _batch_bounds(subject)
-    slack = 1 + _SAME_STEP + subject.rounding("step_time")
+    min_batch, max_batch = _batch_bounds(subject)
+    slack = 1 + _STEP_TOLERANCE + subject.rounding("step_time")
     samples = seconds * rate
-    if samples * slack < least or samples > most * slack:
-        args = {"step_time": seconds, "rate": rate, "least": least, "samples": samples}
+    if samples * slack < min_batch or samples > max_batch * slack:
+        args = {"step_time": seconds, "rate": rate, "least": min_batch, "samples": samples}
         yield subject, message("audit_batch", **args)
 
 
-def _samples_a_second(subject: Subject) -> float | None:
-    """Return samples a second of all devices, from tokens where samples are not printed."""
+def _samples_per_second(subject: AuditSubject) -> float | None:
+    """Return samples per second of all devices, from tokens if samples are not printed."""
     figures, world, length = subject.figures, subject.world_size, subject.setting("seq_length")
     for name in SAMPLE_RATES:
         if name in figures:
@@ -226,81 +238,94 @@ def _samples_a_second(subject: Subject) -> float | None:
     return figures["token/p/s"] * world / length if world and "token/p/s" in figures else None
 
 
-def _batch_bounds(subject: Subject) -> tuple[float, float]:
-    """Return the least and most samples of a step that a row's settings allow."""
-    whole = subject.setting("global_batch_size")
-    if whole:
-        return whole, whole
+def _batch_bounds(subject: AuditSubject) -> tuple[float, float]:
+    """Return the smallest and largest batch of a step that the settings of a row allow."""
+    global_batch = subject.setting("global_batch_size")
+    if global_batch:
+        return global_batch, global_batch
     micro = subject.setting("micro_batch_size")
     if not micro:
         return 0.0, float("inf")
-    # Devices that share a model train one micro-batch together: how many is not printed.
+    # Devices that share a model train one micro-batch together; their number is not printed.
     accumulation = subject.setting("grad_accum_steps")
     if accumulation is None or not subject.world_size:
         return micro, float("inf")
     return micro * accumulation, micro * accumulation * subject.world_size
 
 
-def memory(subjects: Subjects) -> Hits:
-    """Yield more memory than there is, and cards with another memory than theirs."""
+def check_memory(subjects: AuditSubjects) -> Hits:
+    """Yield rows that use more memory than there is, and cards with the memory of another one."""
     for subject in subjects:
-        used, total = (subject.figures.get(name, 0.0) / _GIB for name in ("mem", "mem_total"))
+        used = subject.figures.get("mem", 0.0) / _GIB
+        total = subject.figures.get("mem_total", 0.0) / _GIB
         if total and used > total * (1 + subject.rounding("mem")):
             yield subject, message("audit_memory", used=used, total=total)
         sizes = sorted(set(subject.published("memory_gb")))
         if sizes and not _fits_a_card(used, total, sizes):
-            yield subject, _of_another_card(subject, total or used, sizes)
+            yield subject, _describe_other_card(subject, total or used, sizes)
     cards = [subject for subject in subjects if subject.device and "mem_total" in subject.figures]
-    for rows in grouped(cards, lambda subject: [(subject.table, subject.device)]):
+    for rows in group_subjects(cards, lambda subject: [(subject.table, subject.device)]):
+        if len(rows) < 3:
+            continue
         usual = mode(subject.figures["mem_total"] for subject in rows)
-        for subject in rows if len(rows) > 2 else ():
+        for subject in rows:
             total = subject.figures["mem_total"]
-            if abs(total / usual - 1) > _ROUNDED_MEMORY:
-                yield subject, _of_another_card(subject, total / _GIB, [usual / _GIB])
+            if abs(total / usual - 1) > _MEMORY_ROUNDING:
+                yield subject, _describe_other_card(subject, total / _GIB, [usual / _GIB])
 
 
 def _fits_a_card(used: float, total: float, sizes: Sequence[float]) -> bool:
-    """Tell whether a card of one of the sizes has a memory, or enough for what is used of it."""
+    """Tell whether a card with one of these sizes has this total, or room for the used memory."""
     if total:
-        return any(abs(total / size - 1) <= _SAME_MEMORY for size in sizes)
-    return any(used <= size * (1 + _SAME_MEMORY) for size in sizes)
+        return any(abs(total / size - 1) <= _MEMORY_TOLERANCE for size in sizes)
+    return any(used <= size * (1 + _MEMORY_TOLERANCE) for size in sizes)
 
 
-def _of_another_card(subject: Subject, total: float, sizes: Sequence[float]) -> Message:
+def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[float]) -> Message:
     known = ", ".join(f"{size:g}" for size in sizes)
     return message("audit_memory_of_card", total=total, device=subject.device, sizes=known)
 
 
-def passes(subjects: Subjects) -> Hits:
-    """Yield rows with more samples than their data and epochs have, and how they were counted."""
+def check_passes(subjects: AuditSubjects) -> Hits:
+    """Yield rows with more samples than their epochs over the data have."""
     for subject in subjects:
-        rows = subject.workload.samples_per_pass or 0
-        epochs = subject.workload.epochs or subject.setting("epochs") or 0
-        least, most = subject.samples_bounds()
-        rate = subject.figures.get("p_whole", 0.0)
-        args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": rows}
-        if rows and not epochs and least > _MAX_PASSES * rows:
+        if subject.workload.samples_per_pass:
+            yield from _check_passes_over(subject, subject.workload.samples_per_pass)
+
+
+def _check_passes_over(subject: AuditSubject, rows: int) -> Hits:
+    """Yield the row if it trains too many samples for a data set of so many rows."""
+    epochs = subject.workload.epochs or subject.setting("epochs") or 0
+    min_samples, max_samples = subject.samples_bounds()
+    rate = subject.figures.get("p_whole", 0.0)
+    args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": rows}
+    passes = max_samples / rows
+    if not epochs:
+        if min_samples > _MAX_PASSES * rows:
             yield (
                 subject,
-                message("audit_passes_unnamed", passes=most / rows, most=_MAX_PASSES, **args),
+                message("audit_passes_unnamed", passes=passes, most=_MAX_PASSES, **args),
             )
-        if not rows or not epochs or least <= _MORE_SAMPLES * rows * epochs:
-            continue
-        args["epochs"] = round(epochs)
-        world, multiple = subject.world_size or 0, most / (rows * epochs)
-        each = round(multiple / world) if world else 0
-        if 0 < each <= _MAX_EACH and abs(multiple / world / each - 1) <= _NEAR:
-            args |= {"times": each * world, "each": each, "world_size": world}
-            yield subject, message("audit_per_rank", once=rows * epochs / subject.seconds, **args)
-        else:
-            yield subject, message("audit_passes", passes=most / rows, **args)
+        return
+    if min_samples <= _MAX_SAMPLE_RATIO * rows * epochs:
+        return
+    args["epochs"] = round(epochs)
+    # A whole multiple of the number of ranks: each rank may have counted the samples of all.
+    world = subject.world_size or 0
+    multiple = max_samples / (rows * epochs)
+    each = round(multiple / world) if world else 0
+    if 0 < each <= _MAX_MULTIPLE and abs(multiple / world / each - 1) <= _MULTIPLE_TOLERANCE:
+        args |= {"times": each * world, "each": each, "world_size": world}
+        yield subject, message("audit_per_rank", once=rows * epochs / subject.seconds, **args)
+    else:
+        yield subject, message("audit_passes", passes=passes, **args)
 
 
-def peak(subjects: Subjects) -> Hits:
-    """Yield what computed faster than its device can in the precision that it declares."""
+def check_peak(subjects: AuditSubjects) -> Hits:
+    """Yield rows that compute faster than their device can in the declared precision."""
     for subject in subjects:
         rate, bound = subject.flops_per_device(), subject.bound()
-        if bound is None or rate <= _ABOVE_PEAK * bound.flops:
+        if bound is None or rate <= _MAX_PEAK_RATIO * bound.flops:
             continue
         shares = {"tflops": rate / 1e12, "peak": bound.flops / 1e12, "share": rate / bound.flops}
         tf32 = max(subject.published("tf32_tflops"), default=0.0)
@@ -311,16 +336,21 @@ def peak(subjects: Subjects) -> Hits:
             yield subject, message(code, precision=bound.precision, device=subject.device, **shares)
 
 
-def target(subjects: Subjects) -> Hits:
-    """Yield rows that print a target they missed."""
+def check_target(subjects: AuditSubjects) -> Hits:
+    """Yield rows that print a target that their quality misses."""
     for subject in subjects:
         metric = subject.row.metric if subject.row else None
-        value, wanted = (subject.figures.get(name) for name in (metric or "", f"{metric}_target"))
-        if metric is None or value is None or wanted is None:
+        if metric is None:
             continue
-        if is_lower_better(metric):
-            is_missed = value > wanted
-        else:  # of other qualities nobody knows which direction is better
-            is_missed = is_share(metric) and value < wanted
-        if is_missed:
-            yield subject, message("audit_target_row", metric=metric, value=value, target=wanted)
+        value, goal = subject.figures.get(metric), subject.figures.get(f"{metric}_target")
+        if value is None or goal is None:
+            continue
+        if _is_target_missed(metric, value, goal):
+            yield subject, message("audit_target_row", metric=metric, value=value, target=goal)
+
+
+def _is_target_missed(metric: str, value: float, goal: float) -> bool:
+    if is_lower_better(metric):
+        return value > goal
+    # A share is better if it is higher; the better direction of other qualities is not known.
+    return is_share(metric) and value < goal

@@ -1,7 +1,7 @@
-"""One view of a record and of a row that others printed, so that one rule judges both.
+"""A common view of records and printed rows, so that one rule can judge both.
 
-Owns how what a page prints is understood: the precision it declares, its device's published
-figures, how far a number is rounded, and the rates, FLOPs and samples that follow from its figures.
+Owns how a printed row is understood: the precision that it declares, the published figures of its
+device, the rounding of its numbers, and the rates, FLOPs and samples that follow from its figures.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _PRECISIONS = {
     **dict.fromkeys(("fp8", "mxfp8"), "fp8"),
     **dict.fromkeys(("fp4", "mxfp4", "nvfp4"), "fp4"),
 }
-# Mixed precision: another word beside it says which; alone it is one of 16 bits.
+# Mixed precision: another word may say which one; else it has 16 bits.
 _MIXED = ("amp", "mixed")
 _SIXTEEN_BITS = ("fp16", "bf16")
-# Settings that may change from few devices to many.
+# Settings that may be tuned to the number of devices.
 _TUNED = (
     "micro_batch_size", "global_batch_size", "global_batch_tokens", "batch_size", "bs", "lr",
     "grad_accum_steps", "learning_rate",
@@ -54,7 +54,7 @@ _TUNED = (
 _DATA_SHEETS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")
 _COUNT = re.compile(r"[0-9][0-9,]*")
-_ABOUT = ("~", "≈")
+_APPROXIMATE = ("~", "≈")
 
 
 class Peak(NamedTuple):
@@ -66,16 +66,16 @@ class Peak(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Subject:
-    """What rules read of one launch or one printed row; None: not known.
+class AuditSubject:
+    """The facts of one launch or one printed row that rules read; None: not known.
 
     Args:
         name: of the case, else of the model as printed.
-        table: what stands side by side has the same, of one workload; None: a record.
+        table: rows of one table and workload have the same key; None: a record.
         precisions: those that are named, in the words of recipes.
-        is_mixed: mixed precision, of whichever 16 bits.
+        is_mixed: mixed precision with 16 bits of either kind.
         printed: figures that are known, in the units of a record's figures.
-        record: a launch; its figures were held against each other when it was read.
+        record: a launch, whose figures were checked when it was read.
     """
 
     file: str
@@ -94,7 +94,7 @@ class Subject:
 
     @property
     def changes(self) -> Mapping[str, str]:
-        """What a row says of batch, recipe and other settings."""
+        """The batch, recipe and other settings of a row."""
         return self.row.changes if self.row else {}
 
     @property
@@ -109,7 +109,7 @@ class Subject:
 
     @property
     def sequence(self) -> int | None:
-        """Tokens of a sample, of which a lower bound counts where the row does not say."""
+        """Tokens of a sample; if the row does not print them, a lower bound."""
         is_named, length = sequence_of(self.changes)
         if is_named:
             return length
@@ -120,16 +120,16 @@ class Subject:
 
     @property
     def _is_standard(self) -> bool:
-        """Tell whether a row is of a known case, or of a form that names what rows change."""
+        """Whether a row is of a known case, or of a form that lists the changes of each row."""
         if self.row is None:
             return False
         return self.row.case is not None or "fix_hp" in self.row.cells
 
     @property
     def work_settings(self) -> tuple[tuple[str, str], ...]:
-        """What a row of a foreign table says of its work, batch and learning rate left out.
+        """The settings of a row in a foreign table, without batch and learning rate.
 
-        Forms that name what rows change of one configuration tune these alone.
+        Rows of forms that list the changes of each row differ only in these two.
         """
         if self.row is None or "fix_hp" in self.row.cells:
             return ()
@@ -149,7 +149,7 @@ class Subject:
     def rounding(self, *names: str) -> float:
         """Return half a unit of the last digit of printed figures, as shares of them, summed.
 
-        A whole unit of what is printed as approximate: ``~4 hours``.
+        A figure that is printed as approximate counts with a whole unit: ``~4 hours``.
         """
         readings = self.row.figures if self.row else {}
         total = 0.0
@@ -157,7 +157,7 @@ class Subject:
             text = readings[name].raw.replace(",", "") if name in readings else ""
             match = _NUMBER.search(text)
             if match and float(match[0]):
-                units = 1.0 if text.strip().startswith(_ABOUT) else 0.5
+                units = 1.0 if text.strip().startswith(_APPROXIMATE) else 0.5
                 total += units * 0.1 ** len(match[1] or "") / float(match[0])
         return total
 
@@ -178,7 +178,7 @@ class Subject:
 
     @property
     def has_data_sheet(self) -> bool:
-        """Whether a vendor's document or data sheet says what one of its products is."""
+        """Whether the figures of the device come from a vendor's document or data sheet."""
         return any(row["evidence"] in _DATA_SHEETS for row in self._products)
 
     def dense_peaks(self) -> list[float]:
@@ -195,10 +195,9 @@ class Subject:
         return sorted(flops, reverse=True)
 
     def bound(self) -> Peak | None:
-        """Return the highest rate that a device can compute at; None: its peaks are not known.
+        """Return the highest dense peak of the device; None: its peaks are not known.
 
-        That of the declared precision, or the highest of the product where none is declared, or
-        where a declared one is not published.
+        It is that of the declared precision; if none is declared or published, the highest one.
         """
         bounds = [bound for row in self._products if (bound := self._bound_of(row))]
         return max(bounds, default=None)
@@ -220,7 +219,7 @@ class Subject:
         return Peak(known[precision], precision, source["evidence"] in _DATA_SHEETS)
 
     def rate_per_device(self) -> tuple[str, float]:
-        """Return the name of the throughput that waits least, and what a device has of it; or 0.
+        """Return the name and value of the throughput of a device with the least waiting; or 0.
 
         Tokens come before the samples of the whole run, which pages print with few digits.
         """
@@ -237,7 +236,7 @@ class Subject:
         return "token/p/s", 0.0
 
     def flops_per_device(self) -> float:
-        """Return the least model FLOP/s of a device that rates and workload allow; or 0."""
+        """Return a lower bound of the model FLOP/s of a device by rates and workload; or 0."""
         known, figures = self.workload, self.figures
         per_sample = known.flops_of_sample(self.sequence) or 0.0
         per_token = min(known.parameters, default=0.0) * 1e9 * min(known.flops_per_parameter)
@@ -260,41 +259,41 @@ class Subject:
         return self.figures.get("e2e_time") or self.figures.get("train_time", 0.0)
 
     def samples_bounds(self) -> tuple[float, float]:
-        """Return the least and most samples that time and ``p_whole`` imply; or 0."""
+        """Return the fewest and most samples that time and ``p_whole`` allow; or 0."""
         rate = self.figures.get("p_whole", 0.0)
         starting = STARTING_S if "e2e_time" in self.figures else 0.0
         return max(0.0, self.seconds - starting) * rate, self.seconds * rate
 
 
-Subjects = Sequence[Subject]
-Hits = Iterator[tuple[Subject, Message]]  # what a rule yields
+AuditSubjects = Sequence[AuditSubject]
+Hits = Iterator[tuple[AuditSubject, Message]]  # the findings of a rule
 
 
-def grouped(
-    subjects: Iterable[Subject], keys: Callable[[Subject], Iterable[object]]
-) -> list[list[Subject]]:
-    """Return the subjects of each key together; one with several keys is in several groups."""
-    groups: dict[object, list[Subject]] = defaultdict(list)
+def group_subjects(
+    subjects: Iterable[AuditSubject], keys: Callable[[AuditSubject], Iterable[object]]
+) -> list[list[AuditSubject]]:
+    """Return the subjects of each key together; a subject with two keys is in two groups."""
+    groups: dict[object, list[AuditSubject]] = defaultdict(list)
     for subject in subjects:
         for key in keys(subject):
             groups[key].append(subject)
     return [*groups.values()]
 
 
-def of_record(record: Record, place: str) -> Subject:
+def view_record(record: Record, place: str) -> AuditSubject:
     """Return the view of a record that was read from ``place``."""
-    return Subject(file=place, configuration=record.plan.case_key, record=record)
+    return AuditSubject(file=place, configuration=record.plan.case_key, record=record)
 
 
-def of_row(row: Row) -> Subject:
+def view_row(row: Row) -> AuditSubject:
     """Return the view of a printed row."""
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
     name = row.case or row.model or row.file
-    # What the page prints is what it claims, also where the reader knows better.
+    # The page claims what it prints, even if the reader has found another precision.
     words = re.findall(r"[a-z]+\d*", (row.cells.get("precision") or row.precision or "").lower())
     named = [word for word in words if word in _PRECISIONS]
     exact = [word for word in named if word not in _MIXED]
-    return Subject(
+    return AuditSubject(
         file=row.file,
         line=row.line,
         table=(row.file, row.table, name),
@@ -305,13 +304,13 @@ def of_row(row: Row) -> Subject:
         precisions=tuple(_PRECISIONS[word] for word in exact or named),
         is_mixed=bool(named) and not exact,
         printed=figures,
-        workload=_workload(row),
+        workload=_find_workload(row),
         row=row,
     )
 
 
-def _workload(row: Row) -> Workload:
-    """Return what is known of a row's model, with adapters where the row speaks of them."""
+def _find_workload(row: Row) -> Workload:
+    """Return what is known of a row's model; if it trains adapters, with the FLOPs of these."""
     known = workload_of_row(row)
     if known.parameters and trains_adapters(row):
         factors = dict.fromkeys((*known.flops_per_parameter, 4.0))
