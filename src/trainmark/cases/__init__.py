@@ -50,7 +50,9 @@ Part = Literal["data", "figures", "job", "prepare", "sizes"]
 
 def _packages() -> dict[str, Path | str]:
     """Return each case's folder, or its package where an entry point names it."""
-    found: dict[str, Path | str] = {entry.name: entry.value for entry in offered(ENTRY_POINT_GROUP)}
+    packages: dict[str, Path | str] = {
+        entry.name: entry.value for entry in offered(ENTRY_POINT_GROUP)
+    }
     roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
     for root in (*roots, Path(__file__).parent):
         if not root.is_dir():
@@ -58,8 +60,8 @@ def _packages() -> dict[str, Path | str]:
                 f"{root} is not a folder", where=PATH_VARIABLE, fix="name folders of cases"
             )
         for file in root.glob("*/case.py"):
-            found[file.parent.name] = file.parent
-    return found
+            packages[file.parent.name] = file.parent
+    return packages
 
 
 def names() -> list[str]:

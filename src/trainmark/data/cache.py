@@ -150,8 +150,14 @@ def cached_scan(
     with suppress(OSError, ValueError, KeyError, TypeError):  # absent, or of another version
         cached = json.loads(file.read_bytes())
         if cached["files"] == before:
-            return {name: Extremes(**found) for name, found in cached["found"].items()}
-    found = dict(scan())
-    written = {"files": before, "found": {name: asdict(item) for name, item in found.items()}}
+            return {
+                name: Extremes(**extremes_by_name)
+                for name, extremes_by_name in cached["found"].items()
+            }
+    extremes_by_name = dict(scan())
+    written = {
+        "files": before,
+        "found": {name: asdict(item) for name, item in extremes_by_name.items()},
+    }
     replace_file(file, lambda stream: stream.write(json.dumps(written, indent=1).encode()))
-    return found
+    return extremes_by_name

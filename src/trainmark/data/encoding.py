@@ -87,7 +87,9 @@ def write_pairs(
     """
     encoder = BlockEncoder(tokenizer, text_key, ends=ends)
     how = encoder.how
-    files = {name: file for found in pairs.values() for name, file in found.items()}
+    files = {
+        name: file for files_of_split in pairs.values() for name, file in files_of_split.items()
+    }
     copies = {f"{TOKENIZER}/{name}": file for name, file in corpus_files(tokenizer).items()}
     with prepared.writing(
         data, raw, {**files, **copies}, say, case=case, form=FORMAT, text_key=text_key,
@@ -98,8 +100,8 @@ def write_pairs(
             return
         for name, file in copies.items():
             unfinished.copy(name, file)
-        for name, found in pairs.items():
-            writer = _PairWriter(name, [*found.values()], encoder, unfinished)
+        for name, files_of_split in pairs.items():
+            writer = _PairWriter(name, [*files_of_split.values()], encoder, unfinished)
             counts = writer.write(_num_workers(workers, writer.total_bytes), (most or {}).get(name))
             if not counts["documents"]:
                 raise DataError(
@@ -116,8 +118,8 @@ def write_pairs(
 
 def _num_workers(workers: int | None, total_bytes: int) -> int:
     """Return how many processes encode a corpus of so many bytes; 1: the caller's own."""
-    most = len(os.sched_getaffinity(0)) if workers is None else workers
-    return min(most, 1 + total_bytes // WORKER_BYTES)
+    max_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    return min(max_workers, 1 + total_bytes // WORKER_BYTES)
 
 
 class Place(NamedTuple):
@@ -300,13 +302,13 @@ class _PairWriter:
             _append(self.sizes_file, counts["documents"] * 4) as sizes,
         ):
             blocks = read_blocks(self.files, self.place, most)
-            for block, found in encode_blocks(blocks, self.encoder, workers):
-                tokens.write(found.tokens.data)
-                sizes.write(found.sizes.data)
-                counts["documents"] += len(found.sizes)
-                counts["empty_texts"] += found.empty_texts
-                counts["tokens"] += len(found.tokens)
-                largest = int(found.tokens.max(initial=0))
+            for block, encoded in encode_blocks(blocks, self.encoder, workers):
+                tokens.write(encoded.tokens.data)
+                sizes.write(encoded.sizes.data)
+                counts["documents"] += len(encoded.sizes)
+                counts["empty_texts"] += encoded.empty_texts
+                counts["tokens"] += len(encoded.tokens)
+                largest = int(encoded.tokens.max(initial=0))
                 counts["largest_token_id"] = max(counts["largest_token_id"], largest)
                 report.advance(block.after.read_bytes - self.place.read_bytes)
                 self.place = block.after
@@ -353,15 +355,15 @@ def source_files(raw: Path) -> dict[str, Path]:
         return {raw.name: raw}
     if not raw.is_dir():
         raise DataError("no such file or folder", where=str(raw), fix=FIX)
-    found = {
+    candidates = {
         file.relative_to(raw).as_posix(): file
         for file in raw.rglob("*")
         if file.is_file() and file.name.lower().endswith(ENDINGS) and file.name[0] != "."
     }
-    if not found:
+    if not candidates:
         rule = f"files that end in {', '.join(ENDINGS)} count"
         raise DataError("no file of JSON lines", where=str(raw), rule=rule, fix=FIX)
-    return dict(sorted(found.items()))
+    return dict(sorted(candidates.items()))
 
 
 def _read_lines(stream: Any) -> list[bytes]:

@@ -273,7 +273,9 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
         with readable(index), index.open("rb") as stream:
             digest = hash_stream(stream)
         step = BLOCK_BYTES // reader.dtype.itemsize
-        blocks = (reader.tokens[at : at + step] for at in range(0, reader.num_tokens, step))
+        blocks = (
+            reader.tokens[start : start + step] for start in range(0, reader.num_tokens, step)
+        )
         return {"tokens": extremes(blocks, digest=digest)}
 
     with readable(tokens):

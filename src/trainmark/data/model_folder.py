@@ -94,11 +94,11 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
     if not first["loc"]:  # a rule about several keys names them itself
         raise fault(broken or rule, where=str(file))
     name = str(first["loc"][0])
-    found = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
+    field = next(item for key, item in keys.model_fields.items() if name in {key, item.alias})
     raise fault(
         f"{name} is {repr(raw[name]) if name in raw else 'missing':.{_SHOWN_CHARACTERS}}",
         where=f"{file}, {name}",
-        rule=broken or found.description or rule,
+        rule=broken or field.description or rule,
     )
 
 
@@ -189,7 +189,9 @@ class ModelWeights:
     unused: Callable[[str], bool] = field(default=lambda _: False)
     any_rows: tuple[str, ...] = ()
 
-    def match(self, found: Iterable[StoredTensor], *, where: Path) -> dict[str, StoredTensor]:
+    def match(
+        self, stored_tensors: Iterable[StoredTensor], *, where: Path
+    ) -> dict[str, StoredTensor]:
         """Return the stored tensor of every weight that was found, by the model's name of it.
 
         Args:
@@ -201,7 +203,7 @@ class ModelWeights:
         """
         names = {self._bare(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
-        for tensor in found:
+        for tensor in stored_tensors:
             bare = self._bare(tensor.key)
             place = f"{tensor.file}, {tensor.key}"
             if bare in names:
@@ -252,8 +254,8 @@ def weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Pat
 
 def _weight_map(index: Path, fault: Fault) -> dict[str, str]:
     """Return the file of each weight that an index lists."""
-    found = read_json(index, fault)
-    listed = found.get("weight_map") if isinstance(found, dict) else None
+    document = read_json(index, fault)
+    listed = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(listed, dict) or not listed:
         raise fault("no weight_map", where=str(index))
     return {str(name): str(file) for name, file in listed.items()}

@@ -244,25 +244,25 @@ def _fingerprints(
     A digest of the earlier call is taken where neither size nor time has changed since.
     """
     stats = {name: file.stat() for name, file in sorted(sources.items())}
-    found = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    fingerprints = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
     known = {item["name"]: item for item in earlier.get("made_of", {}).get("sources", ())}
-    report.begin(f"checking {len(sources):,} files", sum(size for size, _ in found.values()))
+    report.begin(f"checking {len(sources):,} files", sum(size for size, _ in fingerprints.values()))
     prints = []
-    for name, stat in found.items():
+    for name, stat in fingerprints.items():
         if earlier.get("stats", {}).get(name) == stat and name in known:
             prints.append(known[name])
             report.advance(stat[0])
         else:
             prints.append({"name": name, **fingerprint(sources[name], report.advance)})
-    return prints, found
+    return prints, fingerprints
 
 
 def _finish(unfinished: Unfinished, data: Path) -> None:
     """Write the manifest and give the folder its name."""
     folder, report = unfinished.folder, unfinished.report
     files = {x.relative_to(folder).as_posix(): x for x in folder.rglob("*") if x.is_file()}
-    own = (STATE, f"{WORK}/")
-    files = {name: file for name, file in files.items() if not name.startswith(own)}
+    work_files = (STATE, f"{WORK}/")
+    files = {name: file for name, file in files.items() if not name.startswith(work_files)}
     listed = unfinished.state["files"]
     new = {name: file for name, file in files.items() if name not in listed}
     if new:
@@ -304,10 +304,10 @@ def _finished(data: Path, made_of: dict[str, Any]) -> bool:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return a folder's manifest; empty where there is none."""
     try:
-        found = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def fingerprint(file: Path, advance: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
@@ -364,9 +364,9 @@ def lay_out(
         for note in notes:
             report(note)
         report.begin(f"writing {len(names) + len(copies):,} files", sum(map(_size, files)))
-        for split, found in layout.files.items():
-            counts[split] = unfinished.file(names[split], partial(write, found))
-            report.advance(sum(map(_size, found)))
+        for split, files_of_split in layout.files.items():
+            counts[split] = unfinished.file(names[split], partial(write, files_of_split))
+            report.advance(sum(map(_size, files_of_split)))
         for name, file in copies.items():
             unfinished.copy(name, file)
         for split, counted in counts.items():

@@ -73,8 +73,8 @@ class EpochIndex:
             int64 (B, seq_length + 1).
         """
         starts, corpus = self.split.starts, self.split.reader.tokens
-        found = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
-        for row, number in zip(found, numbers, strict=True):
+        token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
+        for row, number in zip(token_rows, numbers, strict=True):
             first, last = self.positions[number : number + 2]
             touched = self.documents[first : last + 1]  # empty ones between included
             begins, ends = starts[touched], starts[touched + 1]
@@ -82,7 +82,7 @@ class EpochIndex:
             begins[0] += self.offsets[number]
             pieces = zip(begins, ends, strict=True)
             np.concatenate([corpus[begin:end] for begin, end in pieces], out=row)
-        return found
+        return token_rows
 
 
 @dataclass(frozen=True, eq=False)

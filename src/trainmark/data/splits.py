@@ -75,10 +75,10 @@ def parquet_rows(file: Path) -> list[dict[str, Any]]:
     """
     parquet, arrow = (library(name, where=file) for name in ("pyarrow.parquet", "pyarrow"))
     try:
-        found: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+        rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(str(error).partition("\n")[0]) from None
-    return found
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
             }
             if not any(files.values()):
                 continue
-            for split, found in files.items():
-                if not found:
+            for split, files_of_split in files.items():
+                if not files_of_split:
                     where = f"{place}, {' or '.join(form.names[split])}"
                     raise fault(f"no {split} split", where=where)
-                for file in found:
+                for file in files_of_split:
                     refuse_unreadable(file, fault)
             return Layout(form.kind, files)
     raise fault("no data files", where=str(folder))

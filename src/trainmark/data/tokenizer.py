@@ -160,11 +160,11 @@ def named_token(folder: Path, key: str, fault: Fault) -> str | None:
     """Return the special token that a folder's settings name under ``key``, ``eos_token``."""
     for file in (folder / name for name in SETTINGS):
         if file.is_file():
-            told = read_json(file, fault).get(key)
-            if isinstance(told, dict):  # an added token as an object
-                told = told.get("content")
-            if told is not None:
-                return str(told)
+            token = read_json(file, fault).get(key)
+            if isinstance(token, dict):  # an added token as an object
+                token = token.get("content")
+            if token is not None:
+                return str(token)
     return None
 
 
@@ -217,9 +217,9 @@ def corpus_files(folder: Path) -> dict[str, Path]:
     Raises:
         DataError: neither form of a tokenizer is there.
     """
-    found = {n: folder / n for n in (FAST, *BPE, *SETTINGS) if (folder / n).is_file()}
-    if FAST in found or set(BPE) <= set(found):
-        return found
+    files = {n: folder / n for n in (FAST, *BPE, *SETTINGS) if (folder / n).is_file()}
+    if FAST in files or set(BPE) <= set(files):
+        return files
     rule = f"a tokenizer is {FAST}, or {' and '.join(BPE)}"
     raise CORPUS_FAULT("no tokenizer", where=str(folder), rule=rule)
 

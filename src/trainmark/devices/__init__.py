@@ -97,11 +97,11 @@ def has_collectives(vendor: Vendor) -> bool:
 
 def unusable() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
-    found = []
+    faults = []
     for vendor in all_vendors().values():
         if not named_only(vendor):
-            found += _faults(vendor, where=f"device {vendor.name}")
-    return found
+            faults += _faults(vendor, where=f"device {vendor.name}")
+    return faults
 
 
 def _faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
@@ -151,10 +151,14 @@ def choose(name: str | None) -> Vendor:
     """
     known = all_vendors()
     if name is None:
-        found = first()
-        assert found is not None, "a processor is always here"
-        return found
-    of_type = [one for one in known.values() if one.torch_type == name and not named_only(one)]
+        vendor = first()
+        assert vendor is not None, "a processor is always here"
+        return vendor
+    of_type = [
+        candidate
+        for candidate in known.values()
+        if candidate.torch_type == name and not named_only(candidate)
+    ]
     meant = [known[name]] if name in known else of_type
     if not meant:  # perhaps of a package that does not work
         for fault in load_all()[1]:

@@ -56,10 +56,10 @@ class TorchBuild(NamedTuple):
 
 def torch_build() -> TorchBuild | None:
     """Return what the version file of the installed torch says; None if there is no torch."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    module_spec = find_spec("torch")
+    if module_spec is None or module_spec.origin is None:
         return None
-    version_file = Path(found.origin).with_name("version.py")
+    version_file = Path(module_spec.origin).with_name("version.py")
     if not version_file.exists():
         return None
     fields = dict(_FIELD.findall(version_file.read_text()))

@@ -48,34 +48,38 @@ class Backend:
 
     def __init__(self, torch: Any, torch_type: str, index: int, *, where: str) -> None:
         self._torch, self._type, self._index, self._where = torch, torch_type, index, where
-        shared, own, number = torch.accelerator, _module(torch, torch_type), (index,)
+        shared, device_module, number = torch.accelerator, _module(torch, torch_type), (index,)
         self._needed(
             "selects a device",
             _Call(shared, "set_device_index", number),
-            _Call(own, "set_device", number),
+            _Call(device_module, "set_device", number),
         )
         self._compute()
         self.synchronize = self._needed(
-            "waits for the device", _Call(shared, "synchronize"), _Call(own, "synchronize")
+            "waits for the device",
+            _Call(shared, "synchronize"),
+            _Call(device_module, "synchronize"),
         )
         timed = {"enable_timing": True}
         self.new_event = self._needed(
             "makes timed events",
             _Call(torch, "Event", (torch_type,), timed),
-            _Call(own, "Event", (), timed),
+            _Call(device_module, "Event", (), timed),
             trial=self._time_nothing,
         )
         self.free_and_total_bytes = self._needed(
             "tells the device's memory",
             _Call(shared, "get_memory_info", number),
-            _Call(own, "mem_get_info", number),
+            _Call(device_module, "mem_get_info", number),
         )
         name = "reset_peak_memory_stats"
-        self._reset_peak = _working(_Call(shared, name, number), _Call(own, name, number))[0]
+        self._reset_peak = _working(
+            _Call(shared, name, number), _Call(device_module, name, number)
+        )[0]
         name = "max_memory_allocated"
-        self._peak = _working(_Call(shared, name, number), _Call(own, name, number))[0]
+        self._peak = _working(_Call(shared, name, number), _Call(device_module, name, number))[0]
         name = "empty_cache"
-        self._empty_cache = _working(_Call(shared, name), _Call(own, name))[0]
+        self._empty_cache = _working(_Call(shared, name), _Call(device_module, name))[0]
 
     def _compute(self) -> None:
         """Compute something, which fails on a card that torch has no code for."""

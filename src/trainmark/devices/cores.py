@@ -27,23 +27,23 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 def core_quota(root: Path = _ROOT) -> float | None:
     """Return the cores whose time all cgroups allow; None: no limit."""
-    found = []
+    quotas = []
     for folder in _cgroups("cpu", root):
         words = _words(folder / "cpu.max")
         words = words or _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
         if len(words) == 2 and words[0] not in ("max", "-1"):
-            found.append(int(words[0]) / max(1, int(words[1])))
-    return min(found, default=None)
+            quotas.append(int(words[0]) / max(1, int(words[1])))
+    return min(quotas, default=None)
 
 
 def memory_limits(root: Path = _ROOT) -> dict[Path, int]:
     """Return the limits in bytes of this process's cgroups, by their folders."""
-    found = {}
+    limits = {}
     for folder in _cgroups("memory", root):
         words = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes")
         if words and words != ["max"] and int(words[0]) < _MOST_BYTES:
-            found[folder] = int(words[0])
-    return found
+            limits[folder] = int(words[0])
+    return limits
 
 
 def used_bytes(folder: Path) -> int:
@@ -74,10 +74,10 @@ def _cgroups(controller: str, root: Path) -> Iterator[Path]:
         if names and controller not in names.split(","):
             continue
         top = root / "sys/fs/cgroup" / (controller if names else "")
-        own = top.joinpath(path.lstrip("/"))
-        if not own.is_dir() or ".." in own.parts:
-            own = top
-        yield from (own, *(folder for folder in own.parents if folder.is_relative_to(top)))
+        cgroup = top.joinpath(path.lstrip("/"))
+        if not cgroup.is_dir() or ".." in cgroup.parts:
+            cgroup = top
+        yield from (cgroup, *(folder for folder in cgroup.parents if folder.is_relative_to(top)))
 
 
 def _words(file: Path) -> list[str]:
@@ -93,16 +93,16 @@ def parse_cores(text: str) -> list[int]:
     Raises:
         ValueError: not such a list.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for item in filter(None, text.strip().split(",")):
         first, _, last = item.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 def compact(cores: Iterable[int]) -> str:
     """Return numbers, of ranks and nodes too, as the kernel lists cores, ``0-3,8-11``."""
-    found = set(cores)
-    firsts = sorted(core for core in found if core - 1 not in found)
-    lasts = sorted(core for core in found if core + 1 not in found)
+    numbers = set(cores)
+    firsts = sorted(core for core in numbers if core - 1 not in numbers)
+    lasts = sorted(core for core in numbers if core + 1 not in numbers)
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))

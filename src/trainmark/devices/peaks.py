@@ -85,10 +85,10 @@ def products(name: str) -> tuple[dict[str, Any], ...]:
     lengths = [_matched_length(words, _words(row["product"])) for row in rows]
     longest = max(lengths)  # `BI-V100` is not a V100
     matching = [row for row, length in zip(rows, lengths, strict=True) if 0 < length == longest]
-    forms = {_FORMS[found[1]] for word in words if (found := _FORM.fullmatch(word))}
+    forms = {_FORMS[match[1]] for word in words if (match := _FORM.fullmatch(word))}
     if any("form" in row for row in matching):
         matching = [row for row in matching if not forms or row.get("form") in forms]
-    sizes = [float(found[1]) for word in words if (found := _MEMORY.fullmatch(word))]
+    sizes = [float(match[1]) for word in words if (match := _MEMORY.fullmatch(word))]
     if sizes:
         matching = [row for row in matching if _has_memory(row, sizes)]
     return tuple(matching)

@@ -193,21 +193,27 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
     multiply: Callable[[], object] = partial(torch.mm, left, right, out=out)
     if precision == "fp8":
         right = right.t().contiguous().t()  # the units want columns together
-        one = device.place(torch.ones(()))
+        unit_scale = device.place(torch.ones(()))
         multiply = partial(
-            torch._scaled_mm, left, right, scale_a=one, scale_b=one, out_dtype=out.dtype, out=out
+            torch._scaled_mm,
+            left,
+            right,
+            scale_a=unit_scale,
+            scale_b=unit_scale,
+            out_dtype=out.dtype,
+            out=out,
         )
 
     def fault() -> Message | None:
         by_rows, by_columns = max(1, rows // _COMPARED), max(1, columns // _COMPARED)
         exact = left[::by_rows].cpu().double() @ right[:, ::by_columns].cpu().double()
-        found = out[::by_rows, ::by_columns].cpu().double()
+        computed = out[::by_rows, ::by_columns].cpu().double()
         if not exact.any():
             return message("ceiling_zeros")
-        error, most = float((found - exact).norm() / exact.norm()), _MOST_ERROR[precision]
+        error, max_error = float((computed - exact).norm() / exact.norm()), _MOST_ERROR[precision]
         if not isfinite(error):
             return message("ceiling_not_finite")
-        return None if error <= most else message("ceiling_error", error=error, most=most)
+        return None if error <= max_error else message("ceiling_error", error=error, most=max_error)
 
     return Work(multiply, fault)
 
@@ -254,14 +260,14 @@ def transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None
     )
 
 
-def difference(found: Any, expected: Any) -> Message | None:
+def difference(computed: Any, expected: Any) -> Message | None:
     """Tell how much of a result on any device is wrong."""
     import torch
 
-    if torch.equal(found, expected):
+    if torch.equal(computed, expected):
         return None
-    wrong = int((found != expected).sum())
-    return message("ceiling_numbers", wrong=wrong, of=found.numel())
+    wrong = int((computed != expected).sum())
+    return message("ceiling_numbers", wrong=wrong, of=computed.numel())
 
 
 def best_copy_rate(device: Device, *, copied_bytes: int) -> float:

@@ -40,7 +40,7 @@ def nodes(pci_vendor: int) -> list[Node]:
     https://docs.kernel.org/gpu/amdgpu/ and drivers/gpu/drm/amd/amdkfd/kfd_topology.c, 2026-11-22.
     """
     root = torch_vendor.ROOT
-    found = []
+    gpu_nodes = []
     for folder in sorted(
         (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"),
         key=lambda folder: (len(folder.name), folder.name),
@@ -64,8 +64,8 @@ def nodes(pci_vendor: int) -> list[Node]:
             f"{place & 7:x}"
         )
         unique_id = values.get("unique_id", 0)
-        found.append(Node(render, address, f"{unique_id:x}" if unique_id else ""))
-    return found
+        gpu_nodes.append(Node(render, address, f"{unique_id:x}" if unique_id else ""))
+    return gpu_nodes
 
 
 class RocmVendor(TorchVendor):
@@ -104,12 +104,16 @@ class RocmVendor(TorchVendor):
         """Return the device's place in the tool's list, by its unique id or address."""
         here = nodes(self.pci_vendor)
         values = self._first[0].values()
-        for own in (here[number].address, here[number].unique_id):
-            found = [
-                sample.index for sample in values if own and own in (sample.uuid or "").split()
+        for identifier in (here[number].address, here[number].unique_id):
+            matching = [
+                sample.index
+                for sample in values
+                if identifier and identifier in (sample.uuid or "").split()
             ]
-            if found:
-                return found[0] if len(found) == 1 else None  # partitions of a device share both
+            if matching:
+                return (
+                    matching[0] if len(matching) == 1 else None
+                )  # partitions of a device share both
         return next(iter(values)).index if len(here) == len(values) == 1 else None
 
     def open(self, local_rank: int, ranks_here: int) -> CudaDevice:
@@ -122,8 +126,8 @@ class RocmVendor(TorchVendor):
 
 def identity(*words: object) -> str | None:
     """Return what is known of a device's unique id and address, as the kernel writes them."""
-    found = (str(word).lower().removeprefix("0x") for word in words if known(word))
-    return " ".join(word for word in found if not re.fullmatch(r"0*|.*\s.*", word)) or None
+    identifiers = (str(word).lower().removeprefix("0x") for word in words if known(word))
+    return " ".join(word for word in identifiers if not re.fullmatch(r"0*|.*\s.*", word)) or None
 
 
 def known(value: object) -> bool:

@@ -119,8 +119,8 @@ class ToolMonitor:
         """Run the command and return its devices; see ``Monitor.read``."""
         samples = self._samples()
         if self._once is not None:
-            found = self._once.parse(run(self._once.argv))
-            self._lasting, self._once = {sample.index: sample for sample in found}, None
+            constant = self._once.parse(run(self._once.argv))
+            self._lasting, self._once = {sample.index: sample for sample in constant}, None
         for place, sample in enumerate(samples):
             lasting = self._lasting.get(sample.index, sample).known()
             samples[place] = replace(sample, **(lasting | sample.known()))
@@ -170,10 +170,10 @@ def number(text: object, *, least: float = 0.0, most: float = _MOST) -> float | 
     """
     if not isinstance(text, (str, int, float)) or isinstance(text, bool):
         return None
-    found = _NUMBER.match(str(text).strip())
-    if found is None:
+    match = _NUMBER.match(str(text).strip())
+    if match is None:
         return None
-    value = float(found[0])
+    value = float(match[0])
     return value if math.isfinite(value) and least <= value <= most else None
 
 
@@ -190,10 +190,10 @@ def size_bytes(text: object, *, unit: str = "") -> int | None:
     Args:
         unit: where ``text`` has none: ``m`` for MiB.
     """
-    value, found = number(text), _SIZE.match(str(text).strip())
-    if value is None or found is None:
+    value, match = number(text), _SIZE.match(str(text).strip())
+    if value is None or match is None:
         return None
-    value *= _BYTES[(found[1] or unit).lower()]
+    value *= _BYTES[(match[1] or unit).lower()]
     return round(value) if value <= _MOST else None
 
 
@@ -229,13 +229,13 @@ def device(
     )
 
 
-def known(text: str, found: Iterable[DeviceSample]) -> list[DeviceSample]:
+def known(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSample]:
     """Return the devices that were found in ``text``.
 
     Raises:
         MonitorFault: there are none.
     """
-    if devices := list(found):
+    if devices := list(samples):
         return devices
     raise MonitorFault("unreadable", f"no device in {text[:100]!r}")
 
@@ -274,15 +274,15 @@ def lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
         start: pattern of the line with which a device begins. A line without a value is a heading;
             the lines before it have the heading "".
     """
-    found: list[dict[tuple[str, str], str]] = []
+    tables: list[dict[tuple[str, str], str]] = []
     heading = ""
     for line in filter(str.strip, text.splitlines()):
         name, _, value = (part.strip() for part in line.partition(":"))
         if re.fullmatch(start, line.strip()):
-            found.append({})
+            tables.append({})
             heading = ""
         elif not value:
             heading = name
-        elif found:
-            found[-1].setdefault((heading, name), value)
-    return found
+        elif tables:
+            tables[-1].setdefault((heading, name), value)
+    return tables

@@ -76,10 +76,13 @@ class TorchVendor:
     def monitor(self) -> Monitor | None:
         """Return what runs the tool; see ``Vendor.monitor``."""
         path = tool.find(self.commands[0].argv[0], self.folders)
-        found = [one._replace(argv=(path, *one.argv[1:])) for one in self.commands]
+        commands = [
+            tool_command._replace(argv=(path, *tool_command.argv[1:]))
+            for tool_command in self.commands
+        ]
         once = self.once and self.once._replace(argv=(path, *self.once.argv[1:]))
         count = len(self.device_files()) if self.in_tools_order else None
-        return tool.ToolMonitor(*found, count=count, once=once)
+        return tool.ToolMonitor(*commands, count=count, once=once)
 
     def here(self) -> bool:
         """Tell whether a device of this vendor is in the machine, by its driver's files."""
@@ -87,8 +90,8 @@ class TorchVendor:
 
     def device_files(self) -> list[Path]:
         """Return the driver's file of each device, in the order of their numbers."""
-        found = ROOT.glob(self.nodes.lstrip("/"))
-        return sorted(found, key=lambda path: (len(path.name), path.name))
+        paths = ROOT.glob(self.nodes.lstrip("/"))
+        return sorted(paths, key=lambda path: (len(path.name), path.name))
 
     def drives(self) -> bool:
         """Tell whether the installed torch drives these devices."""
@@ -107,16 +110,19 @@ class TorchVendor:
             return [x for x in files if x.exists() and not os.access(x, os.R_OK | os.W_OK)]
 
         files = self.device_files()
-        shared, own = closed([ROOT / name for name in self.shared]), closed(files)
-        return shared + own if shared or len(own) == len(files) else []
+        shared, closed_own = closed([ROOT / name for name in self.shared]), closed(files)
+        return shared + closed_own if shared or len(closed_own) == len(files) else []
 
     def visible(self) -> list[int]:
         """Return the numbers of the devices that the environment leaves to ranks, in its order."""
-        left = list(range(len(self.device_files())))
+        visible_numbers = list(range(len(self.device_files())))
         for names in self.narrowed_by or ((self.visible_devices or "",),):
             chosen = next((os.environ[name] for name in names if name in os.environ), None)
-            left = [left[place] for place in named(chosen, len(left), self.identities())]
-        return left
+            visible_numbers = [
+                visible_numbers[place]
+                for place in named(chosen, len(visible_numbers), self.identities())
+            ]
+        return visible_numbers
 
     def identities(self) -> list[str]:
         """Return what variables may call each device in place of its number."""
@@ -133,8 +139,8 @@ class TorchVendor:
         monitor = None
         with suppress(MonitorFault):
             monitor = self.monitor()
-        found = _reading(monitor)
-        return found, getattr(monitor, "printed", "")
+        first_reading = _reading(monitor)
+        return first_reading, getattr(monitor, "printed", "")
 
     def monitor_index(self, number: int) -> int | None:
         """Return the monitor's number of a device; None where it is not known."""
@@ -148,8 +154,8 @@ class TorchVendor:
         if not self.count():
             return []
         samples, _ = self._first
-        found = [samples.get(index) for index in self._indices(len(self.visible()))]
-        return [(sample.name if sample else None) or "unknown" for sample in found]
+        readings = [samples.get(index) for index in self._indices(len(self.visible()))]
+        return [(sample.name if sample else None) or "unknown" for sample in readings]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least free memory among the ranks' devices now; None without a monitor."""
@@ -215,8 +221,8 @@ class TorchVendor:
             with suppress(OSError):  # modules of the kernel itself have no version of their own
                 if version := (ROOT / "sys/module" / name / "version").read_text().strip():
                     return version
-        found = _DRIVER.search(self._first[1]) if self.here() else None
-        return found[1] if found else None
+        match = _DRIVER.search(self._first[1]) if self.here() else None
+        return match[1] if match else None
 
     def collective_library(self) -> str:
         """Return the backend, with the version of the library where torch tells it."""
@@ -228,9 +234,9 @@ class TorchVendor:
 
     def monitored(self, nproc: int) -> list[int]:
         """Return the monitor's numbers of the ranks' devices; see ``Vendor.monitored``."""
-        found = self._indices(nproc)
-        known = [index for index in found if index is not None]
-        return known if len(known) == len(found) else []
+        indices = self._indices(nproc)
+        known = [index for index in indices if index is not None]
+        return known if len(known) == len(indices) else []
 
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
@@ -257,24 +263,24 @@ def _reading(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
 
 def pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> list[Path]:
     """Return the folders of a vendor's accelerators on the PCI bus, in the order of addresses."""
-    found = []
+    accelerators = []
     for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
         with suppress(OSError, ValueError):  # removed meanwhile, or it does not tell what it is
             kind = (folder / "class").read_text().strip()
             if int((folder / "vendor").read_text(), 16) == vendor and kind.startswith(classes):
-                found.append(folder)
-    return found
+                accelerators.append(folder)
+    return accelerators
 
 
 def named(chosen: str | None, count: int, identities: Sequence[str] = ()) -> list[int]:
     """Return the devices of 0 to ``count`` - 1 that a variable's value leaves, in its order."""
     if chosen is None:
         return list(range(count))
-    found: list[int] = []
+    numbers: list[int] = []
     for item in map(str.strip, chosen.split(",")):
         number = int(item) if re.fullmatch("[0-9]{1,9}", item) else count
         number = identities.index(item) if item in identities else number
-        if number >= count or number in found:
+        if number >= count or number in numbers:
             break  # as the drivers do: the list ends at the first that names nothing
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers

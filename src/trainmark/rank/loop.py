@@ -255,12 +255,13 @@ class MeasuredLoop:
         end_ns = self.clock()
         if not losses:
             return WindowResult(start_ns=start_ns, end_ns=end_ns, ended_epoch=ended_epoch)
+        loss_values = device.read(losses)
         return WindowResult(
             start_ns=start_ns,
             end_ns=end_ns,
             ended_epoch=ended_epoch,
             step_ns=[device.elapsed_ns(before, after) for before, after in pairwise(marks)],
-            losses=device.read(losses),
+            losses=loss_values,
             batches=step_batches,
             stage_ns=self.stages.take_ns(device),
             graphs_compiled=(self.compiled() or 0) - graphs_before,

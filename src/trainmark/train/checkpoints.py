@@ -167,8 +167,8 @@ class Checkpoints:
 
     def save(self, progress: Progress) -> None:
         """Begin to save where a window begins, if as many steps have passed; see ``Schedule``."""
-        every = self._every
-        if every is None or progress.steps // every == self._saved // every:
+        interval = self._every
+        if interval is None or progress.steps // interval == self._saved // interval:
             return
         from torch.distributed.checkpoint.state_dict_saver import async_save
 

@@ -67,10 +67,10 @@ def row_keys(tensors: Any, count: int) -> Keys:
     """
     if count == 0:
         return np.empty(0, np.uint64)
-    found = [tensor for tensor in _tensors_in(tensors) if tensor.dim()]
+    tensors_with_rows = [tensor for tensor in _tensors_in(tensors) if tensor.dim()]
     keys = np.zeros(count, np.uint64)
-    for tensor in found:
-        if len(tensor) == len(found[0]):
+    for tensor in tensors_with_rows:
+        if len(tensor) == len(tensors_with_rows[0]):
             keys = _mixed(keys * np.uint64(31) + _sums(tensor[:count]))
     return keys
 
@@ -95,8 +95,8 @@ def _sums(tensor: Tensor) -> Keys:
     if padding := -data.shape[1] % _WORD:
         data = np.pad(data, [(0, 0), (0, padding)])
     words = data.view(np.uint64)
-    found: Keys = (words * _multipliers(words.shape[1])).sum(axis=1, dtype=np.uint64)
-    return found
+    sums: Keys = (words * _multipliers(words.shape[1])).sum(axis=1, dtype=np.uint64)
+    return sums
 
 
 @lru_cache(maxsize=16)

@@ -118,8 +118,8 @@ class NextTokenJob:
                 scored.add(rows, total=loss, weight=rows.count * length)
         self.model.train()
         evaluation = scored.mean(world_size=self.context.world_size, device=device)
-        found = evaluation.samples
-        assert found == total, f"{found} of {total} validation samples were scored"
+        num_samples = evaluation.samples
+        assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
         return evaluation
 
     def model_flops(self, counts: Counts) -> float:

@@ -47,10 +47,11 @@ class TensorDigest:
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in self._sampled:
             flat = _flat(_local(tensor))
-            found = flat[:: max(1, len(flat) // _ELEMENTS)]
-            by_type.setdefault(found.dtype, []).append(found)
+            sampled = flat[:: max(1, len(flat) // _ELEMENTS)]
+            by_type.setdefault(sampled.dtype, []).append(sampled)
         return b"".join(
-            torch.cat(found).view(torch.uint8).cpu().numpy().tobytes() for found in by_type.values()
+            torch.cat(sampled).view(torch.uint8).cpu().numpy().tobytes()
+            for sampled in by_type.values()
         )
 
     @torch.no_grad()

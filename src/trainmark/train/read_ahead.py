@@ -152,6 +152,6 @@ def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: map_tensors(item, move) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        found = {item.name: getattr(value, item.name) for item in fields(value) if item.init}
-        return replace(value, **{name: map_tensors(x, move) for name, x in found.items()})
+        values = {item.name: getattr(value, item.name) for item in fields(value) if item.init}
+        return replace(value, **{name: map_tensors(x, move) for name, x in values.items()})
     return value

@@ -164,8 +164,8 @@ def evaluation_batches(
     a row of the others, and 0.
     """
     rows = np.array(evaluation_rows(len(split), rank=rank, world_size=world_size), np.int64)
-    most = -(-len(split) // world_size)
-    for first in range(0, most, size):
+    max_batches = -(-len(split) // world_size)
+    for first in range(0, max_batches, size):
         mine = rows[first : first + size]
         arrays, _ = split.batch(mine if len(mine) else np.zeros(1, np.int64))
         yield tensors_of(arrays), len(mine)

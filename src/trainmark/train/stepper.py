@@ -102,18 +102,18 @@ class LossScaler(torch.amp.GradScaler):
 
     def state(self) -> Tensor:
         """Return scale, steps since it changed and overflows left, for ``load``. Synchronises."""
-        found = self.state_dict() if self.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
-        numbers = [found["scale"], found["_growth_tracker"], self._until_halved.item()]
+        state = self.state_dict() if self.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
+        numbers = [state["scale"], state["_growth_tracker"], self._until_halved.item()]
         return torch.tensor(numbers, dtype=torch.float64)
 
     def load(self, state: Tensor) -> None:
         """Take over what ``state`` returned."""
         if self.is_enabled():
-            scale, growth, left = state.tolist()
+            scale, growth, until_halved = state.tolist()
             self.load_state_dict(
                 self.state_dict() | {"scale": scale, "_growth_tracker": int(growth)}
             )
-            self._until_halved.fill_(left)
+            self._until_halved.fill_(until_halved)
 
     def step_or_skip(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
         """Step ``optimizer`` unless a gradient overflowed, then adapt the scale.
@@ -134,8 +134,8 @@ class LossScaler(torch.amp.GradScaler):
         if self._hysteresis > 1:  # the scale stays until the hysteresis is used up
             spared = (dropped > 0) & (self._until_halved > 1)
             self.update(torch.where(spared, before, after))
-            left = (self._until_halved - dropped).clamp(min=1)
-            self._until_halved = torch.where(after > before, self._hysteresis, left)
+            until_halved = (self._until_halved - dropped).clamp(min=1)
+            self._until_halved = torch.where(after > before, self._hysteresis, until_halved)
         return dropped
 
 

@@ -58,7 +58,7 @@ def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
     Raises:
         UsageError: a width is not a whole number above 0, or the last one is wrong.
     """
-    found = []
+    shapes = []
     for field, last in (("bottom_layers", recipe.embedding_dim), ("top_layers", 1)):
         words = getattr(recipe, field).split(",")
         if not all(map(WIDTH.fullmatch, words)) or int(words[-1]) != last:
@@ -68,8 +68,8 @@ def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
                 rule=f"whole numbers above 0 with commas between, ending in {last}",
                 fix="end bottom_layers in embedding_dim and top_layers in 1",
             )
-        found.append([int(word) for word in words])
-    return found[0], found[1]
+        shapes.append([int(word) for word in words])
+    return shapes[0], shapes[1]
 
 
 SEED = 0  # of the published runs

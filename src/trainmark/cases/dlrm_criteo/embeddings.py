@@ -129,8 +129,8 @@ class FusedTables(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of ``ids`` (T, B), int32 or int64, as (B, T, dim)."""
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
-        found: Tensor = _LookUp.apply(anchor, self, ids)  # type: ignore[no-untyped-call]
-        return found
+        embeddings: Tensor = _LookUp.apply(anchor, self, ids)  # type: ignore[no-untyped-call]
+        return embeddings
 
     @torch.no_grad()
     def look_up(self, ids: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     """
     if not all("copy_bytes_per_second" in rank.facts for rank in ranks):
         return OwnFigures({})
-    found = {"MFU": Figure(None, message("no_headline_mfu"))} | _traffic(ranks)
-    bound = bound_by({name: figure.value for name, figure in (dict(known) | found).items()})
-    return OwnFigures(found, () if bound is None else (bound,))
+    computed = {"MFU": Figure(None, message("no_headline_mfu"))} | _traffic(ranks)
+    bound = bound_by({name: figure.value for name, figure in (dict(known) | computed).items()})
+    return OwnFigures(computed, () if bound is None else (bound,))
 
 
 def _traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
@@ -66,14 +66,14 @@ def _traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
         "input_share": (100 * input_ns / total_ns, "device_marks"),
         "dense_share": (100 * dense_ns / total_ns, "dense_time"),
     }
-    found = {name: Figure(value, note=message(note)) for name, (value, note) in figures.items()}
+    traffic = {name: Figure(value, note=message(note)) for name, (value, note) in figures.items()}
     if len(ranks) == 1:
-        found["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
+        traffic["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
     bandwidth = Figure(None, message("embedding_untimed"))
     if embedding_ns:  # bytes/s within the embedding stage over those of a copy
         share = 100 * moved * _NS_PER_S / embedding_ns / copied
         bandwidth = Figure(share, note=message("embedding_bandwidth"))
-    return found | {"embedding_bandwidth_share": bandwidth}
+    return traffic | {"embedding_bandwidth_share": bandwidth}
 
 
 def bound_by(values: dict[str, float | None]) -> Message | None:

@@ -98,12 +98,12 @@ class HybridTables(nn.Module):
         flight = Flight(self, samples=ids.shape[1])
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
         if self.local is None:
-            found = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
+            embeddings = anchor.new_zeros((ids.shape[1], 0, self.placement.dim))
         else:
             self.local.learning_rate = self.learning_rate
             self.local.grad_scale = self.grad_scale * self.world_size
-            found = self.local(self._own_rows(ids, flight))
-        flight.token = _Depart.apply(found, anchor, flight)  # type: ignore[no-untyped-call]
+            embeddings = self.local(self._own_rows(ids, flight))
+        flight.token = _Depart.apply(embeddings, anchor, flight)  # type: ignore[no-untyped-call]
         return flight
 
     def exchanged_bytes(self, samples: int) -> int:
@@ -157,12 +157,12 @@ class Flight:
     def wait(self) -> Tensor:
         """Return the embeddings of all tables for this rank's samples, (B_local, T, dim)."""
         token, self.token = self.token, None  # it refers to the flight: no cycle is left
-        found: Tensor = _Arrive.apply(token, self)  # type: ignore[no-untyped-call]
-        return found
+        embeddings: Tensor = _Arrive.apply(token, self)  # type: ignore[no-untyped-call]
+        return embeddings
 
-    def send_embeddings(self, found: Tensor) -> None:
+    def send_embeddings(self, embeddings: Tensor) -> None:
         """Begin to send rows (B_global, parts, dim) to those who train their samples."""
-        sent = found.to(self.tables.exchange_dtype).contiguous()
+        sent = embeddings.to(self.tables.exchange_dtype).contiguous()
         self._blank_foreign(sent)
         self._begin(sent.view(-1), sizes_sent=self._own, sizes_received=self._theirs)
 
@@ -231,8 +231,8 @@ class _Depart(Function):
     """Begin the exchange of embeddings; in the backward pass, end that of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, anchor: Tensor, flight: Flight) -> Tensor:
-        flight.send_embeddings(found)
+    def forward(ctx: Any, embeddings: Tensor, anchor: Tensor, flight: Flight) -> Tensor:
+        flight.send_embeddings(embeddings)
         ctx.flight = flight
         return torch.zeros_like(anchor)
 

@@ -47,8 +47,8 @@ def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
         DivergedError: a score is not a number, so that there is no order.
     """
     if np.isnan(scores).any():
-        found = int(np.isnan(scores).sum())
-        raise DivergedError("dlrm_criteo.scores_not_finite", found=found, scores=len(scores))
+        num_nan = int(np.isnan(scores).sum())
+        raise DivergedError("dlrm_criteo.scores_not_finite", found=num_nan, scores=len(scores))
     positive = np.sort(scores[labels == 1])
     negative = np.sort(scores[labels != 1])
     below = np.searchsorted(negative, positive, side="left").sum(dtype=np.int64)
@@ -84,8 +84,8 @@ def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then a square."""
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
-    left = recipe.decay_start_step + recipe.decay_steps - finished_steps - 1
-    return float(min(1.0, max(0.0, left / recipe.decay_steps)) ** 2)
+    remaining_steps = recipe.decay_start_step + recipe.decay_steps - finished_steps - 1
+    return float(min(1.0, max(0.0, remaining_steps / recipe.decay_steps)) ** 2)
 
 
 class DlrmJob:

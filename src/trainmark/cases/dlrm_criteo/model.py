@@ -76,8 +76,8 @@ class _Interact(Function):
         grad = grads[0]
         both_ways = grad.index_select(1, feature).view(-1, size, size)
         both_ways.diagonal(dim1=1, dim2=2).zero_()
-        found = torch.bmm(both_ways, vectors)
-        return found[:, 0] + grad[:, :dim], found[:, 1:], None
+        gradients = torch.bmm(both_ways, vectors)
+        return gradients[:, 0] + grad[:, :dim], gradients[:, 1:], None
 
 
 class Dlrm(nn.Module):

@@ -102,13 +102,13 @@ def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size
         # they share would only cut it finer.
         shared = memory.machine_bytes is not None
         unit = "machines like this one, whose ranks share its memory" if shared else "ranks"
-        most = int(TABLES_SHARE * (memory.machine_bytes or memory.rank_bytes)) // row_bytes
+        max_rows = int(TABLES_SHARE * (memory.machine_bytes or memory.rank_bytes)) // row_bytes
         raise EnvironmentFault(
             f"{rows * row_bytes / GIB:,.2f} GiB of tables exceed the memory of {world_size} rank"
             + "s" * (world_size > 1),
             where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
             rule=f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them",
-            fix=f"use {-(-rows // max(1, most)):,} {unit} or more; or lower embedding_dim, or "
+            fix=f"use {-(-rows // max(1, max_rows)):,} {unit} or more; or lower embedding_dim, or "
             "prepare with a higher frequency_threshold",
         )
     room = [row_budget] * world_size
@@ -122,7 +122,7 @@ def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size
             parts[rank].append(Part(table, first_row, share))
             room[rank] -= share
             first_row += share
-    ordered = (tuple(sorted(own, key=lambda part: part.table)) for own in parts)
+    ordered = (tuple(sorted(rank_parts, key=lambda part: part.table)) for rank_parts in parts)
     return Placement(tuple(cardinalities), dim, tuple(ordered))
 
 
@@ -167,7 +167,7 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
     updating = 4 if recipe.precision == "fp16" else 2
     # Rows of all tables for own samples, as the look-up or the exchange gives them.
     embedded = tables * dim * (FULL if placement.world_size == 1 else number)
-    found = []
+    predictions = []
     for parts in placement.parts:
         rows = placement.world_size * len(parts) * dim * FULL  # of own columns, a sample
         held = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense
@@ -177,8 +177,8 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
         cached = recipe.micro_batch_size * rows
         if placement.world_size > 1:
             cached += recipe.micro_batch_size * (rows * number // FULL + tables * dim * number)
-        found.append(Prediction(held, gradients, 0, activations, cached))
-    return max(found, key=lambda item: item.reserved)
+        predictions.append(Prediction(held, gradients, 0, activations, cached))
+    return max(predictions, key=lambda item: item.reserved)
 
 
 def num_features(num_tables: int, dim: int) -> int:

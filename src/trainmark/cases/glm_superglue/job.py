@@ -183,9 +183,11 @@ class GlmJob:
         world_size, total = self.context.world_size, len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
         scored = self.score(rows)
-        right, _, found = scored.over_ranks(world_size=world_size, device=self.stepper.device)
-        assert found == total, f"{found} of {total} validation samples were scored"
-        return Evaluation(right / found, found, {"correct": right}, scores=scored.scores())
+        right, _, num_samples = scored.over_ranks(world_size=world_size, device=self.stepper.device)
+        assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
+        return Evaluation(
+            right / num_samples, num_samples, {"correct": right}, scores=scored.scores()
+        )
 
     @torch.no_grad()
     def score(self, rows: range) -> EvaluationSum:

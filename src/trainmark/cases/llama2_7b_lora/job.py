@@ -124,15 +124,15 @@ class LlamaJob:
             none = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores and replace(validation.scores, of="val_loss")
             return Evaluation(float("nan"), validation.samples, detail, none, scores=scores)
-        found = self.answer()
-        detail |= {"macro": found.macro, "shots": found.mean_shots, "cut": float(found.cut)}
-        detail |= found.per_category
+        scored = self.answer()
+        detail |= {"macro": scored.macro, "shots": scored.mean_shots, "cut": float(scored.cut)}
+        detail |= scored.per_category
         breakdown = {
-            "subject": found.per_subject,
-            "items by shots": {str(shots): items for shots, items in found.shots_used.items()},
+            "subject": scored.per_subject,
+            "items by shots": {str(shots): items for shots, items in scored.shots_used.items()},
         }
-        scores = answered(found.items).scores()
-        return Evaluation(found.micro, found.asked, detail, breakdown=breakdown, scores=scores)
+        scores = answered(scored.items).scores()
+        return Evaluation(scored.micro, scored.asked, detail, breakdown=breakdown, scores=scores)
 
     @torch.no_grad()
     def validation_loss(self) -> Evaluation:
@@ -170,13 +170,13 @@ class LlamaJob:
             max_length=longest, rank=rank, world_size=world_size,
         )  # fmt: skip
         with varying_shapes(self.context.device), self.stepper.autocast():
-            found = score(
+            scored = score(
                 self.model.causal_lm, self.data.mmlu, plan,
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
                 legacy=legacy, in_step=self.sharded, rank=rank, world_size=world_size,
             )  # fmt: skip
         self.model.train()
-        return found
+        return scored
 
     def save(self, folder: Path) -> None:
         """Write the adapters in peft's format."""
@@ -271,10 +271,10 @@ def _settings(model: LlamaLora) -> LoraConfig:
 def _adapters(model: LlamaLora) -> dict[str, Tensor]:
     # Pass the state: otherwise peft would collect the frozen weights too.
     trained = {name: x for name, x in model.peft.named_parameters() if x.requires_grad}
-    found: dict[str, Tensor] = get_peft_model_state_dict(
+    adapters: dict[str, Tensor] = get_peft_model_state_dict(
         model.peft, state_dict=trained, save_embedding_layers=False
     )
-    return found
+    return adapters
 
 
 def _whole(value: Tensor) -> Tensor:

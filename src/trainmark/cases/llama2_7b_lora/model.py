@@ -137,9 +137,9 @@ def build(
 
 
 def _library_config(config: ModelConfig) -> LlamaConfig:
-    found = LlamaConfig.from_dict({**config.raw, "use_cache": False})
-    found._attn_implementation = "sdpa"
-    return found
+    library_config = LlamaConfig.from_dict({**config.raw, "use_cache": False})
+    library_config._attn_implementation = "sdpa"
+    return library_config
 
 
 def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
@@ -223,9 +223,11 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
 
 def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
     """Return name and (empty) value of each weight, a tied embedding table once."""
-    every = causal_lm.named_parameters(remove_duplicate=False)
+    named_parameters = causal_lm.named_parameters(remove_duplicate=False)
     tied = config.tie_embeddings
-    return [(name, value) for name, value in every if not (tied and name == "lm_head.weight")]
+    return [
+        (name, value) for name, value in named_parameters if not (tied and name == "lm_head.weight")
+    ]
 
 
 def _leave_to_each_rank(model: LlamaLora) -> None:

@@ -50,15 +50,15 @@ def generate(folder: Path, recipe: Llama31Recipe) -> None:
 def _pair(folder: Path, word: str, published: str) -> Path:
     """Return the path of the folder's one pair with ``word`` in its name, without the endings."""
     with readable(folder):
-        found = sorted(file for file in folder.glob(f"*{word}*.idx"))
-    if len(found) != 1:
+        index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
+    if len(index_files) != 1:
         raise DataError(
-            f"{len(found)} indices with {word} in their names",
+            f"{len(index_files)} indices with {word} in their names",
             where=str(folder),
             rule=f"one pair of .idx and .bin each for train and validation, as {published}",
             fix="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
         )
-    return found[0].with_suffix("")
+    return index_files[0].with_suffix("")
 
 
 def load(folder: Path, recipe: Llama31Recipe) -> Splits:
@@ -68,7 +68,7 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
         DataError: the first fault found, with file, rule and fix.
     """
     made, digests = [], []
-    for word, published, most in (
+    for word, published, max_samples in (
         ("train", TRAIN, None), ("validation", VALIDATION, recipe.eval_samples)
     ):  # fmt: skip
         reader = IndexedReader.open(_pair(folder, word, published))
@@ -86,7 +86,7 @@ def load(folder: Path, recipe: Llama31Recipe) -> Splits:
         made.append(
             Samples(
                 reader, range(reader.num_documents), recipe.seq_length, recipe.seed,
-                together=together, cache=folder / INDICES / order, most=most,
+                together=together, cache=folder / INDICES / order, most=max_samples,
             )
         )  # fmt: skip
     train, validation = made
@@ -105,12 +105,12 @@ def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
         return DataFacts(*facts, best_quality=language.entropy_rate())
     samples = loaded.validation
     changed = {
-        name: found
-        for name, found, published in (
+        name: value
+        for name, value, published in (
             ("train_shards", read_manifest(folder).get("train_shards"), len(TRAIN_SHARDS)),
             ("validation_documents", len(samples.documents), VALIDATION_DOCUMENTS),
         )
-        if found not in (published, None)  # none: made by another program
+        if value not in (published, None)  # none: made by another program
     }
     published = "validation_documents" not in changed and recipe.vocab_size == VOCABULARY
     if published and samples.num_tokens != VALIDATION_TOKENS:

@@ -27,14 +27,14 @@ def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
     Raises:
         DataError: no shard of one kind, or as ``write_pairs``.
     """
-    found: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
+    files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
     for name, file in source_files(raw).items():
         if match := SHARD.fullmatch(name):
             kind, number = match.groups()
             if kind == "validation" or int(number) in TRAIN_SHARDS:
-                found[kind][name] = file
+                files_by_split[kind][name] = file
     first, last = TRAIN_SHARDS[0], TRAIN_SHARDS[-1]
-    for kind, shards in found.items():
+    for kind, shards in files_by_split.items():
         if not shards:
             raise DataError(
                 f"no shard c4-{kind}.*.json.gz", where=str(raw),
@@ -42,11 +42,11 @@ def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
                 "and 8 for validation",
                 fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
             )  # fmt: skip
-    count = len(found["train"])
+    count = len(files_by_split["train"])
     if count != len(TRAIN_SHARDS):
         say(f"{count} of the {len(TRAIN_SHARDS)} training shards: runs will count as open")
     write_pairs(
         raw, data, say, case="llama31_8b", ends=False, train_shards=count,
-        pairs={TRAIN: found["train"], VALIDATION: found["validation"]},
+        pairs={TRAIN: files_by_split["train"], VALIDATION: files_by_split["validation"]},
         most={VALIDATION: VALIDATION_DOCUMENTS}, **options,
     )  # fmt: skip

@@ -59,7 +59,7 @@ def load(folder: Path) -> dict[str, Clouds]:
     Raises:
         DataError: a file cannot be read, or its first row that breaks a rule.
     """
-    found = {}
+    splits = {}
     for split in ROWS:
         file = folder / f"{split}.npz"
         try:
@@ -72,13 +72,13 @@ def load(folder: Path) -> dict[str, Clouds]:
         bad = np.flatnonzero((labels != 0) & (labels != 1))
         if len(bad):
             raise DataError("label outside {0,1}", where=f"{file}, row {bad[0] + 1}")
-        found[split] = Clouds(features, labels)
-    return found
+        splits[split] = Clouds(features, labels)
+    return splits
 
 
 def check(folder: Path, recipe: Recipe) -> DataFacts:
     """Check both files and name their content."""
-    rows = {split: len(found) for split, found in load(folder).items()}
+    rows = {split: len(samples) for split, samples in load(folder).items()}
     digest = sha256(b"".join((folder / f"{split}.npz").read_bytes() for split in ROWS))
     best = BAYES_ACCURACY if recipe.data == "generated" else None
     return DataFacts(rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best)

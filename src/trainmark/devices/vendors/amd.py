@@ -47,22 +47,23 @@ def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
     fields = tool.json_of(text)
     listed = fields.get("gpu_data") if isinstance(fields, dict) else fields
-    found: dict[int, Mapping[str, Any]] = {
-        int(index): one
-        for one in (listed if isinstance(listed, list) else [])
-        if isinstance(one, dict) and (index := tool.number(one.get("gpu"), most=1e6)) is not None
+    devices: dict[int, Mapping[str, Any]] = {
+        int(index): entry
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, dict)
+        and (index := tool.number(entry.get("gpu"), most=1e6)) is not None
     }
-    if not found:
+    if not devices:
         raise MonitorFault("unreadable", "no numbered device in the JSON of amd-smi")
-    return sorted(found.items())
+    return sorted(devices.items())
 
 
 def _metric(index: int, fields: Mapping[str, Any]) -> DeviceSample:
     energy_j = tool.number(_at(fields, "energy", "total_energy_consumption"), most=1e15)
     limits_of_versions = (_at(fields, name) for name in ("throttle", "violation"))
-    limits = next((one for one in limits_of_versions if isinstance(one, dict)), {})
+    limits = next((table for table in limits_of_versions if isinstance(table, dict)), {})
     temperatures = (
-        tool.temperature_c(_at(fields, "temperature", at)) for at in ("edge", "hotspot")
+        tool.temperature_c(_at(fields, "temperature", sensor)) for sensor in ("edge", "hotspot")
     )
     return DeviceSample(
         index=index,

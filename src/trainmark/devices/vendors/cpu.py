@@ -48,10 +48,10 @@ def has_fp16_units() -> bool:
 
     Without them a matmul is emulated at about a hundredth of the fp32 rate.
     """
-    told = _told("/proc/cpuinfo")
-    if not told:
+    cpu_info = _told("/proc/cpuinfo")
+    if not cpu_info:
         return platform.machine() == "arm64"  # macOS: every processor of that name has them
-    words = told.get("flags", told.get("Features", "")).split()  # x86, Arm
+    words = cpu_info.get("flags", cpu_info.get("Features", "")).split()  # x86, Arm
     return not {"avx512_fp16", "amx_fp16", "asimdhp"}.isdisjoint(words)
 
 

@@ -43,24 +43,24 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
 
 
 def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    told = {
+    values = {
         name.lower(): str(value)
         for name, value in fields.items()
         if isinstance(value, str | int | float) and known(value)
     }
     # It adds the serial number of the slot to the address.
-    address = told.get("pci bus", "").partition(" ")[0]
+    address = values.get("pci bus", "").partition(" ")[0]
     return DeviceSample(
         index=index,
-        name=told.get("card series"),
-        uuid=identity(told.get("unique id"), address),
+        name=values.get("card series"),
+        uuid=identity(values.get("unique id"), address),
         # Where a device has several sensors: the one that all of a vendor's tools call its own.
-        temperature_c=tool.temperature_c(told.get("temperature (sensor edge) (c)")),
-        power_w=tool.watts(told.get("average graphics package power (w)")),
-        memory_used_bytes=tool.size_bytes(told.get("vram total used memory (mib)"), unit="m"),
-        memory_total_bytes=tool.size_bytes(told.get("vram total memory (mib)"), unit="m"),
-        utilization_percent=tool.percent(told.get("dcu use (%)", told.get("hcu use (%)"))),
-        clock_mhz=tool.megahertz(told.get("sclk clock speed")),
+        temperature_c=tool.temperature_c(values.get("temperature (sensor edge) (c)")),
+        power_w=tool.watts(values.get("average graphics package power (w)")),
+        memory_used_bytes=tool.size_bytes(values.get("vram total used memory (mib)"), unit="m"),
+        memory_total_bytes=tool.size_bytes(values.get("vram total memory (mib)"), unit="m"),
+        utilization_percent=tool.percent(values.get("dcu use (%)", values.get("hcu use (%)"))),
+        clock_mhz=tool.megahertz(values.get("sclk clock speed")),
     )
 
 

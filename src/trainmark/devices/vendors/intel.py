@@ -40,7 +40,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
     """
     rows = _rows(text)
     names = next((row for row in rows if "DeviceId" in row), [])
-    found = {}
+    samples = {}
     for row in rows:
         fields = dict(zip(names, row, strict=False))
         index = tool.number(fields.get("DeviceId"), most=1e6)
@@ -52,7 +52,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
             )
             for what, column in _COLUMNS.items()
         }
-        found[int(index)] = DeviceSample(
+        samples[int(index)] = DeviceSample(
             index=int(index),
             temperature_c=tool.temperature_c(cell["temperature"]),
             power_w=tool.watts(cell["power"]),
@@ -60,7 +60,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
             utilization_percent=tool.percent(cell["utilization"]),
             clock_mhz=tool.megahertz(cell["clock"]),
         )
-    return tool.known(text, (found[index] for index in sorted(found)))
+    return tool.known(text, (samples[index] for index in sorted(samples)))
 
 
 def parse_discovery(text: str) -> list[DeviceSample]:
@@ -131,13 +131,13 @@ class Intel(TorchVendor):
         to a torch for another vendor's:
         https://github.com/pytorch/pytorch/blob/main/c10/xpu/XPUFunctions.cpp, 2026-11-22.
         """
-        found = [
+        cards = [
             folder
             for folder in pci_accelerators(self.pci_vendor)
             if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
         ]
-        discrete = [folder for folder in found if folder.name.split(":")[1] != "00"]
-        return discrete or (found if self.drives() else [])
+        discrete = [folder for folder in cards if folder.name.split(":")[1] != "00"]
+        return discrete or (cards if self.drives() else [])
 
     def pci_folders(self) -> list[Path]:
         """Return the folder of each device on the PCI bus: a card's once for each tile."""
@@ -154,14 +154,16 @@ class Intel(TorchVendor):
         https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
         """
         mask = os.environ.get("ZE_AFFINITY_MASK")
-        left = named(mask or None, len(self.pci_folders()))
-        return sorted(left)  # a mask chooses, it does not order
+        visible_numbers = named(mask or None, len(self.pci_folders()))
+        return sorted(visible_numbers)  # a mask chooses, it does not order
 
     def monitor_index(self, number: int) -> int | None:
         """Return the number of the device's card: the tool tells cards, not tiles."""
         address = self.pci_folders()[number].name
-        found = self._first[0].items()
-        return next((index for index, one in found if address in (one.uuid or "").split()), None)
+        readings = self._first[0].items()
+        return next(
+            (index for index, sample in readings if address in (sample.uuid or "").split()), None
+        )
 
 
 def tiles(folder: Path) -> int:
@@ -169,10 +171,10 @@ def tiles(folder: Path) -> int:
 
     i915 calls those of a card gt, and gives integrated graphics a second one without compute units.
     """
-    found = len(list(folder.glob("tile[0-9]*")))
-    if not found and folder.name.split(":")[1] != "00":
-        found = len(list(folder.glob("drm/card*/gt/gt[0-9]*")))
-    return max(1, found)
+    num_tiles = len(list(folder.glob("tile[0-9]*")))
+    if not num_tiles and folder.name.split(":")[1] != "00":
+        num_tiles = len(list(folder.glob("drm/card*/gt/gt[0-9]*")))
+    return max(1, num_tiles)
 
 
 def _render(folder: Path) -> Path | None:

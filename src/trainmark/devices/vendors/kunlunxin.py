@@ -28,7 +28,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: no line has this form.
     """
-    found = {}
+    samples = {}
     for line in text.splitlines():
         field = [part.strip('"') for part in _FIELD.findall(line)]
         if len(field) < 22 or not _ADDRESS.fullmatch(field[0]):
@@ -36,7 +36,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         number, power = tool.number(field[2], most=1e6), tool.number(field[8])
         if number is None:
             continue
-        found[number] = DeviceSample(
+        samples[number] = DeviceSample(
             index=0,
             name=field[21] or None,
             temperature_c=tool.temperature_c(field[4]),
@@ -48,7 +48,8 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
         )
     # A container may have some of the machine's, which the tool numbers as the machine does.
     return known(
-        text, (replace(found[number], index=place) for place, number in enumerate(sorted(found)))
+        text,
+        (replace(samples[number], index=place) for place, number in enumerate(sorted(samples))),
     )
 
 

@@ -194,7 +194,7 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def match_weights(
-    found: Iterable[StoredTensor], config: ModelConfig, file: Path
+    stored_tensors: Iterable[StoredTensor], config: ModelConfig, file: Path
 ) -> dict[str, StoredTensor]:
     """Return the checkpoint's tensor of each parameter, by the parameter's name.
 
@@ -211,7 +211,7 @@ def match_weights(
         optional=HEADS,
         unused=lambda name: name.startswith(IGNORED) or name.endswith(IGNORED_BUFFERS),
     )
-    return weights.match(found, where=file)
+    return weights.match(stored_tensors, where=file)
 
 
 def weights_file(folder: Path) -> Path:

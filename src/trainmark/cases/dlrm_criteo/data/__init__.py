@@ -58,11 +58,11 @@ def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, E
     def scan() -> dict[str, Extremes]:
         threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
-            found = list(pool.map(_scan, kinds, kinds.values()))
-        return dict(zip(names, found, strict=True))
+            scanned = list(pool.map(_scan, kinds, kinds.values()))
+        return dict(zip(names, scanned, strict=True))
 
-    found = cached_scan(folder / CACHE_FILE, names, scan)
-    return {file: found[name] for name, file in names.items()}
+    extremes_by_name = cached_scan(folder / CACHE_FILE, names, scan)
+    return {file: extremes_by_name[name] for name, file in names.items()}
 
 
 def _scan(file: Path, kind: np.dtype[Any]) -> Extremes:
@@ -147,18 +147,18 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
 def _content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
     """Return a name that neither the files' own names nor their place change."""
     parts = [*map(str, (spec.num_numerical, *spec.cardinalities)), *spec.category_dtypes]
-    parts += [found.digest for found in content.values()]
+    parts += [extremes.digest for extremes in content.values()]
     return sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
-def _refuse_outside(file: Path, found: Extremes, kind: np.dtype[Any], limit: int) -> None:
+def _refuse_outside(file: Path, extremes: Extremes, kind: np.dtype[Any], limit: int) -> None:
     """Refuse a label, category or number's bits below 0 or not below ``limit``."""
-    if found.smallest >= 0 and found.largest < limit:
+    if extremes.smallest >= 0 and extremes.largest < limit:
         return
-    shown = f"values from {found.smallest} to {found.largest}"
+    shown = f"values from {extremes.smallest} to {extremes.largest}"
     rule = f"a label, or a category of this table, is in [0, {limit})"
     if kind.shape:
-        shown = f"a value is {'inf' if found.largest == _INFINITE else 'nan'}"
+        shown = f"a value is {'inf' if extremes.largest == _INFINITE else 'nan'}"
         rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
     fix = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
     raise DataError(shown, where=str(file), rule=rule, fix=fix)
@@ -227,10 +227,10 @@ class SplitReader:
         count = -(-self.num_rows // global_batch_size)
         numbers = range(count) if order is None else order
         assert len(numbers) == count, f"an order of {len(numbers)} for {count} batches"
-        own = [self.files.categories[number] for number in self.columns]
+        own_columns = [self.files.categories[number] for number in self.columns]
         with ExitStack() as stack:
             streams = {}
-            for file in (self.files.numerical, self.files.label, *own):
+            for file in (self.files.numerical, self.files.label, *own_columns):
                 with readable(file):
                     streams[file] = stack.enter_context(file.open("rb", buffering=0)).fileno()
 
@@ -242,8 +242,8 @@ class SplitReader:
                 rows = min(global_batch_size, self.num_rows - first)
                 # As ``train.shards`` cuts a step.
                 begin, end = (first + rows * part // world_size for part in (rank, rank + 1))
-                categories = np.empty((len(own), rows), np.int32)
-                for column, file in zip(categories, own, strict=True):
+                categories = np.empty((len(own_columns), rows), np.int32)
+                for column, file in zip(categories, own_columns, strict=True):
                     column[:] = read(file, first, first + rows)
                 labels = read(self.files.label, begin, end).astype(np.float32)
                 numerical = read(self.files.numerical, begin, end)

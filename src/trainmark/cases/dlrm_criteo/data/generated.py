@@ -82,8 +82,8 @@ def clicks(split: str, seed: int) -> Clicks:
     log_odds = BIAS + (numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))) @ weights
     for rank, factor in zip(ranks, factors, strict=True):
         log_odds += (EFFECT * factor)[rank]
-    for one, other in PAIRS:
-        log_odds += PRODUCT * factors[one][ranks[one]] * factors[other][ranks[other]]
+    for first, other in PAIRS:
+        log_odds += PRODUCT * factors[first][ranks[first]] * factors[other][ranks[other]]
     return Clicks(ranks, numerical, log_odds, rng.random(rows) < _chance(log_odds))
 
 

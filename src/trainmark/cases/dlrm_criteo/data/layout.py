@@ -192,9 +192,11 @@ class _Spec(Frozen):
             channel = next(kind for kind, group in self.channel_spec if name in group)
             if feature.dtype != plain.get(channel, feature.dtype):
                 raise ValueError(f"{name}: a column of this channel is {plain[channel]}")
-            most = largest_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
-            if channel == "categorical" and not 1 <= (feature.cardinality or 0) <= most:
-                rule = f"{feature.dtype} numbers 1 to {most} categories"
+            max_cardinality = (
+                largest_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
+            )
+            if channel == "categorical" and not 1 <= (feature.cardinality or 0) <= max_cardinality:
+                rule = f"{feature.dtype} numbers 1 to {max_cardinality} categories"
                 raise ValueError(f"{name}: cardinality {feature.cardinality}; {rule}")
         for split, sources in self.source_spec:
             if sorted(tuple(source.features) for source in sources) != sorted(self.groups):

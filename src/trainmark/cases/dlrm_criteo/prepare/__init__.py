@@ -101,8 +101,10 @@ def _stages(
     report(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
     report.begin("encoding rows", sum(rows.values()))
     for number, (name, path) in enumerate(sources.items()):
-        own = {p: part for p, part in parts.items() if part.source == number}
-        unfinished.stage(f"encode {name}", partial(tables.encode, db, number, own, sizes, rules))
+        parts_of_source = {p: part for p, part in parts.items() if part.source == number}
+        unfinished.stage(
+            f"encode {name}", partial(tables.encode, db, number, parts_of_source, sizes, rules)
+        )
         report.advance(rows[path])
     spec = FeatureSpec.of(unfinished.folder, sizes)
     report.begin("writing rows", sum(rows.values()))
@@ -120,15 +122,15 @@ def _write_splits(
     """Write and count the rows of every split that no earlier call has written."""
     report = unfinished.report
     for split in SPLITS:
-        own = {p: part for p, part in parts.items() if part.split == split}
-        count = sum(part.end - part.start for part in own.values())
+        parts_of_split = {p: part for p, part in parts.items() if part.split == split}
+        count = sum(part.end - part.start for part in parts_of_split.values())
         unfinished.manifest["counts"][split] = count
         keys = tables.KEYS if split == "train" else count
         turns = -(-count // BUCKET_ROWS)
         bounds = [keys * turn // turns for turn in range(turns + 1)] if turns else []
         batches = (
             batch for between in pairwise(bounds)
-            for batch in tables.encoded_rows(db, [*own], spec, rules, range(*between))
+            for batch in tables.encoded_rows(db, [*parts_of_split], spec, rules, range(*between))
         )  # fmt: skip
         files = [unfinished.folder / split / file.name for file in spec.row_types("train")]
         if f"write {split}" in unfinished.state["stages"]:

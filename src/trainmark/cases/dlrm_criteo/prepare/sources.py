@@ -61,8 +61,8 @@ def find_sources(raw: Path) -> dict[str, Path]:
     if not raw.is_dir():
         fix = "give --from a folder of logs, or one log"
         raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, fix=fix)
-    found = sorted(raw.iterdir())
-    logs = {file.name: file for file in found if LOG.fullmatch(file.name) and file.is_file()}
+    candidates = sorted(raw.iterdir())
+    logs = {file.name: file for file in candidates if LOG.fullmatch(file.name) and file.is_file()}
     names = [name.removesuffix(".gz") for name in logs]
     days = [int(name.removeprefix("day_")) for name in names if name != SINGLE]
     wanted = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
@@ -137,6 +137,6 @@ def first_fault(path: Path) -> DataError:
     what = f"{len(fields)} fields, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):
         forms = enumerate(zip(FIELDS, fields, strict=True))
-        at = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
-        what = f"field {at + 1} is {fields[at][:40].decode('ascii', 'backslashreplace')!r}"
+        column = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
+        what = f"field {column + 1} is {fields[column][:40].decode('ascii', 'backslashreplace')!r}"
     return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=AGAIN)

@@ -98,11 +98,11 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
     stop, cursors = Event(), {number: db.cursor() for number in logs}
     pool = ThreadPoolExecutor(max(1, min(threads, packed)), "dlrm-read")
     try:
-        found = {
+        counts_by_split = {
             number: pool.submit(read_log, cursors[number], number, path, stop)
             for number, path in logs.items()
         }
-        for number, rows in found.items():
+        for number, rows in counts_by_split.items():
             yield number, rows.result()
     finally:
         stop.set()
@@ -146,15 +146,15 @@ def number_categories(db: Any, num_sources: int, rules: Rules) -> list[int]:
     The most frequent come first, equally frequent ones by value. An empty cell is no category.
     """
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
-    found = []
+    num_categories = []
     for k in range(NUM_CATEGORIES):
         rows = f"FROM ({counts}) WHERE col = {k} AND value IS NOT NULL GROUP BY value "
         rows += f"HAVING sum(n) >= {rules['frequency_threshold']}"
         order = "ORDER BY sum(n) DESC, value"
         ids = f"SELECT value, (row_number() OVER ({order}))::INTEGER AS id {rows}"
         db.execute(f"CREATE OR REPLACE TABLE ids_{k} AS {ids}")
-        found.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
-    return found
+        num_categories.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
+    return num_categories
 
 
 def row_key(part: Part, rules: Rules) -> str:
@@ -173,8 +173,8 @@ def look_up_together(cardinalities: Sequence[int]) -> list[list[int]]:
 
     A column that alone exceeds it stands alone or ends a group: a single look-up spills.
     """
-    most = memory_limit() // ENTRY_BYTES
-    before = [total // most for total in accumulate(cardinalities, initial=0)]
+    max_entries = memory_limit() // ENTRY_BYTES
+    before = [total // max_entries for total in accumulate(cardinalities, initial=0)]
     columns = groupby(range(len(cardinalities)), key=before.__getitem__)
     return [list(group) for _, group in columns]
 

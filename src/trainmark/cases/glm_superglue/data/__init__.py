@@ -123,13 +123,19 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
         Drawn.for_training(passages[0], recipe.max_wrong_choices),
         Drawn.for_evaluation(passages[1]),
     )
-    return Loaded(*(
+    examples = [
         ClozeExamples(
-            found, samples, seq_length=recipe.seq_length, file=file,
+            passages_of_split,
+            samples,
+            seq_length=recipe.seq_length,
+            file=file,
             trim=recipe.trim_padding,
         )
-        for found, samples, file in zip(passages, drawn, (train, validation), strict=True)
-    ))  # fmt: skip
+        for passages_of_split, samples, file in zip(
+            passages, drawn, (train, validation), strict=True
+        )
+    ]
+    return Loaded(*examples)
 
 
 def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
@@ -200,12 +206,14 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         DataError: there is no checkpoint, several, or one split over several files.
     """
-    found = [place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()]
-    if len(found) != 1:
-        raise CHECKPOINT_FAULT(f"{len(found) or 'no'} checkpoints", where=str(folder))
-    with readable(found[0], CHECKPOINT_FAULT), found[0].open("rb") as stream:
+    candidates = [
+        place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()
+    ]
+    if len(candidates) != 1:
+        raise CHECKPOINT_FAULT(f"{len(candidates) or 'no'} checkpoints", where=str(folder))
+    with readable(candidates[0], CHECKPOINT_FAULT), candidates[0].open("rb") as stream:
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
-    file = found[0].parent / iteration / ORIGINAL
+    file = candidates[0].parent / iteration / ORIGINAL
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if others[1:]:
         raise DataError(
@@ -240,7 +248,7 @@ def expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
 
 
 def match_weights(
-    found: Iterable[StoredTensor], shapes: dict[str, tuple[int, ...]], file: Path
+    stored_tensors: Iterable[StoredTensor], shapes: dict[str, tuple[int, ...]], file: Path
 ) -> dict[str, StoredTensor]:
     """Return the stored tensor of every parameter, by the parameter's name.
 
@@ -255,7 +263,7 @@ def match_weights(
         wrappers=("module.", "model."), any_rows=POSITIONS,
         unused=lambda name: not name.startswith(LAYERS),
     )  # fmt: skip
-    return weights.match(found, where=file)
+    return weights.match(stored_tensors, where=file)
 
 
 def check_weights(folder: Path, shape: GlmShape) -> Path:

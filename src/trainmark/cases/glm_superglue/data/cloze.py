@@ -122,13 +122,13 @@ class ClozeExamples(Examples):
 
     def _refuse_long(self) -> None:
         needed = self._needed_tokens()
-        at = int(needed.argmax())
-        if needed[at] > self.seq_length:
+        example = int(needed.argmax())
+        if needed[example] > self.seq_length:
             raise DataError(
-                f"a question and a candidate take {needed[at]} tokens without the passage",
-                where=f"{self.file}, {self.passages.place(int(self.drawn.questions[at]))}",
+                f"a question and a candidate take {needed[example]} tokens without the passage",
+                where=f"{self.file}, {self.passages.place(int(self.drawn.questions[example]))}",
                 rule=f"passages are shortened, questions are not; seq_length is {self.seq_length}",
-                fix=f"set seq_length to more than {needed[at]}, or take the question out",
+                fix=f"set seq_length to more than {needed[example]}, or take the question out",
             )
 
     @property

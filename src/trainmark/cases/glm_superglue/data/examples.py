@@ -85,8 +85,8 @@ class ChoiceBatch:
     @property
     def first_ids(self) -> NDArray[np.int64]:
         """Ids of each sample's first sequence (B, S), which tell samples apart."""
-        found: NDArray[np.int64] = self.ids[self.slot == 0]
-        return found
+        first_ids: NDArray[np.int64] = self.ids[self.slot == 0]
+        return first_ids
 
     def chunks(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.

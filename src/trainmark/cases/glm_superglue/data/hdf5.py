@@ -77,10 +77,10 @@ class SparseFile:
             "mask": (self.separators.shape, (sequences,)),
             "choice_start_end": (self.samples.shape, (len(self.samples), 2)),
         }
-        for name, (found, expected) in wanted.items():
-            if found != expected:
+        for name, (length, expected) in wanted.items():
+            if length != expected:
                 raise _fault(
-                    f"its shape is {found}, where text has {sequences} sequences of {columns} "
+                    f"its shape is {length}, where text has {sequences} sequences of {columns} "
                     f"tokens: {expected}",
                     where=f"{self.file}, {name}",
                 )
@@ -104,15 +104,15 @@ class SparseFile:
                 where=f"{self.file}, answer_start_end",
             )
         _refuse_other_parts(bounds, len(answers), f"{self.file}, answer_start_end")
-        found = [answers[first:last] for first, last in bounds.tolist()]
-        for sample, (right, count) in enumerate(zip(found, counts, strict=True)):
+        answer_lists = [answers[first:last] for first, last in bounds.tolist()]
+        for sample, (right, count) in enumerate(zip(answer_lists, counts, strict=True)):
             if right.min() < 0 or right.max() >= count:
                 raise _fault(
                     f"sample {sample} (from 0) has the answers {right.tolist()}",
                     where=f"{self.file}, answer_idx",
                     rule=f"an answer is one of the sample's {count} candidates, counted from 0",
                 )
-        return found
+        return answer_lists
 
     def scan_sequences(self) -> dict[str, Extremes]:
         """Read every sequence once; return the extremes of token ids and of position ids.
@@ -175,10 +175,10 @@ class SparseExamples(Examples):
             ("text", self.vocab_size, "token ids lie in [0, vocab_size), the recipe's"),
             ("position", self.seq_length + 1, "position ids lie in [0, seq_length], the recipe's"),
         ):
-            found = content[name]
-            if found.smallest < 0 or found.largest >= limit:
+            extremes = content[name]
+            if extremes.smallest < 0 or extremes.largest >= limit:
                 raise _fault(
-                    f"numbers from {found.smallest} to {found.largest}",
+                    f"numbers from {extremes.smallest} to {extremes.largest}",
                     where=f"{self.file}, {name}",
                     rule=f"{rule}: below {limit}",
                     fix=f"set the recipe's sizes to the model's, or {AGAIN}",
@@ -203,16 +203,16 @@ class SparseExamples(Examples):
                 "every sequence has a target",
                 fix=f"set vocab_size to the model's, or {AGAIN}",
             )
-        found = []
+        sequences = []
         for number in range(last - first):
             targets = np.flatnonzero(scored[number])
             of = slice(0, int(targets[-1]) + 1)
-            found.append(ChoiceSequence(
+            sequences.append(ChoiceSequence(
                 text[number, of], positions[2 * number, of], positions[2 * number + 1, of],
                 int(stored.separators[first + number]), targets, target[number, targets],
                 number in right,
             ))  # fmt: skip
-        return found
+        return sequences
 
 
 def _open(file: Path) -> Any:
@@ -229,15 +229,15 @@ class _Matrix:
 
     def __init__(self, file: Any, name: str) -> None:
         try:
-            found = file[name]
-            self.sparse = hasattr(found, "keys")
+            group = file[name]
+            self.sparse = hasattr(group, "keys")
             if self.sparse:
-                self.shape = tuple(np.ravel(found.attrs["h5sparse_shape"]).tolist())
-                self.data, self.indices = found["data"], found["indices"]
-                self.starts = found["indptr"][()].astype(np.int64)
-                sound = _format(found) == "csr" and len(self.shape) == 2
+                self.shape = tuple(np.ravel(group.attrs["h5sparse_shape"]).tolist())
+                self.data, self.indices = group["data"], group["indices"]
+                self.starts = group["indptr"][()].astype(np.int64)
+                sound = _format(group) == "csr" and len(self.shape) == 2
             else:
-                self.data, self.shape, sound = found, found.shape, True
+                self.data, self.shape, sound = group, group.shape, True
         except (KeyError, ValueError) as error:
             sound, file = False, f"{file.filename} ({error})"
         if not sound:
@@ -289,8 +289,8 @@ def _refuse_other_columns(
     rule = f"a column of a row is stored once; columns lie in [0, {width})"
     outside = (columns < 0) | (columns >= width)
     if outside.any():
-        at = int(outside.argmax())
-        what = f"row {first + owner[at]} (from 0) has the column {columns[at]}"
+        position = int(outside.argmax())
+        what = f"row {first + owner[position]} (from 0) has the column {columns[position]}"
         raise _fault(what, where=place, rule=rule)
     cells = owner * width + columns
     if (np.diff(cells) <= 0).any():  # not in order: rare, and sound where no cell is there twice
@@ -308,8 +308,8 @@ def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
     expected = np.append(0, ends[:-1])
     wrong = (begins != expected) | (ends <= begins)
     if not len(bounds) or wrong.any() or ends[-1] != total:
-        at = int(wrong.argmax()) if wrong.any() else len(order) - 1
-        what = f"a part from {begins[at]} to {ends[at]}" if len(bounds) else "no part"
+        position = int(wrong.argmax()) if wrong.any() else len(order) - 1
+        what = f"a part from {begins[position]} to {ends[position]}" if len(bounds) else "no part"
         raise _fault(
             what,
             where=place,

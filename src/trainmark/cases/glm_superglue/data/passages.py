@@ -178,13 +178,15 @@ class Passages:
     def arrays(self) -> list[NDArray[Any]]:
         """Return all but the tokens around a text, as ``of_arrays`` takes them."""
         rows = (self.texts, self.names, self.queries, self.answers)
-        found = [array for item in rows for array in (item.values, item.starts)]
-        return [*found, self.names_of, self.questions_of, self.num_entities, self.lines]
+        arrays = [array for item in rows for array in (item.values, item.starts)]
+        return [*arrays, self.names_of, self.questions_of, self.num_entities, self.lines]
 
     @classmethod
     def of_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
         """Build from what ``arrays`` returned."""
-        texts, names, queries, answers = (Ragged(*arrays[at : at + 2]) for at in range(0, 8, 2))
+        texts, names, queries, answers = (
+            Ragged(*arrays[index : index + 2]) for index in range(0, 8, 2)
+        )
         names_of, questions_of, num_entities, lines = arrays[8:]
         return cls(
             texts, names, queries, answers, names_of, questions_of, num_entities, lines, tokens
@@ -219,13 +221,13 @@ def tokenise(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
     while block := list(islice(source, BLOCK_PASSAGES)):
         questions = [question for passage in block for question in passage.questions]
         gaps = [text for question in questions for text in (question.left, question.right)]
-        for kind, found in (
+        for kind, num_rows in (
             ("texts", encode([passage.text for passage in block])),
             ("names", encode([name for passage in block for name in passage.names])),
             ("queries", encode(gaps)),
             ("answers", [question.answers for question in questions]),
         ):
-            blocks[kind].append(Ragged.of(found))
+            blocks[kind].append(Ragged.of(num_rows))
         counts += [(len(x.names), x.num_entities, len(x.questions), x.line) for x in block]
     rows = {
         kind: Ragged(

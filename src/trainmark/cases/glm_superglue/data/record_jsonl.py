@@ -104,19 +104,19 @@ def read_passages(file: Path) -> Iterator[Passage]:
     Raises:
         DataError: the first line that breaks a rule, with its number.
     """
-    found = False
+    has_passage = False
     with readable(file), file.open("rb") as stream:
         for number, line in numbered_lines(stream):
             if not line.strip():
                 continue
-            found = True
+            has_passage = True
             try:
                 yield _passage(number, _Row.model_validate_json(line, strict=True))
             except ValidationError as error:
                 raise _fault(in_words(error), file, number) from None
             except ValueError as error:
                 raise _fault(str(error), file, number) from None
-    if not found:
+    if not has_passage:
         raise _fault("no passage", file, 1)
 
 

@@ -83,13 +83,13 @@ def find_pair(folder: Path) -> Path:
         names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     # A lone .bin is taken too: the reader then names the index that is missing.
     for ending in (".idx", ".bin"):
-        found = [name.removesuffix(ending) for name in names if name.endswith(ending)]
-        if len(found) == 1:
-            return folder / found[0]
-        if found:
-            shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        prefixes = [name.removesuffix(ending) for name in names if name.endswith(ending)]
+        if len(prefixes) == 1:
+            return folder / prefixes[0]
+        if prefixes:
+            shown = ", ".join(prefixes[:5]) + (", …" if len(prefixes) > 5 else "")
             raise DataError(
-                f"{len(found)} {ending} files: {shown}",
+                f"{len(prefixes)} {ending} files: {shown}",
                 where=str(folder),
                 rule="a data folder holds one pair of .idx and .bin",
                 fix="move all but one pair away, or join them with Megatron's merge_datasets.py",

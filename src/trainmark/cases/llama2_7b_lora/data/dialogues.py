@@ -67,15 +67,15 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     Raises:
         DataError: a file cannot be read, or a row is invalid, or there are no rows.
     """
-    found = Dialogues([], [])
+    dialogues = Dialogues([], [])
     for file in files:
         for number, row in enumerate(_rows(file), start=1):
             dialogue, summary = _texts(row, f"{file}, row {number}")
-            found.dialogues.append(dialogue)
-            found.summaries.append(summary)
-    if not len(found):
+            dialogues.dialogues.append(dialogue)
+            dialogues.summaries.append(summary)
+    if not len(dialogues):
         raise _fault("no rows", where=str(files[0]), fix="give a file with rows")
-    return found
+    return dialogues
 
 
 def _texts(row: Any, where: str) -> tuple[str, str]:

@@ -57,8 +57,11 @@ def _chat(rng: Generator) -> tuple[str, str]:
     """Return dialogue and summary."""
     first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
     thing, place, day = (_pick(rng, words) for words in (THINGS, PLACES, DAYS))
-    said = f"the {thing} to the {place} on {day} ."
-    return f"{first}: I bring {said}\n{second}: {_pick(rng, REPLIES)}", f"{first} brings {said}"
+    sentence = f"the {thing} to the {place} on {day} ."
+    return (
+        f"{first}: I bring {sentence}\n{second}: {_pick(rng, REPLIES)}",
+        f"{first} brings {sentence}",
+    )
 
 
 def _question(rng: Generator) -> Question:
@@ -174,15 +177,15 @@ def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]
     the scale of activations, and the head must allow confident predictions.
     """
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
-    found = {}
+    tensors = {}
     for name, shape in expected_shapes(config).items():
         if len(shape) == 1:
-            found[name] = np.ones(shape, np.float32)
+            tensors[name] = np.ones(shape, np.float32)
             continue
         std = shape[1] ** -0.5
         if "embed_tokens" in name:
             std = 1.0
         elif "lm_head" in name:
             std *= _HEAD_SHARPNESS
-        found[name] = np.float32(std) * rng.standard_normal(shape, np.float32)
-    return found
+        tensors[name] = np.float32(std) * rng.standard_normal(shape, np.float32)
+    return tensors

@@ -99,22 +99,26 @@ def plan_scoring(
     most_ids = _most_ids(tokenizer, max_length) if legacy else max_length
     groups: list[Group] = []
     for number, rows in shares(mmlu, rank=rank, world_size=world_size):
-        subject, left = mmlu[number], list(rows)
+        subject, remaining_rows = mmlu[number], list(rows)
         for level in (published_levels if legacy else _levels)(subject, rows, shots):
             if legacy:
-                found = tokenizer.prompts([level.text(row) for row in left])
+                tokenized = tokenizer.prompts([level.text(row) for row in remaining_rows])
             else:
-                found = _encode(tokenizer, level, left, letters[0], subject.name)
-                found = [ids[-most_ids:] for ids in found] if level.cut else found
-            fitting = {row: np.asarray(ids, np.int64) for row, ids in zip(left, found, strict=True)
-                       if len(ids) <= most_ids}  # fmt: skip
-            left = [row for row in left if row not in fitting]
+                tokenized = _encode(tokenizer, level, remaining_rows, letters[0], subject.name)
+                if level.cut:
+                    tokenized = [ids[-most_ids:] for ids in tokenized]
+            fitting = {
+                row: np.asarray(ids, np.int64)
+                for row, ids in zip(remaining_rows, tokenized, strict=True)
+                if len(ids) <= most_ids
+            }
+            remaining_rows = [row for row in remaining_rows if row not in fitting]
             if prompts := [*fitting.values()]:
                 length = common_prefix(prompts)
                 rests = [ids[length:] for ids in prompts]
                 prefix = prompts[0][:length]
                 groups.append(Group(number, level.shots, prefix, rests, [*fitting], level.cut))
-            if not left:
+            if not remaining_rows:
                 break
     most_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
     return Plan(groups, letters, sum(len(subject.items) for subject in mmlu), most_shots)
@@ -167,15 +171,15 @@ def answer_ids(
     start = len(tokenizer.begin)
     if legacy:
         rule = "the letters A, B, C and D begin with four different tokens"
-        found = [ids[start : start + 1] for ids in tokenizer.prompts(LETTERS)]
+        letter_ids = [ids[start : start + 1] for ids in tokenizer.prompts(LETTERS)]
         stems = []
     else:
         rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
         rule += "all ids before them are the same"
         stem = prompt(mmlu[0].name, (), mmlu[0].items[0])
         encoded = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
-        found, stems = [ids[-1:] for ids in encoded], [ids[:-1] for ids in encoded]
-    letters = tuple(dict.fromkeys(number for ids in found for number in ids))
+        letter_ids, stems = [ids[-1:] for ids in encoded], [ids[:-1] for ids in encoded]
+    letters = tuple(dict.fromkeys(number for ids in letter_ids for number in ids))
     if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
         raise DataError(
             "the answers are not one token each", where=str(tokenizer.file), rule=rule,
@@ -202,8 +206,8 @@ def _encode(
     They are encoded with an answer, which is then removed: the space before a letter is
     part of the letter's token, or a separate token that belongs to the prompt.
     """
-    found = tokenizer.prompts([level.text(row) + answer(0) for row in rows])
-    for row, ids in zip(rows, found, strict=True):
+    encoded = tokenizer.prompts([level.text(row) + answer(0) for row in rows])
+    for row, ids in zip(rows, encoded, strict=True):
         if ids[-1] != letter:
             raise DataError(
                 f"the answer after row {row + 1} of {subject} is not a separate token",
@@ -211,7 +215,7 @@ def _encode(
                 rule="an answer is the same token after every prompt",
                 fix="use the tokenizer that the model was trained with",
             )
-    return [ids[:-1] for ids in found]
+    return [ids[:-1] for ids in encoded]
 
 
 def common_prefix(prompts: Sequence[Ids]) -> int:

@@ -185,8 +185,8 @@ def printed(mmlu: Mmlu) -> Mmlu:
         text.seek(0)
         cells = pandas.read_csv(text, header=None).itertuples(index=False)
         return [
-            replace(row, choices=tuple(map(str, found)))
-            for row, found in zip(rows, cells, strict=True)
+            replace(row, choices=tuple(map(str, cell)))
+            for row, cell in zip(rows, cells, strict=True)
         ]
 
     return tuple(Subject(x.name, as_printed(x.shots), as_printed(x.items)) for x in mmlu)

@@ -108,8 +108,8 @@ def score(
     passes = 0
     model.train(legacy)
     for group in plan.groups:
-        found = _alone(model, group) if legacy else _with_prefix(model, group, batch_tokens)
-        for numbers, logits in found:
+        scores = _alone(model, group) if legacy else _with_prefix(model, group, batch_tokens)
+        for numbers, logits in scores:
             items += _items(group, numbers, logits, plan, mmlu, legacy=legacy)
             passes += 1
         passes += not legacy and len(group.prefix) > 0
@@ -194,13 +194,13 @@ def _items(
 ) -> Iterator[Item]:
     subject = mmlu[group.subject]
     log_probabilities = logits.float().log_softmax(-1)
-    found = log_probabilities[:, list(plan.letters)]
-    best, likeliest = found.argmax(-1).tolist(), log_probabilities.argmax(-1).tolist()
+    letter_scores = log_probabilities[:, list(plan.letters)]
+    best, likeliest = letter_scores.argmax(-1).tolist(), log_probabilities.argmax(-1).tolist()
     for place, number in enumerate(numbers):
         row, predicted = group.rows[number], best[place]
         if legacy and likeliest[place] != plan.letters[predicted]:
             predicted = NO_ANSWER
-        four = tuple(found[place].tolist())
+        four = tuple(letter_scores[place].tolist())
         yield Item(subject.name, row, group.shots, four, predicted, subject.items[row].answer)
 
 
@@ -208,9 +208,9 @@ def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_si
     """Make idle forward passes until this rank has made as many as the rank with the most."""
     device = _device(model)
     mine = [passes if number == rank else 0 for number in range(world_size)]
-    most = max(add_over_ranks(*mine, world_size=world_size, device=device))
+    max_items = max(add_over_ranks(*mine, world_size=world_size, device=device))
     ids = torch.tensor([[token]], device=device)
-    for _ in range(most - passes):
+    for _ in range(max_items - passes):
         model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
 
@@ -230,11 +230,14 @@ def _add_up(
 
     def shares(kinds: Mapping[str, str]) -> dict[str, float]:
         """Return the share of right answers over the subjects of each kind that were asked."""
-        found: dict[str, list[int]] = {}
+        counts_by_kind: dict[str, list[int]] = {}
         for subject, kind in kinds.items():
-            at, held = SUBJECTS.index(subject), found.setdefault(kind, [0, 0])
-            held[0], held[1] = held[0] + all_asked[at], held[1] + all_right[at]
-        return {kind: good / some for kind, (some, good) in found.items() if some}
+            subject_number, held = SUBJECTS.index(subject), counts_by_kind.setdefault(kind, [0, 0])
+            held[0], held[1] = (
+                held[0] + all_asked[subject_number],
+                held[1] + all_right[subject_number],
+            )
+        return {kind: good / some for kind, (some, good) in counts_by_kind.items() if some}
 
     per_subject = shares({name: name for name in SUBJECTS})
     return MmluResult(

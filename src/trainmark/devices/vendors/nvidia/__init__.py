@@ -95,7 +95,7 @@ class Nvidia(TorchVendor):
 
     def occupants(self, nproc: int) -> list[Occupant]:
         """Return what is on the first ``nproc`` devices now; see ``protocols.Diagnoses``."""
-        return [one for card in self._usable()[:nproc] for one in nvml.occupants(card)]
+        return [occupant for card in self._usable()[:nproc] for occupant in nvml.occupants(card)]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least memory that is free on a device of ``nproc`` ranks.
@@ -201,13 +201,14 @@ class NvidiaDevice(CudaDevice):
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="recipe field precision", fix=refusal.fix)
         capability = torch.cuda.get_device_capability(self.index)
-        least = _LEAST_CAPABILITY.get(precision, (0, 0))
-        if capability < least:
+        min_capability = _LEAST_CAPABILITY.get(precision, (0, 0))
+        if capability < min_capability:
             raise EnvironmentFault(
                 f"precision={precision} on {torch.cuda.get_device_name(self.index)}, compute "
                 f"capability {capability[0]}.{capability[1]}",
                 where="recipe field precision",
-                rule=f"matrix units support {precision} from {least[0]}.{least[1]} on",
+                rule=f"matrix units support {precision} from {min_capability[0]}."
+                f"{min_capability[1]} on",
                 fix="use precision=fp32"
                 + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )

@@ -91,5 +91,5 @@ def driver_version() -> str | None:
     file = PROC / "version"
     if not file.exists():
         return None
-    found = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
-    return found.group(1) if found else None
+    match = re.search(r"(\d+\.\d+(?:\.\d+)?)", file.read_text())
+    return match.group(1) if match else None

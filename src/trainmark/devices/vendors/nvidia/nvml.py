@@ -76,12 +76,12 @@ def errors(nvml: Any) -> tuple[type[Exception], ...]:
 
 def numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
     """Return numbers of a card by name; None for one that this library or card does not tell."""
-    found = {}
+    values = {}
     for name, (question, words, unit) in _NUMBERS.items():
         args = (getattr(nvml, word) for word in words)
         value = answer(nvml, getattr(nvml, question), handle, *args)
-        found[name] = None if value is None else value * unit
-    return found
+        values[name] = None if value is None else value * unit
+    return values
 
 
 def size(value: Any, most: int = _NO_SIZE) -> int | None:
@@ -92,12 +92,12 @@ def size(value: Any, most: int = _NO_SIZE) -> int | None:
 def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None]:
     """Return a card's memory, the free and the used part."""
     # The second version tells apart what the driver reserves; it came with driver 510.
-    found = answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
-    found = found or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    total = found and size(found.total)
+    info = answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    info = info or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    total = info and size(info.total)
     if not total:
         return None, None, None
-    return total, size(found.free, total), size(found.used, total)
+    return total, size(info.free, total), size(info.used, total)
 
 
 def _opened(uuid: str) -> tuple[Any, Any]:
@@ -120,17 +120,19 @@ def occupants(card: Card) -> list[Occupant]:
     nvml, handle = _opened(card.uuid)
     if handle is None:
         return []
-    found: dict[int, Occupant] = {}
+    occupants: dict[int, Occupant] = {}
     for ask, computes in (
         (nvml.nvmlDeviceGetComputeRunningProcesses, True),
         (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
     ):
-        for one in answer(nvml, ask, handle) or ():
-            name = answer(nvml, nvml.nvmlSystemGetProcessName, one.pid) or "a process"
-            short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {one.pid})"
+        for process in answer(nvml, ask, handle) or ():
+            name = answer(nvml, nvml.nvmlSystemGetProcessName, process.pid) or "a process"
+            short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {process.pid})"
             # One that computes and draws is in both lists.
-            found.setdefault(one.pid, Occupant(card.name, short, size(one.usedGpuMemory), computes))
-    return list(found.values())
+            occupants.setdefault(
+                process.pid, Occupant(card.name, short, size(process.usedGpuMemory), computes)
+            )
+    return list(occupants.values())
 
 
 def place(card: Card) -> int | None:
@@ -184,7 +186,7 @@ class NvmlMonitor:
 
 
 def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
-    found = numbers(nvml, handle)
+    values = numbers(nvml, handle)
     total, _, used = memory(nvml, handle)
     rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     return DeviceSample(
@@ -194,8 +196,8 @@ def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
         memory_total_bytes=total,
         utilization_percent=None if rates is None else float(rates.gpu),
         throttle_reasons=reasons(nvml, handle),
-        clock_mhz=found["clock_mhz"],
-        power_w=found["power_w"],
-        temperature_c=found["temperature_c"],
-        energy_j=found["energy_j"],
+        clock_mhz=values["clock_mhz"],
+        power_w=values["power_w"],
+        temperature_c=values["temperature_c"],
+        energy_j=values["energy_j"],
     )
