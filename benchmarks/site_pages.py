@@ -17,7 +17,7 @@ CASE = "gpt_megatron"
 
 def main() -> bool:
     from trainmark.library.store.index import Index
-    from trainmark.library.store.query import listing
+    from trainmark.library.store.query import list_runs
     from trainmark.pages.site import lists, views
     from trainmark.pages.site.writing import write_site
 
@@ -31,7 +31,7 @@ def main() -> bool:
         links = views.Links(f"cases/{CASE}.html")
         case_s = median_s(lambda: lists.case_page(views.every(database, lists.KEYS), CASE, links))
         words = [f"case={CASE}", "precision=bf16", f"device={DEVICES[0]}", "status=passed"]
-        rows = listing(database, words, columns=["run_id"], limit=6).rows
+        rows = list_runs(database, words, columns=["run_id"], limit=6).rows
         chosen = [row[0] for row in rows]
         compare_s = median_s(lambda: views.compare_page(database, chosen))
         files_s = []

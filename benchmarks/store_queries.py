@@ -111,7 +111,7 @@ def median_s(call: Callable[[], object]) -> float:
 
 def main() -> bool:
     from trainmark.library.store.index import INDEX_FILE, Index
-    from trainmark.library.store.query import listing
+    from trainmark.library.store.query import list_runs
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "runs"
@@ -123,10 +123,10 @@ def main() -> bool:
         index.refresh()
         built_s, spent_s = time.perf_counter() - start, _processor_s() - before_s
         print(f"  built in {built_s:.1f} s", file=sys.stderr, flush=True)
-        found = listing(index, columns=COLUMNS, limit=50)
+        found = list_runs(index, columns=COLUMNS, limit=50)
         assert (found.total, len(found.rows)) == (RECORDS, min(50, RECORDS))
         query_s = {
-            name: median_s(lambda words=words: listing(index, columns=COLUMNS, limit=50, **words))
+            name: median_s(lambda words=words: list_runs(index, columns=COLUMNS, limit=50, **words))
             for name, words in QUERIES.items()
         }
         index.refresh()
@@ -135,7 +135,7 @@ def main() -> bool:
         start = time.perf_counter()
         index.refresh()
         new_s = time.perf_counter() - start
-        assert listing(index, columns=COLUMNS, limit=1).total == RECORDS + 1
+        assert list_runs(index, columns=COLUMNS, limit=1).total == RECORDS + 1
         command_s = median_s(
             lambda: subprocess.run(
                 [sys.executable, "-m", "trainmark", "results", "--store", str(folder), "--json"],

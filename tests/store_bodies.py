@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmark.library.store.columns import COLUMNS
 from trainmark.library.store.index import Index
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import list_runs
 from trainmark.record.figures import FIGURES
 
 GOLDEN = Path(__file__).parent / "golden" / "record_distilbert.json"
@@ -53,7 +53,7 @@ def add_records(where: str, folder: Path, name: str, count: int, written: Connec
     index = Index(where)
     for number in range(count):
         path = write(folder / f"{name}-{number}", document(f"{name}-{number}"))
-        index.take([str(path.relative_to(where))])
+        index.update([str(path.relative_to(where))])
         written.send(path.name)
 
 
@@ -99,4 +99,4 @@ def opened(where: Path) -> Index:
 def everything(index: Index) -> list[dict[str, Any]]:
     """Return all that an index says of its runs but for their paths."""
     columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
-    return listing(index, columns=columns, sort="run_id").documents()
+    return list_runs(index, columns=columns, sort="run_id").as_dicts()

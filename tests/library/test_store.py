@@ -11,7 +11,7 @@ from fakes import GOLDEN, launch_event, rank_events, write_run
 from store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.library.store.index import INDEX_FILE, Index
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import list_runs
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,19 @@ def many(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_filters_find_the_runs_that_meet_all_of_them(many, words, runs):
-    found = listing(many, words.split(), columns=["run_id"])
+    found = list_runs(many, words.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in found.rows) == runs
     assert found.total == len(runs)
 
 
 def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
-    assert listing(many, columns=["run_id"], sort="p_core").rows == [["r1"], ["r0"], ["r3"], ["r2"]]
-    found = listing(many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
+    assert list_runs(many, columns=["run_id"], sort="p_core").rows == [
+        ["r1"],
+        ["r0"],
+        ["r3"],
+        ["r2"],
+    ]
+    found = list_runs(many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
     assert (found.total, found.rows) == (4, [["r3", 120.0], ["r0", 100.0]])
 
 
@@ -70,7 +75,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
 )
 def test_what_is_no_filter_is_refused_with_a_fix(many, word, reason):
     with pytest.raises(UsageError) as refused:
-        listing(many, [word])
+        list_runs(many, [word])
     assert reason in str(refused.value)
 
 
@@ -79,11 +84,11 @@ def test_the_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_pa
         write(tmp_path / name, document(name, plan__case=name, figures__final_result__unit=unit))
     index = opened(tmp_path)
     for words, unit in ((["case=toy"], "samples/s"), (["case=gpt"], "tokens/s"), ([], "")):
-        assert listing(index, words, columns=["final_result"]).units == [unit]
+        assert list_runs(index, words, columns=["final_result"]).units == [unit]
 
 
 def listed(folder, *words):
-    found = listing(opened(folder), words, columns=["run_id"])
+    found = list_runs(opened(folder), words, columns=["run_id"])
     return "".join(name for (name,) in found.rows)
 
 
@@ -104,7 +109,7 @@ def test_the_index_follows_the_files(tmp_path):
 def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     write_run(tmp_path / "a", [launch_event()], rank_events())
     (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
-    found = listing(opened(tmp_path), columns=["case", "status"])
+    found = list_runs(opened(tmp_path), columns=["case", "status"])
     assert found.rows == [["toy", "interrupted"]]
     assert (tmp_path / "a" / "record.json").exists()
 
@@ -150,8 +155,8 @@ def test_hostile_text_is_data(tmp_path):
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
     names = acknowledged(str(tmp_path), tmp_path)
     index = Index(str(tmp_path))
-    with index.opened() as connection:
+    with index.open_connection() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    found = listing(index, columns=["run_id"])
+    found = list_runs(index, columns=["run_id"])
     assert {run_id for (run_id,) in found.rows} >= names
     assert len({run_id for (run_id,) in found.rows}) == found.total

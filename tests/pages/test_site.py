@@ -14,7 +14,7 @@ from document_texts import Reader
 from store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.library.store.index import Index
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import list_runs
 from trainmark.pages import rendering
 from trainmark.pages.site import lists, views, writing
 from trainmark.pages.site.views import Links, name
@@ -334,7 +334,7 @@ def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
     table = "configuration,model,precision,p_train\nA100 1x8,toy,fp32,5000\nH100 1x8,GNMT,fp16,70\n"
     (runs / "imported" / "rows.csv").write_text(table)
     database.refresh()
-    found = listing(database, ["status=imported"], columns=["case", "device", "world", "p_train"])
+    found = list_runs(database, ["status=imported"], columns=["case", "device", "world", "p_train"])
     assert sorted(found.rows) == [["GNMT", "H100", 8, 70.0], ["toy", "A100", 8, 5000.0]]
     writing.write_site(database, tmp_path / "site")
     rows = read(tmp_path / "site" / "index.html")
@@ -345,7 +345,7 @@ def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
     assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2
     (runs / "imported" / "rows.csv").unlink()
     database.refresh()
-    assert listing(database, ["status=imported"]).total == 0
+    assert list_runs(database, ["status=imported"]).total == 0
 
 
 def rules_of_single_classes(sheet):

@@ -51,14 +51,14 @@ def results(
     record cannot be read; the others are listed.
     """
     from trainmark.library.store.index import Index
-    from trainmark.library.store.query import listing, unread
+    from trainmark.library.store.query import list_runs, list_unreadable
     from trainmark.pages import results as display
 
     index = Index(store)
     index.refresh()
     usual = None if as_json else _WITH_SETTINGS.split(",")
-    failed = unread(index)
-    found = listing(
+    failed = list_unreadable(index)
+    found = list_runs(
         index,
         words or [],
         columns=columns.split(",") if columns else usual,

@@ -26,7 +26,7 @@ def site(
     Ends with 1 if a record cannot be read; the pages of the others are written.
     """
     from trainmark.library.store.index import Index
-    from trainmark.library.store.query import unread
+    from trainmark.library.store.query import list_unreadable
     from trainmark.pages.site.writing import write_site
     from trainmark.record.messages import render
 
@@ -35,7 +35,7 @@ def site(
     with writing(output):
         launches, anew = write_site(index, output)
     say(f"{output}: {launches} launches, pages of {anew} written", err=True)
-    failed = unread(index)
+    failed = list_unreadable(index)
     for path, reason in failed:
         say_remark(f"{path}: {render(reason, 'en')}")
     if failed:

@@ -41,7 +41,7 @@ _SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, i
 def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
     unread = [{"file": path, "reason": asdict(reason)} for path, reason in failed]
-    return {"total": found.total, "runs": found.documents(), "unread": unread}
+    return {"total": found.total, "runs": found.as_dicts(), "unread": unread}
 
 
 def with_differing_settings(found: Listing) -> Listing:
@@ -50,7 +50,7 @@ def with_differing_settings(found: Listing) -> Listing:
     They stand in place of its columns ``recipe`` and ``settings``; the recipe is shown if runs of
     a case differ in it. A column of precisions has that setting already.
     """
-    rows = found.documents()
+    rows = found.as_dicts()
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
     kinds = [f"{row['case']} {row['recipe']}" for row in rows]
     names = [

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.archive import ENDING, unpack
 from trainmark.library.bundle import checks
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import list_runs
 from trainmark.pages.site.views import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
@@ -84,7 +84,7 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
     with _ONE_AT_A_TIME:
         if new := not target.exists():
             for run_id in _verified(place):
-                if listing(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
+                if list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
                     rule = "nothing is overwritten"
                     what = "the run is there in another bundle"
                     raise Refused(409, what, where=run_id, rule=rule)

@@ -55,7 +55,7 @@ _PARTS_OF_KEYS = (
 
 
 @dataclass(slots=True)
-class Line:
+class LogLine:
     """A line with what its numbers are.
 
     Args:
@@ -103,9 +103,9 @@ def _has_any(text: str, parts: tuple[str, ...]) -> bool:
     return any(part in lowered for part in parts)
 
 
-def read_line(number: int, text: str) -> Line:
+def read_line(number: int, text: str) -> LogLine:
     """Return a line with its numbers; one of other work than training has pairs alone."""
-    line = Line(number, text, find_pairs(text))
+    line = LogLine(number, text, find_pairs(text))
     if _is_other_work(line):
         line.is_other_work = True
         return line
@@ -126,7 +126,7 @@ def read_line(number: int, text: str) -> Line:
     return line
 
 
-def _is_other_work(line: Line) -> bool:
+def _is_other_work(line: LogLine) -> bool:
     """Tell whether the words before the first number are of evaluation or preparation."""
     head = line.text[: line.pairs[0].start] if line.pairs else line.text
     # The words before a progress bar say what it is of, those behind it do not.
@@ -140,7 +140,7 @@ def _is_other_work(line: Line) -> bool:
     return bool(words) and quantities.is_evaluation(words[0])
 
 
-def _find_speeds(line: Line, *, has_step: bool) -> None:
+def _find_speeds(line: LogLine, *, has_step: bool) -> None:
     """Fill what the line says of speed."""
     for pair in line.pairs:
         quantity = read_quantity(pair.key, pair.unit, pair.following)
@@ -222,7 +222,7 @@ class LogContext:
         if not self.resumed_at and _has_any(text, _RESUME_PARTS) and _RESUMED.search(text):
             self.resumed_at = number
 
-    def notice_other_work(self, text: str, line: Line | None) -> None:
+    def notice_other_work(self, text: str, line: LogLine | None) -> None:
         """Take an evaluation or a checkpoint that a line without values names, and its time."""
         if not _has_any(text, _OTHER_PARTS):
             return
@@ -235,7 +235,7 @@ class LogContext:
                 self.paused_s += pair.value * quantities.time_unit(pair.key, pair.unit)
                 return
 
-    def notice_values(self, line: Line) -> None:
+    def notice_values(self, line: LogLine) -> None:
         """Take the steps of a line with values or a loss; a new run begins where they fall."""
         self._has_values = self._has_values or bool(line.speeds)
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
@@ -262,7 +262,7 @@ class LogContext:
         step = line.step if line.step is not None else self._last.step
         self._last = RunEnd(line.number, step, is_complete)
 
-    def _find_fallen(self, line: Line) -> list[_Counter]:
+    def _find_fallen(self, line: LogLine) -> list[_Counter]:
         """Return the counters whose step is lower than before, unless a late rank prints it."""
         fallen = []
         for key, value in line.counters:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 AUTO = "auto"
-Count = Annotated[int, Ge(1), Le(10**15)]  # below it floats count exactly
+PositiveCount = Annotated[int, Ge(1), Le(10**15)]  # below it floats count exactly
 
 
 class Options(Frozen):
@@ -25,13 +25,13 @@ class Options(Frozen):
     separator: str = ""
     position: int | None = None
     range: str = ""
-    base_batch_size: Count | None = None
+    base_batch_size: PositiveCount | None = None
     skip_steps: Annotated[int, Ge(0)] = 0
-    steps_per_value: Count | None = None
+    steps_per_value: PositiveCount | None = None
     model_mode: Annotated[int, Ge(-2), Le(4)] | None = None
     ips_unit: str | None = None
     time_unit: Literal["s", "ms"] | None = None
-    gpu_num: Count | None = None
+    gpu_num: PositiveCount | None = None
     run_mode: Literal["sp", "mp"] | None = None
     model_name: str | None = None
     mission_name: str = ""

@@ -31,7 +31,7 @@ from trainmark.library.log import number_pattern, to_number
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trainmark.library.analysis.lines import Line
+    from trainmark.library.analysis.lines import LogLine
     from trainmark.library.analysis.pairs import Pair
     from trainmark.library.importers.event_runs import EventRun
 
@@ -109,7 +109,7 @@ class Readings:
             self.malformed_line, self.malformed_text = line, text.strip()[:_SHOWN_CHARACTERS]
 
     def add(
-        self, line: Line, value: float, context: LogContext, *, seconds: float, work: float
+        self, line: LogLine, value: float, context: LogContext, *, seconds: float, work: float
     ) -> None:
         """Add a value of a line; that of another rank for the same step is averaged in."""
         if not math.isfinite(value):
@@ -131,7 +131,7 @@ class Readings:
         run.pauses_s.append(context.paused_s - self._paused_s)
         self._other_work, self._paused_s = context.other_work, context.paused_s
 
-    def _average_in(self, line: Line, value: float, run: RunValues, cycle: int) -> bool:
+    def _average_in(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
         """Average a value into that of another rank for the same step; False: there is none."""
         for earlier in self._recent:
             if earlier.cycle == cycle and earlier.counters == line.counters:
@@ -140,7 +140,7 @@ class Readings:
                 return True
         return False
 
-    def add_total(self, line: Line, done: float, clock_s: float, context: LogContext) -> None:
+    def add_total(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
         """Add the difference to the last reading of a counter and of the clock.
 
         A clock that shows 0 is rounded; a counter or a clock that falls began anew.
@@ -157,7 +157,7 @@ class Readings:
             return
         self.add(line, (done - last[0]) / elapsed, context, seconds=elapsed, work=math.nan)
 
-    def add_whole(self, line: Line, done: float, clock_s: float, context: LogContext) -> None:
+    def add_whole(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
         """Add the last reading of a counter that began with 0, and of its clock."""
         last, self._total = self._total, None
         begun, begun_s = last if last is not None and last[0] < done else (0.0, 0.0)
@@ -165,7 +165,7 @@ class Readings:
             elapsed = clock_s - begun_s
             self.add(line, (done - begun) / elapsed, context, seconds=elapsed, work=math.nan)
 
-    def work_of(self, line: Line) -> float:
+    def work_of(self, line: LogLine) -> float:
         """Return the work of the step or interval of a line, in what the speed counts; or NaN."""
         counted = unit_class(self.source.quantity.unit or self.unit)
         if counted == "samples/s" and line.batch is not None:
@@ -237,14 +237,14 @@ class LogReader:
                     continue
             self.context.notice_other_work(text, line)
 
-    def _survey(self, line: Line) -> None:
+    def _survey(self, line: LogLine) -> None:
         """Count the numeric keys of a line, to show them where none is known."""
         for pair in line.pairs:
             if pair.key:
                 self.keys[pair.key] += 1
                 self.last_value_of[pair.key] = pair.value
 
-    def _take(self, line: Line) -> bool:
+    def _take(self, line: LogLine) -> bool:
         """Add the values and the loss of a line; tell whether it has a value."""
         if line.is_other_work:
             return False
@@ -267,7 +267,7 @@ class LogReader:
         self._reject_malformed(line, pairs)
         return bool(line.speeds) or has_bar
 
-    def _take_loss(self, line: Line) -> bool:
+    def _take_loss(self, line: LogLine) -> bool:
         has_loss = False
         for key in self._loss_keys if "oss" in line.text else ():
             loss = line.find_loss(key)
@@ -276,7 +276,7 @@ class LogReader:
                 has_loss = True
         return has_loss
 
-    def _recognise(self, line: Line, pairs: dict[str, Pair]) -> set[str]:
+    def _recognise(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
         """Return the presets whose lines have the form of this one; count it for each."""
         presets = {
             name
@@ -292,12 +292,12 @@ class LogReader:
             self.readings[place] = Readings(source, self.skip, source.quantity.unit)
         return self.readings[place]
 
-    def _take_plain(self, line: Line, pair: Pair, quantity: Quantity) -> None:
+    def _take_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
         source = Source(PLAIN, pair.key, "" if pair.key else pair.unit, quantity)
         readings = self._readings_of(source)
         self._add(line, pair, readings)
 
-    def _take_form(self, line: Line, pair: Pair, source: Source) -> None:
+    def _take_form(self, line: LogLine, pair: Pair, source: Source) -> None:
         readings = self._readings_of(source)
         form = source.form
         assert form is not None
@@ -316,7 +316,7 @@ class LogReader:
             readings.first_rate = pair.value
         readings.last_rate = pair.value
 
-    def _add(self, line: Line, pair: Pair, readings: Readings) -> None:
+    def _add(self, line: LogLine, pair: Pair, readings: Readings) -> None:
         quantity = readings.source.quantity
         readings.unit = readings.unit or _unit_behind(pair)
         seconds = math.nan
@@ -324,7 +324,7 @@ class LogReader:
             seconds = line.step_time_s
         readings.add(line, pair.value, self.context, seconds=seconds, work=readings.work_of(line))
 
-    def _take_bar(self, line: Line) -> bool:
+    def _take_bar(self, line: LogLine) -> bool:
         """Add the difference of counter and clock of a progress bar of training."""
         if "<" not in line.text or not line.speeds:
             return False
@@ -341,7 +341,7 @@ class LogReader:
             readings.add_total(line, done, clock_s, self.context)
         return True
 
-    def _reject_malformed(self, line: Line, pairs: dict[str, Pair]) -> None:
+    def _reject_malformed(self, line: LogLine, pairs: dict[str, Pair]) -> None:
         """Count a line of a preset that has a key, but no number behind it."""
         for (preset, key, _), readings in self.readings.items():
             if preset == PLAIN or key in pairs or key not in line.text:

@@ -19,7 +19,7 @@ from trainmark.library.importers import json_records, logs, table
 from trainmark.library.importers.cells import with_commas
 from trainmark.library.importers.headers import read_headers
 from trainmark.library.importers.markdown import read_page
-from trainmark.library.importers.table import Line, Page
+from trainmark.library.importers.table import Page, TableLine
 from trainmark.library.importers.vocabulary import WORDS
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.work import Row, Unread
@@ -141,7 +141,7 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         rows = [
-            Line(comments + reader.line_num, x, lines[reader.line_num - 1])
+            TableLine(comments + reader.line_num, x, lines[reader.line_num - 1])
             for x in reader
             if any(x)
         ]
@@ -149,7 +149,7 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
         number = comments + reader.line_num
         yield page.unread(number, "row", message("csv_malformed", why=str(error)))
         return
-    head, *body = rows or [Line(1, [], "")]
+    head, *body = rows or [TableLine(1, [], "")]
     whole = [line.cells for line in body if len(line.cells) >= len(head.cells)]
     columns = read_headers(head.cells, whole)
     has_decimals = any(column.decimal_comma for column in with_commas(columns, whole))

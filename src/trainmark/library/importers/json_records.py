@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from trainmark.errors import UsageError
 from trainmark.library.importers import table
 from trainmark.library.importers.headers import without_precision
-from trainmark.library.importers.table import Line
+from trainmark.library.importers.table import TableLine
 from trainmark.library.importers.units import parse_unit
 from trainmark.library.importers.vocabulary import WORDS, precisions
 from trainmark.record.index_record import INDEXES, IndexRecord, parse_record
@@ -188,8 +188,8 @@ def _read_group(
         why = message("table_without_results", columns=f"{shown} …")
         yield page.unread(number, "table", why, raw[:_MAX_RAW])
         return
-    head = Line(number, list(values), raw[:_MAX_RAW])
-    line = Line(number, [str(value) for value in values.values()], raw)
+    head = TableLine(number, list(values), raw[:_MAX_RAW])
+    line = TableLine(number, [str(value) for value in values.values()], raw)
     yield from table.read(head, [line], page, unknown="unknown")
 
 
@@ -228,5 +228,5 @@ def _of_index(record: IndexRecord, page: Page, number: int, raw: str) -> Iterato
         values |= {"final_result": result, "final_result_unit": record.UNIT}
     notes = (message("run_not_successful"),) if record.JOB_FAIL_FLAG else ()
     page = replace(page, form="index", model=record.model_name, notes=notes)
-    head, line = Line(0, list(values), ""), Line(number, list(values.values()), raw)
+    head, line = TableLine(0, list(values), ""), TableLine(number, list(values.values()), raw)
     yield from table.read(head, [line], page)

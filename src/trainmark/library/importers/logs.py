@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import DataError
 from trainmark.library.importers.event_runs import FORMS, read_runs
-from trainmark.library.importers.table import Line
+from trainmark.library.importers.table import TableLine
 from trainmark.library.importers.table import read as read_table
 from trainmark.library.importers.vocabulary import WORDS
 from trainmark.library.log import numbered_lines
@@ -65,8 +65,8 @@ def _row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
         columns["p_train"] = str(run.speed)
     if run.loss is not None and columns.keys().isdisjoint(figures["final_loss"]):
         columns["last_loss"] = str(run.loss)
-    head = Line(0, ["configuration", *columns], "")
-    line = Line(run.line, [configuration, *columns.values()], run.raw)
+    head = TableLine(0, ["configuration", *columns], "")
+    line = TableLine(run.line, [configuration, *columns.values()], run.raw)
     page = replace(page, form=FORMS[run.mark], notes=tuple(notes_on(run, columns)))
     yield from read_table(head, [line], page)
 

@@ -17,7 +17,7 @@ from trainmark.judge.audit.qualities import words
 from trainmark.library.importers import table
 from trainmark.library.importers.headers import split_unit
 from trainmark.library.importers.labels import count_of_devices, device_and_vendor, device_in
-from trainmark.library.importers.table import Line, Page, known_model
+from trainmark.library.importers.table import Page, TableLine, known_model
 from trainmark.library.importers.vocabulary import (
     WORDS,
     has_phrase,
@@ -60,7 +60,7 @@ class _Part:
     """
 
     kind: Literal["table", "heading", "fact"]
-    lines: list[Line] = field(default_factory=list)
+    lines: list[TableLine] = field(default_factory=list)
     level: int = 0
     name: str = ""
     text: str = ""
@@ -196,11 +196,11 @@ def _title(line: str) -> str:
     return line.strip().strip("#").strip()
 
 
-def _line(lines: list[str], number: int) -> Line:
-    return Line(number + 1, _cells(lines[number]), lines[number])
+def _line(lines: list[str], number: int) -> TableLine:
+    return TableLine(number + 1, _cells(lines[number]), lines[number])
 
 
-def _head(lines: list[str], start: int) -> tuple[int, Line]:
+def _head(lines: list[str], start: int) -> tuple[int, TableLine]:
     """Return the headers of a table, which may fill several lines: these are joined."""
     head = _line(lines, start)
     first = start
@@ -210,7 +210,7 @@ def _head(lines: list[str], start: int) -> tuple[int, Line]:
         return start, head
     columns = zip(*(_cells(line) for line in lines[first : start + 1]), strict=True)
     joined = [" ".join(filter(None, column)) for column in columns]
-    return first, Line(first + 1, joined, head.raw)
+    return first, TableLine(first + 1, joined, head.raw)
 
 
 def _is_head_above(line: str, count: int) -> bool:
@@ -225,7 +225,7 @@ def _cells(line: str) -> list[str]:
 
 def _parts_of_text(lines: list[str], start: int, end: int) -> Iterator[_Part]:
     """Yield the tables and facts of lines that are no Markdown, as programs print them."""
-    block: list[Line] = []
+    block: list[TableLine] = []
     for number in range(start, end):
         line = _line(lines, number)
         is_row = len(line.cells) > 1 and (not block or len(line.cells) == len(block[0].cells))
@@ -238,7 +238,7 @@ def _parts_of_text(lines: list[str], start: int, end: int) -> Iterator[_Part]:
     yield from _table_of(block)
 
 
-def _table_of(block: list[Line]) -> Iterator[_Part]:
+def _table_of(block: list[TableLine]) -> Iterator[_Part]:
     if len(block) > 1:
         yield _Part("table", block)
 

@@ -98,7 +98,7 @@ class Page:
         return Unread(file=self.file, line=line, kind=kind, reason=why, raw=raw)
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table: its number in the file, its cells, its text."""
 
     number: int
@@ -121,7 +121,7 @@ class _Table:
 
 
 def read(
-    head: Line, body: Sequence[Line], page: Page, *, unknown: str = "ignored"
+    head: TableLine, body: Sequence[TableLine], page: Page, *, unknown: str = "ignored"
 ) -> Iterator[Row | Unread]:
     """Yield the rows of a table, and what cannot be read of it.
 
@@ -157,7 +157,9 @@ def _is_without_figures(entry: Row | Unread) -> bool:
     return isinstance(entry, Unread) and entry.reason.code == "row_without_figures"
 
 
-def _with_units_below(head: Line, body: Sequence[Line]) -> tuple[Line, Sequence[Line]]:
+def _with_units_below(
+    head: TableLine, body: Sequence[TableLine]
+) -> tuple[TableLine, Sequence[TableLine]]:
     """Return headers joined with a first line of units: ``Memory`` above ``GB``."""
     if not head.number or not body or len(body[0].cells) != len(head.cells):
         return head, body
@@ -172,7 +174,7 @@ def _with_units_below(head: Line, body: Sequence[Line]) -> tuple[Line, Sequence[
     return head._replace(cells=joined), body[1:]
 
 
-def _entries(table: _Table, body: Sequence[Line]) -> Iterator[Row | Unread]:
+def _entries(table: _Table, body: Sequence[TableLine]) -> Iterator[Row | Unread]:
     """Yield what becomes of each line below the headers."""
     for line in body:
         if table.line and (why := _why_no_row(line.cells, table.columns)):
@@ -224,7 +226,9 @@ def _is_name(text: str) -> bool:
     return not _is_number(text) and folded(text) not in {"true", "false", "yes", "no"}
 
 
-def _unknown_columns(table: _Table, head: Line, rows: Sequence[Sequence[str]]) -> Iterator[Unread]:
+def _unknown_columns(
+    table: _Table, head: TableLine, rows: Sequence[Sequence[str]]
+) -> Iterator[Unread]:
     """Yield that columns of numbers are not read, because nobody knows their headers."""
     names = [
         column.header
@@ -252,7 +256,7 @@ def _why_no_row(printed: Sequence[str], columns: Sequence[Column]) -> Message | 
     return None
 
 
-def _read_line(line: Line, table: _Table) -> Iterator[Row | Unread]:
+def _read_line(line: TableLine, table: _Table) -> Iterator[Row | Unread]:
     """Yield the rows of a line, one for each precision that its columns name, and its faults."""
     pairs = list(zip(table.columns, line.cells, strict=False))
     variants = dict.fromkeys(x.precision for x in table.columns if x.is_figure and x.precision)
@@ -299,7 +303,7 @@ def _why_no_figure(pairs: Sequence[Cell]) -> Message:
 
 
 def _read_row(
-    line: Line, pairs: Sequence[Cell], variant: str | None, table: _Table
+    line: TableLine, pairs: Sequence[Cell], variant: str | None, table: _Table
 ) -> tuple[Row, list[Unread]]:
     """Return one row of a line, and its cells that cannot be read."""
     page = table.page
@@ -532,7 +536,7 @@ def _is_ambiguous(
     return len(values) > 1
 
 
-def _is_by_counts(head: Line, body: Sequence[Line]) -> bool:
+def _is_by_counts(head: TableLine, body: Sequence[TableLine]) -> bool:
     """Tell whether the heads are numbers of nodes or devices: benchmarks down, counts across."""
     _, *counts = head.cells or ("",)
     printed = [plain(cell) for cell in counts]
@@ -540,7 +544,9 @@ def _is_by_counts(head: Line, body: Sequence[Line]) -> bool:
     return len(printed) > 1 and has_names and all(map(_COUNT_HEAD.fullmatch, printed))
 
 
-def _read_by_counts(head: Line, body: Sequence[Line], page: Page) -> Iterator[Row | Unread]:
+def _read_by_counts(
+    head: TableLine, body: Sequence[TableLine], page: Page
+) -> Iterator[Row | Unread]:
     """Yield a row for each cell of a table whose heads are numbers of nodes or devices."""
     first, *counts = (plain(cell) for cell in head.cells)
     around = f"{first} {page.section} {page.file}"
@@ -558,11 +564,11 @@ def _read_by_counts(head: Line, body: Sequence[Line], page: Page) -> Iterator[Ro
     for line in body:
         name, *values = line.cells or ("",)
         rows = [
-            Line(line.number, [name, _digits(count), value], line.raw)
+            TableLine(line.number, [name, _digits(count), value], line.raw)
             for count, value in zip(counts, values, strict=False)
             if not is_nothing(value)
         ]
-        yield from read(Line(head.number, ["model", world, figure], head.raw), rows, page)
+        yield from read(TableLine(head.number, ["model", world, figure], head.raw), rows, page)
 
 
 def _digits(text: str) -> str:
@@ -587,7 +593,7 @@ def references(case: str) -> Iterator[Row]:
     """
     loaded = cases.load(case)
     known = reference.of_case(loaded.name)
-    head = Line(0, ["configuration", *known.columns], "")
+    head = TableLine(0, ["configuration", *known.columns], "")
     for number, entry in enumerate(known.rows, 1):
         page = Page(
             file=f"{reference.REFERENCE}{loaded.name}",
@@ -607,7 +613,7 @@ def references(case: str) -> Iterator[Row]:
             sample_count=entry.sample_count,
         )
         printed = [entry.configuration, *entry.cells.values()]
-        line = Line(number, printed, " | ".join(printed))
+        line = TableLine(number, printed, " | ".join(printed))
         for row in read(head, [line], page, unknown="quality"):
             if isinstance(row, Row):
                 yield row.model_copy(update={"stated": stated})

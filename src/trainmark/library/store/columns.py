@@ -1,7 +1,7 @@
-"""The columns of a record: what lists, exports and the index of results call its parts.
+"""The columns of a record in lists, exports and the index of results.
 
-A function a column, with the type of its values; None where the record has null. Owns what the
-index holds of a record, of one that cannot be read, and of a row that others published.
+Each column is a function of the record, with the type of its values; None stands for null. Owns the
+index entries of a record, of an unreadable record, and of a row that others published.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     Value = str | int | float | bool | None
 
 IMPORTED = "imported"  # folder of files of others in a store; status of their rows
-_MOST_TEXT = 1000  # characters: the index is for finding, the record has the whole
-_MOST_SETTING = 100  # characters of a recipe field's value; longer ones are not in the index
+_MAX_TEXT = 1000  # characters; the record has the whole text
+_MAX_SETTING = 100  # characters of a recipe field with its value; longer ones are left out
 _UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
 
 def short_device(record: Record) -> str:
-    """Return the device's product name, as ranks saw it or else as planning did."""
-    seen = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
-    names = [name for name in (*seen, *record.plan.device.product_names) if name]
+    """Return the product name of the device: as ranks reported it, else as planned."""
+    reported = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
+    names = [name for name in (*reported, *record.plan.device.product_names) if name]
     return escaped(" ".join(str(names[0]).split())) if names else "/"
 
 
-# Where a record has it, or what computes it.
+# The path of an attribute in the record, or a function that computes the value.
 _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "run_id": "run_id",
     "case_key": "plan.case_key",
@@ -89,7 +89,7 @@ COLUMNS: dict[str, Callable[[Record], Value]] = {
     name: attrgetter(source) if isinstance(source, str) else source
     for name, source in _SOURCES.items()
 }
-# What columns hold; texts the others, or null.
+# The types of the values, which may also be null; texts unless named here.
 KINDS: dict[str, Any] = (
     dict.fromkeys(COLUMNS, str)
     | dict.fromkeys(("nnodes", "nproc", "repeat_index", "epochs", "steps", "warmup_steps"), int)
@@ -99,21 +99,21 @@ KINDS: dict[str, Any] = (
 )
 
 
-# Of a result, besides the columns of records: ``path`` is relative to the store's folder;
-# ``unreadable`` is why a record cannot be read, which then has no more than its path;
+# Of an entry, besides the columns of records: ``path`` is relative to the store's folder;
+# ``unreadable`` is why a record cannot be read, of which only the path is known then;
 # ``settings`` are the fields of its recipe as a JSON object.
 _OTHERS: dict[str, type] = (
     dict.fromkeys(("path", "unreadable", "notes", "work", "comparable", "settings"), str)
     | dict.fromkeys(("torch", "driver", "cpu"), str)
     | dict.fromkeys(("bytes", "mtime_ns", "world"), int)
 )
-# What the index needs for itself, and no filter or list shows.
+# Columns for the index itself, which no filter or list shows.
 INTERNAL = ("bytes", "mtime_ns", "unreadable", "comparable", "settings")
 INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
 
 
 def column_name(name: str, unit: str, spec: FigureSpec | None) -> str:
-    """Return what a figure's column is called: as declared, or its name with its unit."""
+    """Return the name of a figure's column: the declared one, or its name with its unit."""
     if spec is not None and spec.column:
         return spec.column
     for sign, word in _UNIT_WORDS.items():
@@ -121,58 +121,71 @@ def column_name(name: str, unit: str, spec: FigureSpec | None) -> str:
     return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
 
 
-def of_record(found: Record) -> dict[str, Any]:
-    """Return what the index holds of a record."""
-    environment, done = found.environment, work(found)
-    made = {
-        "world": found.plan.world_size,
-        "work": _digest(done),
-        "comparable": _digest(done | {"device_products": None}),  # on whatever device
+def make_record_entry(record: Record) -> dict[str, Any]:
+    """Return the index entry of a record."""
+    environment, facts = record.environment, work(record)
+    entry = {
+        "world": record.plan.world_size,
+        "work": _digest(facts),
+        "comparable": _digest(facts | {"device_products": None}),  # on any device
         "torch": (environment.get("packages") or {}).get("torch"),
         "driver": environment.get("driver"),
         "cpu": environment.get("cpu"),
-        "notes": " ".join(sorted({x.code for x in found.findings})),
+        "notes": " ".join(sorted({finding.code for finding in record.findings})),
     }
-    made |= {name: column(found) for name, column in COLUMNS.items()}
-    return _stored(made, found.figures) | {"settings": _settings(found.plan.recipe)}
+    entry |= {name: column(record) for name, column in COLUMNS.items()}
+    return _complete_entry(entry, record.figures) | {"settings": _dump_settings(record.plan.recipe)}
 
 
-def _settings(recipe: Mapping[str, Any]) -> str:
-    """Return the fields of a recipe as JSON; values that no recipe of ours has are left out."""
+def _dump_settings(recipe: Mapping[str, Any]) -> str:
+    """Return the fields of a recipe as JSON; long values and those that JSON lacks are left out."""
     fields = {
-        name: value for name, value in recipe.items()
-        if value is None or isinstance(value, int | str)
-        or (isinstance(value, float) and math.isfinite(value))
-    }  # fmt: skip
-    short = {name: x for name, x in fields.items() if len(f"{name}{x}") <= _MOST_SETTING}
-    return json.dumps(short)
+        name: value
+        for name, value in recipe.items()
+        if _is_setting(value) and len(f"{name}{value}") <= _MAX_SETTING
+    }
+    return json.dumps(fields)
 
 
-def of_row(row: Row, file: str) -> dict[str, Any]:
-    """Return what the index holds of a row of a file below the store's folder."""
-    made = {name: getattr(row, name) for name in ("vendor", "device", "precision")} | {
-        "run_id": f"{file}:{row.line}", "status": IMPORTED, "world": row.world_size,
-        "case": row.case or row.model or PurePath(file).name, "quality_metric": row.metric,
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, int | str)
+
+
+def make_row_entry(row: Row, file: str) -> dict[str, Any]:
+    """Return the index entry of a row of a file below the store's folder."""
+    entry = {
+        "run_id": f"{file}:{row.line}",
+        "status": IMPORTED,
+        "world": row.world_size,
+        "vendor": row.vendor,
+        "device": row.device,
+        "precision": row.precision,
+        "case": row.case or row.model or PurePath(file).name,
+        "quality_metric": row.metric,
         "quality_value": row.figure(row.metric or ""),
         "final_result_unit": "tokens/s" if "token/p/s" in row.figures else None,
-    }  # fmt: skip
-    return _stored(made, row.figures)
+    }
+    return _complete_entry(entry, row.figures)
 
 
-def _stored(made: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns with the figures of all cases, and with text that any database takes."""
-    made |= {name: figure.value for name, figure in figures.items() if name in FIGURES}
-    return {key: _text(value) if isinstance(value, str) else value for key, value in made.items()}
+def _complete_entry(entry: dict[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry with the figures of all cases, and with text that any database takes."""
+    entry |= {name: figure.value for name, figure in figures.items() if name in FIGURES}
+    return {
+        key: _shorten(value) if isinstance(value, str) else value for key, value in entry.items()
+    }
 
 
-def of_unread(why: str) -> dict[str, Any]:
-    """Return what the index holds of a record that cannot be read."""
-    return {"unreadable": _text(why)}
+def make_unreadable_entry(reason: str) -> dict[str, Any]:
+    """Return the index entry of a record that cannot be read."""
+    return {"unreadable": _shorten(reason)}
 
 
 def _digest(value: Any) -> str:
     return blake2b(to_json(value), digest_size=8).hexdigest()
 
 
-def _text(text: str) -> str:
-    return escaped(text[:_MOST_TEXT])[:_MOST_TEXT]
+def _shorten(text: str) -> str:
+    return escaped(text[:_MAX_TEXT])[:_MAX_TEXT]

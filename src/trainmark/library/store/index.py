@@ -1,7 +1,7 @@
-"""The index of results: one wide table in SQLite, and how it follows the files.
+"""The index of results: one wide table in SQLite, which follows the files.
 
-It lies in the ``.index`` of a folder of runs. A version of the program with other columns makes a
-table of its own: everything in it can be read again from the files.
+It is in the ``.index`` of a folder of runs. A version of the program with other columns makes
+another table: everything in it can be read again from the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from weakref import finalize
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.library.selection import stamp, walk
-from trainmark.library.store.columns import IMPORTED, INDEXED, of_record, of_row, of_unread
+from trainmark.library.store.columns import (
+    IMPORTED,
+    INDEXED,
+    make_record_entry,
+    make_row_entry,
+    make_unreadable_entry,
+)
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
 from trainmark.record.messages import render
@@ -29,12 +35,12 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "TRAINMARK_STORE"
-# In a folder of its own: SQLite makes and removes files beside it, which would change a folder of
-# runs at each look at the index.
+# In a separate folder: SQLite makes and removes files beside it, and a query must not change the
+# folder of runs.
 INDEX_FILE = ".index/results.sqlite"
-_MEANING = 3  # to be raised when columns that stay get other values
-_BATCH = 250  # records of a transaction
-_WAIT_S = 60  # that a writer waits for others
+_VERSION = 3  # raise it if values of existing columns change
+_BATCH = 250  # records per transaction
+_TIMEOUT_S = 60  # of a writer that waits for others
 _PRAGMAS = (
     "journal_mode=WAL",  # readers do not wait for writers
     "synchronous=NORMAL",  # safe when a process is killed; the files are the truth
@@ -43,11 +49,13 @@ _PRAGMAS = (
 )
 _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "BOOLEAN"}
 sqlite3.register_converter("BOOLEAN", lambda stored: stored == b"1")
-_FORM = sha256(f"{_MEANING} {sorted((key, of.__name__) for key, of in INDEXED.items())}".encode())
+_FORM = sha256(
+    f"{_VERSION} {sorted((key, kind.__name__) for key, kind in INDEXED.items())}".encode()
+)
 TABLE = f"runs_{_FORM.hexdigest()[:8]}"
 _COLUMNS = ", ".join(f'"{key}" {_TYPES[kind]}' for key, kind in INDEXED.items())
 _SCHEMA = (
-    # No id comes twice.
+    # AUTOINCREMENT: the id of a deleted entry is never used again.
     f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY AUTOINCREMENT, {_COLUMNS})",
     *(
         f'CREATE INDEX IF NOT EXISTS {TABLE}_{key} ON {TABLE} ("{key}")'
@@ -68,37 +76,37 @@ class Index:
     """
 
     def __init__(self, where: str | None = None) -> None:
-        self.folder = place = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
-        if not place.is_dir():
+        self.folder = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
+        if not self.folder.is_dir():
             fix = "`trainmark run CASE` makes ./runs"
-            raise EnvironmentFault("no such folder", where=str(place), fix=fix)
-        if not os.access(place, os.W_OK):  # its index lasts as long as this
-            place = Path(mkdtemp(prefix="trainmark-index-"))
-            finalize(self, shutil.rmtree, place, ignore_errors=True)
-        self._file = (place / INDEX_FILE).absolute()
+            raise EnvironmentFault("no such folder", where=str(self.folder), fix=fix)
+        index_folder = self.folder
+        if not os.access(index_folder, os.W_OK):  # the index is removed with this object
+            index_folder = Path(mkdtemp(prefix="trainmark-index-"))
+            finalize(self, shutil.rmtree, index_folder, ignore_errors=True)
+        self._file = (index_folder / INDEX_FILE).absolute()
         self._file.parent.mkdir(exist_ok=True)
-        with self.opened(writes=True) as connection:
+        with self.open_connection(writes=True) as connection:
             for statement in _SCHEMA:
                 connection.execute(statement)
 
-    def place(self, path: str) -> str:
-        """Return a path of the index as it can be named from here."""
+    def full_path(self, path: str) -> str:
+        """Return a path of the index with the store's folder in front."""
         return str(self.folder / path)
 
     @contextmanager
-    def opened(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
-        """Give a connection whose changes are made at the end of the block, all or none.
+    def open_connection(self, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
+        """Yield a connection whose changes are committed together at the end of the block.
 
         Args:
-            writes: whether to wait for other writers now. A reader that became a writer midway
-                could not.
+            writes: wait for other writers now, because a reader cannot become a writer later.
 
         Raises:
             EnvironmentFault: the database cannot be read or written.
         """
         kinds = sqlite3.PARSE_DECLTYPES
         try:
-            with closing(sqlite3.connect(self._file, _WAIT_S, kinds, None)) as connection:
+            with closing(sqlite3.connect(self._file, _TIMEOUT_S, kinds, None)) as connection:
                 for pragma in _PRAGMAS:
                     connection.execute(f"PRAGMA {pragma}")
                 connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -110,50 +118,64 @@ class Index:
             raise EnvironmentFault(what, where=where, fix=fix) from error
 
     def refresh(self) -> None:
-        """Follow the files of the store's folder."""
+        """Update the index from the files of the store's folder."""
         top = str(self.folder)
-        with self.opened() as connection:
-            found = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
-            known = {path: (size, mtime_ns) for path, size, mtime_ns in found}
-        there = {path[len(top) + 1 :]: found for path, found in walk(top)}
-        others = [x for x in (self.folder / IMPORTED).rglob("*") if x.is_file()]
-        there |= {str(x.relative_to(self.folder)): seen for x in others if (seen := stamp(str(x)))}
-        self.take([x for x in there.keys() | known.keys() if there.get(x) != known.get(x)])
+        with self.open_connection() as connection:
+            cursor = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
+            indexed = {path: (size, mtime_ns) for path, size, mtime_ns in cursor}
+        present = {path[len(top) + 1 :]: run_stamp for path, run_stamp in walk(top)}
+        for file in (self.folder / IMPORTED).rglob("*"):
+            file_stamp = stamp(str(file)) if file.is_file() else None
+            if file_stamp is not None:
+                present[str(file.relative_to(self.folder))] = file_stamp
+        changed = [
+            path
+            for path in present.keys() | indexed.keys()
+            if present.get(path) != indexed.get(path)
+        ]
+        self.update(changed)
 
-    def take(self, paths: Sequence[str]) -> None:
-        """Read run directories and files anew, as paths below its folder; drop what is gone."""
+    def update(self, paths: Sequence[str]) -> None:
+        """Read run directories and files again; remove the entries of those that are gone.
+
+        Args:
+            paths: relative to the store's folder.
+        """
         for start in range(0, len(paths), _BATCH):
             batch = paths[start : start + _BATCH]
-            found = [one for path in batch for one in self._read(path)]
-            rows = [[made.get(key) for key in INDEXED] for made in found]
-            with self.opened(writes=True) as connection:
+            entries = [entry for path in batch for entry in self._read(path)]
+            rows = [[entry.get(key) for key in INDEXED] for entry in entries]
+            with self.open_connection(writes=True) as connection:
                 connection.executemany(f"DELETE FROM {TABLE} WHERE path = ?", [(x,) for x in batch])
                 connection.executemany(_INSERT, rows)
 
     def _read(self, path: str) -> list[dict[str, Any]]:
-        """Return what the index holds of a run directory, or of a file that others published."""
+        """Return the entries of a run directory, or of a file that others published."""
         place = self.folder / path
-        imported = place.is_file()
-        file = place if imported else place / record.RECORD_FILE
-        if (found := stamp(str(file))) is None:
+        is_imported = place.is_file()
+        file = place if is_imported else place / record.RECORD_FILE
+        file_stamp = stamp(str(file))  # before reading: a change meanwhile shows at the next look
+        if file_stamp is None:
             return []
         try:
-            if imported:
+            if is_imported:
                 from trainmark.library.importers import files  # an extra brings what it needs
 
                 read = files.read([file])
-                made = [of_row(row, path) for row in read.rows]
-                made = made or [of_unread(render(read.unread[0].reason, "en"))]
+                entries = [make_row_entry(row, path) for row in read.rows]
+                if not entries:
+                    entries = [make_unreadable_entry(render(read.unread[0].reason, "en"))]
             else:
-                made = [of_record(checked(record.read(file), place, max_bytes=MAX_BYTES))]
+                loaded = checked(record.read(file), place, max_bytes=MAX_BYTES)
+                entries = [make_record_entry(loaded)]
         except RecordError as error:
-            made = [of_unread(error.what)]
-        size, mtime_ns = found  # of before it was read: a change shows
-        return [one | {"path": path, "bytes": size, "mtime_ns": mtime_ns} for one in made]
+            entries = [make_unreadable_entry(error.what)]
+        size, mtime_ns = file_stamp
+        return [entry | {"path": path, "bytes": size, "mtime_ns": mtime_ns} for entry in entries]
 
     def version(self) -> tuple[int, int]:
-        """Return how many results there are, and what changes with every change of them."""
-        with self.opened() as connection:
-            asked = connection.execute(f"SELECT count(*), coalesce(max(id), 0) FROM {TABLE}")
-            count, newest = asked.fetchone()
+        """Return the number of entries, and the id of the newest one, which changes with them."""
+        with self.open_connection() as connection:
+            cursor = connection.execute(f"SELECT count(*), coalesce(max(id), 0) FROM {TABLE}")
+            count, newest = cursor.fetchone()
         return count, newest

@@ -37,12 +37,13 @@ _KEYS = {"id": int, **INDEXED}
 
 @dataclass(slots=True)
 class Listing:
-    """Runs that meet filters.
+    """The runs that match filters.
 
     Args:
-        total: how many there are, of which ``rows`` has the first.
-        columns: the keys of the columns; ``units``: a figure's, empty where runs differ in it.
-        rows: a value a column; None: not known.
+        total: number of matching runs; ``rows`` may have only the first ones.
+        columns: the keys of the columns.
+        units: of each column; empty: it has none, or the runs differ in it.
+        rows: a value for each column; None: not known.
         settings: the columns that are fields of recipes.
     """
 
@@ -52,12 +53,12 @@ class Listing:
     rows: list[list[Any]]
     settings: Sequence[str] = ()
 
-    def documents(self) -> list[dict[str, Any]]:
-        """Return the rows by the keys of the columns."""
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return each row as a dictionary by the keys of the columns."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def listing(
+def list_runs(
     index: Index,
     words: Sequence[str] = (),
     *,
@@ -65,72 +66,80 @@ def listing(
     sort: str = "-started_utc",
     limit: int | None = None,
 ) -> Listing:
-    """Return the runs that meet all filters.
+    """Return the runs that match all filters.
 
     Args:
         columns: keys; None: those of an export.
-        sort: a key, after ``-`` from the greatest; runs without a value come last.
+        sort: a key; with ``-`` before it in descending order. Runs without a value come last.
 
     Raises:
-        UsageError: an unknown key, or not a filter.
+        UsageError: a key is unknown, or a word is not a filter.
     """
     keys = list(_LISTED if columns is None else columns)
     columns_shown = [_column(key) for key in [*keys, "final_result_unit"]]
-    # A recipe field is taken out of the settings below: JSON in SQL has no true and false.
-    shown = ", ".join(x if x.startswith('"') else "settings" for x in columns_shown)
-    by = f"{_column(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
+    # The value of a recipe field is read from the settings below: JSON in SQL lacks true and false.
+    selected = ", ".join(x if x.startswith('"') else "settings" for x in columns_shown)
+    sort_key = f"{_column(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
     conditions, values = ["unreadable IS NULL"], []
     for word in words:
         condition, value = _condition(word)
         conditions.append(condition)
         values.append(value)
-    met = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
-    order = f"{by} NULLS LAST, started_utc DESC NULLS LAST, path"
-    with index.opened() as connection:
-        asked = f"SELECT {shown} {met} ORDER BY {order} LIMIT ?"
-        found = connection.execute(asked, [*values, -1 if limit is None else limit]).fetchall()
-        total = connection.execute(f"SELECT count(*) {met}", values).fetchone()[0]
+    source = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
+    order = f"{sort_key} NULLS LAST, started_utc DESC NULLS LAST, path"
+    query = f"SELECT {selected} {source} ORDER BY {order} LIMIT ?"
+    with index.open_connection() as connection:
+        entries = connection.execute(query, [*values, -1 if limit is None else limit]).fetchall()
+        total = connection.execute(f"SELECT count(*) {source}", values).fetchone()[0]
     units = {spec.name: spec.unit for spec in FIGURES.values()}
-    of_cases = {unit for *_, unit in found if unit}  # of the final result
-    units["final_result"] = of_cases.pop() if len(of_cases) == 1 else ""
+    result_units = {unit for *_, unit in entries if unit}
+    units["final_result"] = result_units.pop() if len(result_units) == 1 else ""
     rows = [
-        [_shown(index, key, value) for key, value in zip(keys, row, strict=False)] for row in found
+        [_read_value(index, key, value) for key, value in zip(keys, entry, strict=False)]
+        for entry in entries
     ]
     settings = [key for key in keys if key not in _KEYS]
     return Listing(total, keys, [units.get(key, "") for key in keys], rows, settings)
 
 
-def _shown(index: Index, key: str, value: Any) -> Any:
-    """Return the value of a key as a list has it, from what the database gave for it."""
+def _read_value(index: Index, key: str, value: Any) -> Any:
+    """Return the value of a key in a list.
+
+    Args:
+        value: from the database; of a recipe field all settings as JSON.
+    """
     if key == "path":
-        return index.place(value)
+        return index.full_path(value)
     if key in _KEYS:
         return value
     return json.loads(value or "{}").get(FIELD_ALIASES.get(key, key))
 
 
-def unread(index: Index) -> list[tuple[str, Message]]:
-    """Return the records that cannot be read: the path, and the reason."""
-    asked = f"SELECT path, unreadable FROM {TABLE} WHERE unreadable IS NOT NULL ORDER BY path"
-    with index.opened() as connection:
-        found = connection.execute(asked).fetchall()
-    return [(index.place(path), message("record_unreadable", error=why)) for path, why in found]
+def list_unreadable(index: Index) -> list[tuple[str, Message]]:
+    """Return the path of each record that cannot be read, and the reason."""
+    query = f"SELECT path, unreadable FROM {TABLE} WHERE unreadable IS NOT NULL ORDER BY path"
+    with index.open_connection() as connection:
+        entries = connection.execute(query).fetchall()
+    return [
+        (index.full_path(path), message("record_unreadable", error=reason))
+        for path, reason in entries
+    ]
 
 
 def _column(key: str) -> str:
-    """Return what a key stands for in SQL: a column, or a field of the recipe.
+    """Return the SQL expression of a key: a column, or a field of the recipe.
 
     Raises:
-        UsageError: it is neither, naming the nearest key.
+        UsageError: it is neither; the error names the closest key.
     """
     if key in _KEYS:
         return f'"{key}"'
     field, known_fields = FIELD_ALIASES.get(key, key), _recipe_fields()
     if field not in known_fields:
         columns = _KEYS.keys() - {"id", *INTERNAL}
-        every_key = {*columns, *known_fields, *FIELD_ALIASES}
-        if get_close_matches(key, every_key):
-            fix = nearest(key, every_key)
+        all_keys = {*columns, *known_fields, *FIELD_ALIASES}
+        if get_close_matches(key, all_keys):
+            fix = nearest(key, all_keys)
         else:
             fix = f"{nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
         raise UsageError(f"unknown key {key!r}", where=key, fix=fix)
@@ -138,22 +147,23 @@ def _column(key: str) -> str:
 
 
 def _recipe_fields() -> set[str]:
-    """Return the names of the recipe fields of all cases here."""
+    """Return the names of the recipe fields of all installed cases."""
     return {field.name for case in cases.load_all()[0] for field in fields(case.recipe_type)}
 
 
 def _kind_of_setting(value: str) -> type:
-    """Return the type that a value of a recipe field is compared as."""
+    """Return the type with which a value of a recipe field is compared."""
     if value in ("true", "false"):
         return bool
     return float if _NUMBER.fullmatch(value) else str
 
 
 def _condition(word: str) -> tuple[str, str | float | bool]:
-    """Return the condition that a word is, in SQL, and its parameter.
+    """Return the SQL condition of a filter, and its parameter.
 
     Raises:
-        UsageError: not a filter, an unknown key, or a value or operator not of the key's type.
+        UsageError: the word is not a filter, its key is unknown, or its value or operator does not
+            fit the type of the key.
     """
     with suppress(UsageError):
         word = f"case={cases.load(word).name}"
@@ -163,18 +173,19 @@ def _condition(word: str) -> tuple[str, str | float | bool]:
         raise UsageError(what, where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column, kind = _column(key), _KEYS.get(key) or _kind_of_setting(value)
-    given: str | float | bool | None = None
+    parameter: str | float | bool | None = None
     if kind is str:
         if sign == "~":
             return f"instr(lower({column}), lower(?))", value
-        given = value
+        parameter = value
     elif kind is bool:
         rule = "= or != true or false"
-        given = {"true": True, "false": False}.get(value) if sign in ("=", "!=") else None
+        if sign in ("=", "!="):
+            parameter = {"true": True, "false": False}.get(value)
     else:
         rule = "numbers have = != > >= < <=, in the unit of the record"
         if sign != "~" and _NUMBER.fullmatch(value):
-            given = float(value)
-    if given is None:
+            parameter = float(value)
+    if parameter is None:
         raise UsageError(f"{word!r} is not a comparison", where=word, rule=rule)
-    return f"{column} {sign} ?", given
+    return f"{column} {sign} ?", parameter

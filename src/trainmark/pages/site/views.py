@@ -22,7 +22,7 @@ from trainmark.judge.comparison.scaling import scaling_between
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.importers.table import published
 from trainmark.library.redaction import redacted_record
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import list_runs
 from trainmark.pages.charts import overlays, ratios
 from trainmark.pages.document import Block, Paragraph, Section, side_by_side, table
 from trainmark.pages.judgements import comparison, scaling_blocks
@@ -232,7 +232,7 @@ def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]
     found: dict[Any, list[dict[str, Any]]] = {}
     seen = set()
     columns = ("id", "run_id", "path", "repeat_index", *more)
-    for one in listing(database, columns=columns).documents():
+    for one in list_runs(database, columns=columns).as_dicts():
         if one["run_id"] in seen:  # a copy
             continue
         seen.add(one["run_id"])

@@ -16,7 +16,7 @@ from trainmark import __version__
 from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.store.columns import IMPORTED
-from trainmark.library.store.query import listing
+from trainmark.library.store.query import list_runs
 from trainmark.pages.rendering import chart_script, shipped
 from trainmark.pages.results import listing_json
 from trainmark.pages.site.lists import KEYS, case_page, list_page, machines_page
@@ -115,7 +115,7 @@ def _lists(
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
         files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text
-    told = listing_json(listing(database), [])
+    told = listing_json(list_runs(database), [])
     for one in told["runs"]:
         del one["path"]  # on this machine
     files["runs.json"] = json.dumps(told)
