@@ -191,7 +191,7 @@ def measured(run_dir: Path, nodes: int) -> None:
     from trainmark.record import record
 
     written = time.perf_counter()
-    record.write(built, run_dir)
+    record.write_record(built, run_dir)
     write_pages([built], run_dir)
     paged = time.perf_counter()
     times = {

@@ -120,7 +120,7 @@ def measured(run_dir: Path) -> None:
     from trainmark.record import record, reduce
 
     built = reduce.reduce(run_dir)
-    record.write(built, run_dir)
+    record.write_record(built, run_dir)
     recorded = time.perf_counter()
     write_pages([built], run_dir)
     done = time.perf_counter()

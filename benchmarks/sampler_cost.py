@@ -23,7 +23,7 @@ from benchmarks.jobs import build
 from benchmarks.loop_overhead import Endless, loop_seconds
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.rank.events import TELEMETRY_FILE, EventFile
-from trainmark.record.stats import over_launches
+from trainmark.record.stats import summarize_launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def main() -> bool:
         {"sampled": sampled, "alone": lambda: loop_seconds(endless, device, STEPS)}, rounds=ROUNDS
     )
     pairs = [alone / beside for alone, beside in zip(times["alone"], times["sampled"], strict=True)]
-    rate = over_launches(pairs)
+    rate = summarize_launches(pairs)
     interval = f"95% interval {rate.low:.4f} to {rate.high:.4f}, {len(pairs)} pairs"
     bars.append(
         Bar(

@@ -24,7 +24,7 @@ def packed(run_dir: Path, path: Path) -> None:
     from trainmark.library import bundle
     from trainmark.record import record, reduce
 
-    record.write(reduce.reduce(run_dir), run_dir)
+    record.write_record(reduce.reduce(run_dir), run_dir)
     start = time.perf_counter()
     bundle.pack([[run_dir]], path)
     print(json.dumps({"pack_s": time.perf_counter() - start}))

@@ -22,7 +22,7 @@ def recorded(folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+0
     write_run(folder, launcher, _slower(rank_events(), run_id))
     plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "plan.json").write_text(json.dumps(plan | {"run_id": run_id}, indent=2) + "\n")
-    record.write(reduce.reduce(folder), folder)
+    record.write_record(reduce.reduce(folder), folder)
     return folder
 
 

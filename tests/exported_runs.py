@@ -62,7 +62,7 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     made = reduce.reduce(folder)
-    record.write(made, folder)
+    record.write_record(made, folder)
     return made, folder
 
 

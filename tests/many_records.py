@@ -69,5 +69,5 @@ def with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
     plan["run_id"] = folder.name
     plan["data"]["train_samples"] = 1024 * ranks * 4
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    record.write(reduce.reduce(folder), folder)
+    record.write_record(reduce.reduce(folder), folder)
     return folder

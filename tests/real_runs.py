@@ -11,7 +11,7 @@ import psutil
 
 from trainmark.launch.processes import of_run
 from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
-from trainmark.record.record import read, schema
+from trainmark.record.record import describe_schema, read_record
 from trainmark.record.verify import check_itself
 
 try:
@@ -36,12 +36,12 @@ def checked(run_dir: Path) -> Record:
     """Return the record after checking what every ending promises."""
     document = json.loads((run_dir / "record.json").read_text())
     if jsonschema is not None:
-        jsonschema.validate(document, json.loads(schema()))
+        jsonschema.validate(document, json.loads(describe_schema()))
     for path in run_dir.glob("events.*.jsonl"):
         events = EventFile(path)
         assert list(events), path
         assert events.malformed_lines == 0, path
-    record = read(run_dir)
+    record = read_record(run_dir)
     assert of_run(record.run_id) == []
     assert check_itself(record) == []  # nothing in it contradicts the rest
     return record

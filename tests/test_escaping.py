@@ -22,7 +22,7 @@ from trainmark.pages.page import build_document
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines
 from trainmark.pages.terminal import show_page
-from trainmark.record.record import Record, read
+from trainmark.record.record import Record, read_record
 
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
 WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"
@@ -128,7 +128,7 @@ def _written(folder: Path, record: Record) -> Path:
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["trainmark", *words])
@@ -152,7 +152,7 @@ def test_no_verb_prints_a_sequence_of_a_record(call, hostile, tmp_path, words):
     assert code == 0
     assert _CONTROL.findall(out + err) == []
     if words[-1] == "json":
-        assert json.loads(out)[0]["cause"] == read(path).model_dump(mode="json")["cause"]
+        assert json.loads(out)[0]["cause"] == read_record(path).model_dump(mode="json")["cause"]
 
 
 @given(st.text(st.characters(exclude_categories=())))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.judge.comparison import THRESHOLD, drift_of_sides
-from trainmark.record.stats import over_launches, ratio
+from trainmark.record.stats import estimate_ratio, summarize_launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,9 +43,9 @@ def coverage(kind: str, count: int, *, repetitions: int, seed: int = 0) -> dict[
     rng, held = np.random.default_rng(seed), {"mean": 0, "ratio": 0, "paired": 0}
     for _ in range(repetitions):
         a, b = (np.exp(simulated(kind, count, 0.02, rng)).tolist() for _ in range(2))
-        one = over_launches(a)
-        ends = {"mean": (one.low, one.high), "ratio": ratio(a, b)[1:],
-                "paired": ratio(a, b, paired=True)[1:]}  # fmt: skip
+        one = summarize_launches(a)
+        ends = {"mean": (one.low, one.high), "ratio": estimate_ratio(a, b)[1:],
+                "paired": estimate_ratio(a, b, paired=True)[1:]}  # fmt: skip
         for name, (low, high) in ends.items():
             held[name] += (low or 0) <= 1 <= (high or 0)
     return {name: times / repetitions for name, times in held.items()}
@@ -56,7 +56,7 @@ def _comparisons(count: int, cv: float, repetitions: int, seed: int) -> tuple[Ar
     rng, rows = np.random.default_rng(seed), []
     for _ in range(repetitions):
         a, b = (np.exp(simulated("normal", count, cv, rng)).tolist() for _ in range(2))
-        rows.append((*ratio(a, b)[1:], drift_of_sides(a, b, THRESHOLD) is not None))
+        rows.append((*estimate_ratio(a, b)[1:], drift_of_sides(a, b, THRESHOLD) is not None))
     low, high, drifting = np.array(rows, np.float64).T
     return low, high, drifting > 0
 

@@ -264,7 +264,7 @@ def test_schema_is_a_schema(cli):
     code, out, _ = cli("list", "schema")
     assert code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
-    assert out == record.schema()
+    assert out == record.describe_schema()
 
 
 @pytest.mark.parametrize("words", [["--help"], ["list"]])
@@ -297,13 +297,13 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
 @pytest.fixture
 def left(tmp_path):
     """Leave the record of a toy run under ``runs``, each newer than those before."""
-    made = record.read(GOLDEN / "record_toy.json")
+    made = record.read_record(GOLDEN / "record_toy.json")
 
     def leave(place, index=1, count=1):
         folder = tmp_path / "runs" / place
         folder.mkdir(parents=True)
         plan = made.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
-        path = record.write(made.model_copy(update={"plan": plan, "run_id": place}), folder)
+        path = record.write_record(made.model_copy(update={"plan": plan, "run_id": place}), folder)
         leave.at_s += 1
         os.utime(path, (leave.at_s, leave.at_s))
 
@@ -407,11 +407,11 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
 def test_dry_run_knows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
     words = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
     plan = Plan.model_validate(json.loads(cli(*words, "--json")[1])["plan"])
-    made = record.read(GOLDEN / "record_toy.json")
+    made = record.read_record(GOLDEN / "record_toy.json")
     took = made.figures["e2e_time"].model_copy(update={"value": 46.1})
     changes = {"plan": plan, "run_id": "first", "figures": made.figures | {"e2e_time": took}}
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    record.write(made.model_copy(update=changes), tmp_path / "runs" / "a")
+    record.write_record(made.model_copy(update=changes), tmp_path / "runs" / "a")
     assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*words)[1]
     assert "in an earlier run" not in cli(*words, "bs=17")[1]
 

@@ -25,7 +25,7 @@ RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take records as they are written: their figures are invented."""
-    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
 
 
 @pytest.fixture(name="cli")
@@ -38,7 +38,7 @@ def write(name: str, launches: list[Record]) -> None:
     for number, one in enumerate(launches, 1):
         folder = Path(name) / f"r{number}"
         folder.mkdir(parents=True)
-        records.write(one, folder)
+        records.write_record(one, folder)
 
 
 def left(factor: float = 1.0, **of_b: Any) -> None:

@@ -12,8 +12,8 @@ import yaml
 
 from comparison_records import launch
 from fakes import GOLDEN
-from trainmark.record.record import write
-from trainmark.record.verify import checked
+from trainmark.record.record import write_record
+from trainmark.record.verify import check_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take records as they are written: their figures are invented."""
-    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
 
 
 @pytest.fixture(name="gate")
@@ -36,7 +36,7 @@ def _gate(cli: Call) -> Call:
 def run(folder: str, rate: float, **changes: Any) -> Path:
     path = Path("runs") / folder
     path.mkdir(parents=True)
-    write(launch(folder, figures={"p_train": rate}, **changes), path)
+    write_record(launch(folder, figures={"p_train": rate}, **changes), path)
     return path
 
 
@@ -106,7 +106,7 @@ def test_a_record_that_its_evidence_contradicts_fails(
 ) -> None:
     run("good", 100.0)
     bad = run("bad", 100.0)
-    monkeypatch.setattr("trainmark.library.selection.checked", checked)
+    monkeypatch.setattr("trainmark.library.selection.check_record", check_record)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = gate("gate", "runs/bad", "--history", "runs")
     assert code == 1

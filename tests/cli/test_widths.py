@@ -64,8 +64,10 @@ def terminal(
     cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., str]:
     """Return what calls a verb on a terminal of a width, in a folder with runs and a page."""
-    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
-    monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, _, **__: record)
+    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr(
+        "trainmark.library.store.index.check_record", lambda record, _, **__: record
+    )
     found = Checked([Check(name, (message("check_run_failed", ranks=2, place="train"),))
                      for name in CHECKS], {})  # fmt: skip
     monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
@@ -79,7 +81,7 @@ def terminal(
         for number, one in enumerate(launches, 1):
             folder = tmp_path / "runs" / name / f"r{number}"
             folder.mkdir(parents=True)
-            records.write(one, folder)
+            records.write_record(one, folder)
     (tmp_path / "page.md").write_text(PAGE, encoding="utf-8")
     (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
     monkeypatch.setenv("NO_COLOR", "1")

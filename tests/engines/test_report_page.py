@@ -10,7 +10,7 @@ import pytest
 from document_texts import html_page
 from engines.browser import WIDTHS, click_folds, file_home, unfold
 from many_records import write_runs
-from trainmark.record.record import read
+from trainmark.record.record import read_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +33,9 @@ def pages(runs, tmp_path_factory):
     found: dict[str, Path] = {}
     for name in RUNS:
         found[name] = folder / f"{name}.html"
-        found[name].write_text(html_page([read(runs / name)]), encoding="utf-8")
+        found[name].write_text(html_page([read_record(runs / name)]), encoding="utf-8")
     found["several"] = folder / "several.html"
-    records = [read(runs / name) for name in RUNS]
+    records = [read_record(runs / name) for name in RUNS]
     found["several"].write_text(html_page(records), encoding="utf-8")
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.record.record import read
+from trainmark.record.record import read_record
 
 ROOT = Path(__file__).parents[2]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -63,7 +63,7 @@ def test_ceilings_say_that_nothing_was_computed(call):
 
 def test_run_faster_than_the_published_peak_fails(call, tmp_path):
     code, _ = call("trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run")
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     assert (code, record.status) == (1, "failed")
     assert record.cause.kind == "impossible_figure"
     assert record.cause.message.code == "matmul_above_peak"
@@ -74,7 +74,7 @@ def test_run_that_trains_nothing_fails(call, tmp_path):
         "trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run",
         HOLLOW_NAME="Hollow card", HOLLOW_OPERATION_NS="1000000",
     )  # fmt: skip
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     assert (code, record.status) == (1, "failed")
     assert record.cause.kind == "not_trained"
     assert record.cause.message.code == "parameters_unchanged_in_window"
@@ -87,7 +87,7 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
         HOLLOW_NAME="Hollow card", HOLLOW_MEMORY_MIB="1000", HOLLOW_HIDDEN_MIB="420",
         HOLLOW_OPERATION_NS="1000000",
     )  # fmt: skip
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     assert (code, record.status, record.cause.kind) == (1, "oom", "oom")
 
 

@@ -11,8 +11,8 @@ from real_runs import checked, ended
 from run_fixtures import CASES
 from trainmark.errors import CaseError, EnvironmentFault
 from trainmark.plan.resolving import UnplannableError
-from trainmark.record.record import read
-from trainmark.record.verify import verify
+from trainmark.record.record import read_record
+from trainmark.record.verify import verify_evidence
 
 
 @pytest.fixture
@@ -33,19 +33,19 @@ def test_error_while_planning_leaves_a_record_that_names_the_place(broken, place
     assert (code, out) == (1, "")
     assert f"case broken, {place} ({CASES}/broken/data.py:" in err
     assert "Traceback" not in err
-    record = read(Path("run"))
+    record = read_record(Path("run"))
     cause = record.cause
     assert (record.status, cause.kind, cause.place) == ("failed", "error", place)
     assert (cause.type, cause.rank) == (raised, None)
     assert f"planted in {place}" in cause.message.args["text"]
     assert "data.py" in cause.traceback
-    assert verify(record, Path("run")) == []
+    assert verify_evidence(record, Path("run")) == []
     assert Path("run/page.html").exists()
 
 
 def test_generator_that_raises_leaves_a_record_and_no_data(broken, tmp_path):
     assert broken("data_generate")[0] == 1
-    assert read(Path("run")).cause.place == "data_generate"
+    assert read_record(Path("run")).cause.place == "data_generate"
     assert list(Path(tmp_path / "cache").iterdir()) == []
 
 
@@ -75,7 +75,7 @@ def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeyp
         code, _, err = cli("run", "plan.yaml")
         assert code == 1
         assert "run a: case broken, data_check" in err
-        assert read(Path(f"runs/plan/{folder}/r1")).cause.place == "data_check"
+        assert read_record(Path(f"runs/plan/{folder}/r1")).cause.place == "data_check"
 
 
 def test_python_raises_what_the_case_did(tmp_path, monkeypatch):
@@ -116,6 +116,6 @@ def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     expected = "AttributeError" if method == "steps_per_epoch" else raised
     assert record.cause.type == expected
     assert record.cause.traceback
-    assert "evidence_disagrees" not in [one.code for one in verify(record, run_dir)]
+    assert "evidence_disagrees" not in [one.code for one in verify_evidence(record, run_dir)]
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
-    assert verify(record, run_dir) == []
+    assert verify_evidence(record, run_dir) == []

@@ -10,7 +10,7 @@ import torch
 from trainmark.cases import load
 from trainmark.cases.glm_superglue.data import generate
 from trainmark.cases.glm_superglue.model import build_model
-from trainmark.record.record import read
+from trainmark.record.record import read_record
 
 pytestmark = pytest.mark.nightly
 
@@ -42,7 +42,7 @@ def test_downloads_become_a_folder_and_a_checkpoint_a_run_on_two_ranks(trainmark
     cadence = ("eval_every_samples=64", "eval_from_sample=32")
     done = trainmark(*words, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     # 32 samples a step: due at 32, at 96, and at the end.
     assert [point.step for point in record.quality.history] == [1, 3, 4]
     assert {point.samples for point in record.quality.history} == {40}

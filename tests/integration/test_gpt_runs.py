@@ -9,7 +9,7 @@ import pytest
 
 from gpt_tokenizers import write_two_files
 from trainmark.data.indexed import IndexedReader
-from trainmark.record.record import read
+from trainmark.record.record import read_record
 
 pytestmark = pytest.mark.nightly
 
@@ -31,7 +31,7 @@ def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
     words = ("run", "gpt_megatron", "--data", "data", "--out", "run", *spread)
     done = trainmark(*words, "epochs=2", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     # All documents of the split joined, cut every 16 tokens; each sample once an epoch.
     tokens = int(reader.sizes[:380].sum())  # round(400 x 949/1000) documents
     samples = (tokens - 1) // 16

@@ -79,7 +79,7 @@ def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]
     assert re.search(r"imaginary +cpu +2 .*Imaginary X1", done.stdout)
     assert "4 passed" in done.stdout
 
-    built = record.read(folder / "first")
+    built = record.read_record(folder / "first")
     assert (built.plan.device.vendor, built.plan.nproc) == ("imaginary", 2)
     assert built.plan.device.product_names == ["Imaginary X1"] * 2
     note = built.figures["MFU"].note

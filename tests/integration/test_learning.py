@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trainmark.record.index_record import rounded
-from trainmark.record.record import read
+from trainmark.record.index_record import round_result
+from trainmark.record.record import read_record
 
 # Of the quality: the share of the best possible that is asked for, and the unit of the speed.
 CASES = {
@@ -25,7 +25,7 @@ def test_the_tiny_recipe_learns(trainmark, tmp_path, case):
     words = ("run", case, "--out", "run", "--quiet")
     done = trainmark(*words)
     assert done.returncode == 0, done.stdout + done.stderr
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     assert low <= record.quality.value / record.quality.best_possible <= high
     if case == "glm_superglue":
         assert record.quality.eval_samples == record.plan.data.eval_samples
@@ -36,7 +36,7 @@ def test_the_tiny_recipe_learns(trainmark, tmp_path, case):
             assert ratio == pytest.approx(count / record.counts.samples, rel=1e-9)
     speed = json.loads((tmp_path / "run/index" / name).read_text())
     assert (speed["JOB_FAIL_FLAG"], speed["UNIT"]) == (0, unit)
-    assert speed["FINAL_RESULT"] == rounded(record.figure("final_result"))
+    assert speed["FINAL_RESULT"] == round_result(record.figure("final_result"))
     if case == "llama2_7b_lora":
         assert sorted(path.name for path in (tmp_path / "run/artifacts/adapters").iterdir()) == [
             "adapter_config.json", "adapter_model.safetensors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.record import read
+from trainmark.record.record import read_record
 
 pytestmark = pytest.mark.nightly
 
@@ -16,7 +16,7 @@ def test_two_ranks_train_random_weights_for_speed_only(trainmark, tmp_path):
         "warmup_steps=2", "lora_targets=q_proj,v_proj",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    record = read(tmp_path / "pair")
+    record = read_record(tmp_path / "pair")
     assert "performance-only" in record.labels
     assert record.counts.samples == 12 * 12
     assert record.environment["job"]["parallel"] == {"data": 2, "fsdp": True}

@@ -101,7 +101,7 @@ def test_the_guide_works_as_it_is_printed(line: Path, trainmark: Any) -> None:
         "bs=16", "--quiet",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    built = record.read(line / "run")
+    built = record.read_record(line / "run")
     assert built.plan.data.train_samples == 900
     own, rate = built.figures["features"].value, built.figures["p_core"].value
     assert own is not None

@@ -16,9 +16,9 @@ from trainmark.launch.processes import StopRequest, alive_runs
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
-from trainmark.record.record import Record, read
+from trainmark.record.record import Record, read_record
 from trainmark.record.timeline import read_run
-from trainmark.record.verify import verify
+from trainmark.record.verify import verify_evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +71,8 @@ def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
     rows = record.plan.data.train_samples
     assert record.counts.samples == rows * record.counts.epochs
-    assert read(run) == record.model_copy(update={"verification": "unverified"})
-    assert verify(record, run) == []
+    assert read_record(run) == record.model_copy(update={"verification": "unverified"})
+    assert verify_evidence(record, run) == []
     assert {entry.name for entry in record.evidence} >= {
         "events.node0.jsonl", "events.node1.jsonl", "events.job.jsonl", "telemetry.node1.jsonl",
     }  # fmt: skip

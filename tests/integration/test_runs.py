@@ -8,15 +8,15 @@ import sys
 import jsonschema
 import pytest
 
-from trainmark.record.record import read, schema
+from trainmark.record.record import describe_schema, read_record
 
 
 def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     done = trainmark("run", "distilbert_sst2", "--nproc", "2", "bs=8", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     jsonschema.validate(
-        json.loads((tmp_path / "run/record.json").read_text()), json.loads(schema())
+        json.loads((tmp_path / "run/record.json").read_text()), json.loads(describe_schema())
     )
     assert record.status == "passed"
     assert record.cause is None
@@ -74,7 +74,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     err = capsys.readouterr().err
     assert "Fake Card: used by python (process 42), 3.0 GiB" in err
     assert "Xorg" not in err
-    record = read(tmp_path / "run")
+    record = read_record(tmp_path / "run")
     note = next(item for item in record.findings if item.code == "device_shared")
     assert note.args == {"device": "Fake Card", "process": "python (process 42)", "gib": 3.0}
     assert "device_shared" in [reason.code for reason in record.trust.reasons]
@@ -91,4 +91,4 @@ def test_repeats_are_launches_of_their_own(trainmark, tmp_path):
     assert "2 of 2 launches passed" in (tmp_path / "runs" / "page.en.md").read_text()
     # Same seed, same data: the same work, sample for sample.
     assert first["steps"]["loss"] == second["steps"]["loss"]
-    assert read(tmp_path / "runs" / "r2").run_id == second["run_id"]
+    assert read_record(tmp_path / "runs" / "r2").run_id == second["run_id"]

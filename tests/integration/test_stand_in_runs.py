@@ -7,7 +7,7 @@ import os
 import pytest
 
 from stand_in_jobs import SITE
-from trainmark.record.record import read
+from trainmark.record.record import read_record
 
 pytestmark = pytest.mark.nightly
 
@@ -33,7 +33,7 @@ def run(trainmark, tmp_path, monkeypatch):
         words = ("--out", out, "--device", device, f"max_steps={STEPS}", *SHORT, *words)
         done = trainmark("run", case, *words)
         assert (tmp_path / out / "record.json").exists(), done.stderr
-        return read(tmp_path / out), done.returncode
+        return read_record(tmp_path / out), done.returncode
 
     return call
 

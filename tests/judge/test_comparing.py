@@ -12,7 +12,7 @@ from trainmark.errors import UsageError
 from trainmark.judge.comparison import compare
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Trust
-from trainmark.record.trust import graded
+from trainmark.record.trust import grade_reasons
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_of_a_round_that_is_not_whole_nothing_counts() -> None:
 
 def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> None:
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
-    refuted = graded([message("evidence_altered", file="plan.json")])
+    refuted = grade_reasons([message("evidence_altered", file="plan.json")])
     b = series("b", RATES, first_minute=10, trust=doubtful)
     b.append(launch("b6", 6, 16, trust=refuted, figures={"p_core": 1.0}))
     found = compare(series("a", RATES), b)
@@ -343,7 +343,7 @@ def test_ranks_may_be_allowed_and_other_work_is_refused_as_before() -> None:
 
 
 def test_trust_of_each_side_is_its_own() -> None:
-    doubtful = graded([message("trust_generated_data")])
+    doubtful = grade_reasons([message("trust_generated_data")])
     a, b = series("a", RATES), series("b", RATES, first_minute=10, trust=doubtful)
     found = compare(a, b)
     assert (found.a.trust.grade, found.b.trust.grade) == ("usable", "do_not_quote")

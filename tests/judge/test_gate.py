@@ -18,7 +18,7 @@ from trainmark.judge.comparison.gate import (
     judge_against_history,
 )
 from trainmark.record.record import Cause, FigureEntry
-from trainmark.record.trust import graded
+from trainmark.record.trust import grade_reasons
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_later_launch_rarely_exceeds_tolerance(count: int, max_share: float) -> 
 
 
 def test_failed_or_refuted_run_is_rejected_as_baseline() -> None:
-    lying = graded([message("evidence_altered", file="events.rank0.jsonl")])
+    lying = grade_reasons([message("evidence_altered", file="events.rank0.jsonl")])
     for bad in (launch("bad", **OOM), launch("bad", trust=lying)):
         with pytest.raises(RecordError) as caught:
             list(judge_against_baseline([golden()], [golden(), bad], []))
@@ -202,7 +202,7 @@ def test_other_work_names_the_key_and_both_values() -> None:
 
 
 def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
-    lying = launch("lying", trust=graded([message("evidence_altered", file="plan.json")]))
+    lying = launch("lying", trust=grade_reasons([message("evidence_altered", file="plan.json")]))
     failed, good = launch("failed", **OOM), launch("good", figures={"p_train": 100.0})
     judgements = list(
         judge_against_baseline([failed, lying, good], make_baseline([100.0]), ["p_train"])
@@ -217,7 +217,7 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
 
 @pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
 def test_regression_on_busy_machine_is_noisy(reason: str) -> None:
-    used = graded([message(reason, share=0.3)])
+    used = grade_reasons([message(reason, share=0.3)])
     judgement = judge_rates([80.0], make_baseline([100.0]), trust=used)
     assert (judgement.verdict, judgement.message.code) == ("noisy", "gate_disturbed")
     assert judge_rates([100.0], make_baseline([100.0]), trust=used).verdict == "passed"
@@ -322,7 +322,7 @@ def test_only_earlier_passed_launches_of_same_work_count() -> None:
         *make_nights([50.0] * 12, recipe={"micro_batch_size": 8}),
         *make_nights([50.0] * 12, **OOM),
         *make_nights([50.0] * 12, first=20),
-        *make_nights([50.0] * 12, trust=graded([message("evidence_altered", file="x")])),
+        *make_nights([50.0] * 12, trust=grade_reasons([message("evidence_altered", file="x")])),
     ]
     (judgement,) = judge_against_history(
         make_nights([100.0], first=13), [*strange, *past], ["p_train"]

@@ -10,7 +10,13 @@ import pytest
 from tools.comparison_power import KINDS, LAUNCHES, coverage, power, trends
 
 from trainmark.judge.comparison import drift_of_sides
-from trainmark.record.stats import over_launches, proportional, ratio, student, trend
+from trainmark.record.stats import (
+    compute_student_quantile,
+    estimate_ratio,
+    estimate_trend,
+    is_proportional,
+    summarize_launches,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
 
@@ -18,13 +24,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
 def test_points_of_students_distribution() -> None:
     """The tables of any textbook."""
     for freedom, point in ((1, 12.7062), (4, 2.77645), (5.88, 2.45907), (30, 2.04227)):
-        assert student(freedom) == pytest.approx(point, rel=1e-4)
-    assert student(3, 0.99) == pytest.approx(5.84091, rel=1e-4)
+        assert compute_student_quantile(freedom) == pytest.approx(point, rel=1e-4)
+    assert compute_student_quantile(3, 0.99) == pytest.approx(5.84091, rel=1e-4)
 
 
 def test_launches_have_a_geometric_mean_and_students_interval() -> None:
     """Logarithms -0.02 … 0.02: variance 0.00025, t(4) = 2.776."""
-    found = over_launches([100 * exp(n / 100) for n in range(-2, 3)])
+    found = summarize_launches([100 * exp(n / 100) for n in range(-2, 3)])
     half = 2.77645 * sqrt(0.00025 / 5)
     assert found.mean == pytest.approx(100.0)
     assert (log(found.low / 100), log(found.high / 100)) == pytest.approx((-half, half), rel=1e-4)
@@ -32,13 +38,13 @@ def test_launches_have_a_geometric_mean_and_students_interval() -> None:
 
 
 def test_fewer_than_five_have_their_range() -> None:
-    found = over_launches([1.0, 4.0])
+    found = summarize_launches([1.0, 4.0])
     assert (found.mean, found.low, found.high, found.is_range) == (pytest.approx(2), 1, 4, True)
-    assert ratio([1.0] * 5, [2.0] * 4) == (pytest.approx(2.0), None, None)
+    assert estimate_ratio([1.0] * 5, [2.0] * 4) == (pytest.approx(2.0), None, None)
 
 
 def test_a_value_that_is_not_above_zero_makes_the_mean_arithmetic() -> None:
-    found = over_launches([-1.0, 0.0, 1.0, 2.0, 3.0])
+    found = summarize_launches([-1.0, 0.0, 1.0, 2.0, 3.0])
     assert (found.mean, found.low) == (1.0, pytest.approx(1 - 2.77645 * sqrt(0.5), rel=1e-4))
 
 
@@ -46,7 +52,7 @@ def test_two_groups_have_welchs_interval() -> None:
     """Means 0.1 and 0, variances of the means 0.0002 and 0.0008, 5.88 degrees of freedom."""
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / sqrt(2.5)  # variance 1
     a, b = np.exp(sqrt(0.004) * spread), np.exp(0.1 + sqrt(0.001) * spread)
-    value, low, high = ratio(a.tolist(), b.tolist())
+    value, low, high = estimate_ratio(a.tolist(), b.tolist())
     half = 2.45907 * sqrt(0.001)
     assert value == pytest.approx(exp(0.1))
     assert (log(low or 0), log(high or 0)) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-3)
@@ -56,17 +62,19 @@ def test_a_trend_is_one_that_chance_does_not_explain() -> None:
     rng = np.random.default_rng(3)
     noise = np.exp(0.002 * rng.standard_normal((2, 5)))
     drift = np.exp(0.006 * np.arange(10)).reshape(2, 5)
-    assert trend(*(noise * drift).tolist()) == pytest.approx(0.006, rel=0.3)
+    assert estimate_trend(*(noise * drift).tolist()) == pytest.approx(0.006, rel=0.3)
     chance = np.exp(0.01 * rng.standard_normal((2_000, 2, 5)))
-    assert 0.005 <= np.mean([trend(*pair) is not None for pair in chance.tolist()]) <= 0.015
+    assert (
+        0.005 <= np.mean([estimate_trend(*pair) is not None for pair in chance.tolist()]) <= 0.015
+    )
 
 
 def test_step_times_of_a_copy_are_proportional_and_those_of_launches_are_not() -> None:
     rng = np.random.default_rng(4)
     times = (1e8 * (1 + 0.01 * rng.standard_normal(50))).astype(int)
-    assert proportional(times.tolist(), (0.93 * times).astype(int).tolist())
-    assert not proportional(times.tolist(), rng.permutation(times).tolist())
-    assert not proportional([5] * 50, [7] * 50)
+    assert is_proportional(times.tolist(), (0.93 * times).astype(int).tolist())
+    assert not is_proportional(times.tolist(), rng.permutation(times).tolist())
+    assert not is_proportional([5] * 50, [7] * 50)
 
 
 def stated(name: str) -> list[list[float]]:

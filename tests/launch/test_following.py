@@ -15,7 +15,7 @@ from trainmark.launch.processes import StopRequest
 from trainmark.plan.choosing import Elsewhere
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
-from trainmark.record.verify import verify
+from trainmark.record.verify import verify_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     made = submission.follow(job, request, shown)
     assert job.cancels == 1
     assert (made.status, made.cause.kind) == ("interrupted", "signal")
-    assert verify(made, Path(plan.run_dir)) == []
+    assert verify_evidence(made, Path(plan.run_dir)) == []
     assert r"files of nodes are missing: no host\u001b[2J" in capsys.readouterr().err
 
 

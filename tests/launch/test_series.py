@@ -101,7 +101,7 @@ def leave(plan: Plan, status: str) -> Record:
     changes = {"plan": plan, "run_id": plan.run_id, "status": status, "cause": cause}
     made = made.model_copy(update=changes)
     plan.save(folder)
-    records.write(made, folder)
+    records.write_record(made, folder)
     return made
 
 
@@ -384,7 +384,9 @@ def test_the_summary_of_a_plan(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
-    monkeypatch.setattr(series, "checked", lambda record, _: record)  # their figures are invented
+    monkeypatch.setattr(
+        series, "check_record", lambda record, _: record
+    )  # their figures are invented
     launcher.endings = {"oom": "oom", "stopped r1": "between", "again": "timed_out"}
     text = """\
 runs:
@@ -435,7 +437,7 @@ def leave_events(plan: Plan) -> Path:
     agent = event("ranks_ended", 13 * S, failures=[])
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     write_run(folder, [launch_event(started=started), agent], rank_events())
-    records.write(reduce.reduce(folder), folder)
+    records.write_record(reduce.reduce(folder), folder)
     return folder
 
 

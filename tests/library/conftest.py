@@ -23,7 +23,7 @@ def run_dir(tmp_path: Path) -> Path:
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "log.rank0.txt").write_text("step 1\n")
-    record.write(reduce.reduce(folder), folder)
+    record.write_record(reduce.reduce(folder), folder)
     return folder
 
 

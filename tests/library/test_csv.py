@@ -7,7 +7,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.pages.exports import to_csv
 from trainmark.record.record import Record
-from trainmark.record.work import printed_work
+from trainmark.record.work import describe_printed_work
 
 
 def test_our_csv_gives_back_the_figures_of_its_records(imported):
@@ -40,9 +40,9 @@ def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes
     text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
     (row,) = imported(text, "r.csv").rows
     assert [note.code for note in row.notes] == codes
-    assert printed_work(row)["data"] == "generated"
+    assert describe_printed_work(row)["data"] == "generated"
     (other,) = imported(text.replace("data_origin", "else"), "r.csv").rows
-    assert printed_work(other)["data"] == "real"
+    assert describe_printed_work(other)["data"] == "real"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

@@ -89,7 +89,7 @@ def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
         with (run_dir / name).open("a") as file:
             file.write(json.dumps({"event": "span", "t_ns": 1, "text": TEXT}) + "\n")
     (run_dir / "record.json").unlink()
-    record.write(reduce.reduce(run_dir), run_dir)
+    record.write_record(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
     assert len(leaks(REDACTED)) >= 9 * len(PLANTED)
     path = tmp_path / "x.trainmark.zip"
@@ -134,7 +134,7 @@ def series(run_dir: Path, tmp_path: Path) -> Path:
         plan = json.loads((launch / "plan.json").read_text())
         plan |= {"repeat_index": number, "repeat_count": 3, "run_id": f"{plan['run_id']}{number}"}
         (launch / "plan.json").write_text(json.dumps(plan))
-        record.write(reduce.reduce(launch), launch)
+        record.write_record(reduce.reduce(launch), launch)
     return folder
 
 

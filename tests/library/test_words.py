@@ -20,7 +20,7 @@ def test_a_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
     found = select([str(packed), str(run_dir)])
     first, second = found.records
     assert (first.figures, first.steps) == (second.figures, second.steps)
-    assert second == record.read(run_dir).model_copy(update={"verification": "verified"})
+    assert second == record.read_record(run_dir).model_copy(update={"verification": "verified"})
     assert found.places == [f"{packed}/1-toy", str(run_dir)]
     assert found.refuted == []
 

@@ -18,7 +18,7 @@ from trainmark.record.record import FigureEntry, Record
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Return a record and its folder; the evidence, which is invented, is left out of it."""
-    monkeypatch.setattr("trainmark.library.selection.checked", lambda record, _: record)
+    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
     return write_two_ranks(tmp_path / "run")
 
 

@@ -22,7 +22,7 @@ from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import translate, verdict
 from trainmark.record.record import Cause, Record, Trust
-from trainmark.record.work import differing_from_row
+from trainmark.record.work import find_row_differences
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
@@ -264,11 +264,11 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
 def test_a_row_of_a_foreign_page_is_of_its_case_s_standard_model():
     own, row = published_twin()
     foreign = row.model_copy(update={"stated": None, "precision": "tf32"})
-    assert differing_from_row(own, foreign) == {}
+    assert find_row_differences(own, foreign) == {}
     small = own.model_copy(update={"environment": own.environment | {"job": {"parameters": 610}}})
-    assert differing_from_row(small, foreign) == {"parameters": (610, 66_955_010)}
+    assert find_row_differences(small, foreign) == {"parameters": (610, 66_955_010)}
     generated = foreign.model_copy(update={"data_origin": "generated"})
-    assert differing_from_row(small, generated) == {"data": ("real", "generated")}
+    assert find_row_differences(small, generated) == {"data": ("real", "generated")}
 
 
 def test_a_throughput_that_counts_samples_several_times_is_not_compared():
@@ -282,7 +282,7 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
         262_144,
         172_032,
     ]
-    assert differing_from_row(record(), rows[0])["sample_count"] == (1, 2)
+    assert find_row_differences(record(), rows[0])["sample_count"] == (1, 2)
 
 
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():

@@ -12,7 +12,7 @@ from trainmark.pages.exports import to_csv, to_mlperf, to_perflog
 from trainmark.plan.plan import Resumed
 from trainmark.protocols import Progress
 from trainmark.rank.events import node_file
-from trainmark.record.work import differing, work
+from trainmark.record.work import describe_work, find_differences
 
 FORMS = {"perflog": (to_perflog, "[PerfLog] "), "mlperf": (to_mlperf, ":::MLLOG ")}
 
@@ -38,7 +38,7 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     made, folder = run
     resumed = Resumed(runs=["first"], checkpoint="none", progress=Progress(20, 0, 20, 640))
     on = made.model_copy(update={"plan": made.plan.model_copy(update={"resumed": resumed})})
-    assert differing(work(made), work(on)) == ["resumed_after"]
+    assert find_differences(describe_work(made), describe_work(on)) == ["resumed_after"]
     with pytest.raises(RecordError, match="goes on from a checkpoint"):
         to_mlperf(on, folder)
     assert to_perflog(on, folder) == to_perflog(made, folder)

@@ -162,7 +162,9 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     tmp_path, monkeypatch
 ):
     # These records have no evidence, and one without may not be quoted.
-    monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
+    monkeypatch.setattr(
+        "trainmark.library.store.index.check_record", lambda record, *_, **__: record
+    )
     runs = [
         (
             f"{device}{number:02}",
@@ -222,7 +224,9 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
 
 
 def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainmark.library.store.index.checked", lambda record, *_, **__: record)
+    monkeypatch.setattr(
+        "trainmark.library.store.index.check_record", lambda record, *_, **__: record
+    )
     runs = [
         (
             device,
@@ -257,7 +261,7 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
 
 
 def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainmark.pages.site.views.checked", lambda record, *_, **__: record)
+    monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
     rates = {"a": 100.0, "b": 120.0, "c": 120.0}
     runs = [
         (
@@ -297,7 +301,7 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
 
 
 def test_runs_of_other_numbers_of_ranks_show_how_they_scale(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainmark.pages.site.views.checked", lambda record, *_, **__: record)
+    monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
     runs = [
         (
             f"{side}/r{number}",

@@ -8,7 +8,7 @@ from comparison_records import golden as record
 from document_texts import heads, paragraphs, rows
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.summary import repeats, summary
-from trainmark.record.work import groups
+from trainmark.record.work import group_by_work
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -76,7 +76,7 @@ def test_another_world_or_other_data_is_other_work():
         ({"data": data}, "content_id is 'feed', elsewhere '9ae5ab26d6dc5efc'"),
     ):
         one, two = record(run_id="one", plan=tiny()), record(run_id="two", plan=tiny(**changes))
-        assert len(groups([one, two])) == 2
+        assert len(group_by_work([one, two])) == 2
         with pytest.raises(RecordError) as caught:
             summary([one, two])
         assert words in str(caught.value)
@@ -89,8 +89,8 @@ def test_what_is_the_same_work_and_what_no_summary():
         x: record(run_id=x, suite=suite.model_copy(update={"version": x}))
         for x in ("0.1.0", "0.1.1", "0.2.0")
     }
-    assert len(groups([by["0.1.0"], by["0.1.1"]])) == 1
-    assert len(groups([by["0.1.0"], by["0.2.0"]])) == 2
+    assert len(group_by_work([by["0.1.0"], by["0.1.1"]])) == 1
+    assert len(group_by_work([by["0.1.0"], by["0.2.0"]])) == 2
     with pytest.raises(UsageError, match="twice"):
         summary([record(), record()])
     with pytest.raises(RecordError, match="no record"):

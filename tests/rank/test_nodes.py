@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.rank.events import FailedRank, RanksEnded
 from trainmark.record.cause import find_failure
-from trainmark.record.telemetry import intervals
+from trainmark.record.telemetry import find_intervals
 from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
@@ -51,7 +51,7 @@ def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
     for rank in timeline.ranks:
         assert rank.wall_ns == alone.ranks[0].wall_ns
         assert rank.spans_ns == alone.ranks[0].spans_ns
-    assert intervals(timeline)["to_target"] == intervals(alone)["to_target"]
+    assert find_intervals(timeline)["to_target"] == find_intervals(alone)["to_target"]
     assert timeline.launch_ns == 0  # of the first node, not of what submitted it
     assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
     assert timeline.launcher.ranks_ended.failures == []

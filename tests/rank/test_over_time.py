@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.record.series import Energy, Quantity, energy, quantity
+from trainmark.record.series import Energy, Quantity, measure_energy, summarize_quantity
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def mean_of(
     """Return the summary of a quantity from readings of which some are not in the interval."""
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
     times, values = np.array(inside, dtype=float).reshape(-1, 2).T
-    return quantity(times, values, interval)
+    return summarize_quantity(times, values, interval)
 
 
 def nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
@@ -75,7 +75,7 @@ def counter(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Energy:
     times, values = np.array(readings, dtype=float).reshape(-1, 2).T
-    return energy(times, values, interval)
+    return measure_energy(times, values, interval)
 
 
 @given(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainmark.record.stats import drift, spread
+from trainmark.record.stats import measure_drift, summarize_step_times
 
 
 def test_percentiles_mad_and_cv() -> None:
-    times = spread(np.array([4, 1, 3, 2, 10], np.int64) * 10**9)
+    times = summarize_step_times(np.array([4, 1, 3, 2, 10], np.int64) * 10**9)
     assert times is not None
     assert times["p50"] == 3.0
     assert times["p90"] == pytest.approx(4 + 0.6 * 6)  # linear between the 4th and the 5th
@@ -20,20 +20,20 @@ def test_percentiles_mad_and_cv() -> None:
 
 
 def test_no_step_has_no_spread_and_one_has_none_to_speak_of() -> None:
-    assert spread(np.empty(0, np.int64)) is None
-    one = spread(np.array([2 * 10**9]))
+    assert summarize_step_times(np.empty(0, np.int64)) is None
+    one = summarize_step_times(np.array([2 * 10**9]))
     assert one is not None
     assert (one["p50"], one["p99"], one["mad"], one["cv"]) == (2.0, 2.0, 0.0, None)
-    zero = spread(np.zeros(3, np.int64))
+    zero = summarize_step_times(np.zeros(3, np.int64))
     assert zero is not None
     assert zero["cv"] is None
 
 
 def test_drift_compares_the_last_third_with_the_first() -> None:
     steps = np.array([100] * 4 + [150] * 4 + [106] * 4)
-    assert drift(steps) == pytest.approx(0.06)
-    assert drift(steps[::-1]) == pytest.approx(100 / 106 - 1)
-    assert drift(steps[:11]) is None  # too few to tell
-    assert drift(np.zeros(12, np.int64)) is None
+    assert measure_drift(steps) == pytest.approx(0.06)
+    assert measure_drift(steps[::-1]) == pytest.approx(100 / 106 - 1)
+    assert measure_drift(steps[:11]) is None  # too few to tell
+    assert measure_drift(np.zeros(12, np.int64)) is None
     outlier = np.array([100, 100, 100, 9_000] + [100] * 8)
-    assert drift(outlier) == 0.0
+    assert measure_drift(outlier) == 0.0

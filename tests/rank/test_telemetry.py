@@ -44,7 +44,7 @@ def told(
     ranks = [rank_events()] if on_processor else ranks or cards()
     run_dir = sampled_run(tmp_path / "run", lines, ranks=ranks)
     timeline = read_run(run_dir, len(ranks))
-    found = telemetry.summarize(telemetry.read_samples(run_dir, timeline), timeline)
+    found = telemetry.summarize_samples(telemetry.read_samples(run_dir, timeline), timeline)
     device = "cpu" if on_processor else "cuda"
     figures = figures_of.compute_figures(
         measure(timeline, telemetry=found, device=device, warmup_steps=3)

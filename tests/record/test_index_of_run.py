@@ -10,7 +10,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.errors import UsageError
 from trainmark.pages.exports import to_index
-from trainmark.record.index_record import IndexRecord, index_records, rounded
+from trainmark.record.index_record import IndexRecord, list_index_records, round_result
 from trainmark.record.record import Record
 
 SPEED = (
@@ -40,7 +40,7 @@ def distilbert(**changes: Any) -> Record:
 
 
 def test_the_text_of_both_records_is_golden() -> None:
-    assert [item.to_json() for item in index_records(distilbert())] == [SPEED, MEMORY]
+    assert [item.to_json() for item in list_index_records(distilbert())] == [SPEED, MEMORY]
     assert to_index([distilbert()]) == f"{SPEED}\n{MEMORY}\n"
 
 
@@ -48,7 +48,7 @@ def test_the_text_of_both_records_is_golden() -> None:
     "status", ["failed", "target_missed", "timed_out", "oom", "diverged", "interrupted"]
 )
 def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None:
-    speed, memory = index_records(distilbert(status=status))
+    speed, memory = list_index_records(distilbert(status=status))
     assert (speed.FINAL_RESULT, speed.JOB_FAIL_FLAG, speed.LOSS_RESULT) == (0, 1, None)
     assert (memory.FINAL_RESULT, memory.JOB_FAIL_FLAG) == (0, 1)
     assert (speed.UNIT, memory.UNIT) == ("samples/s", "MiB")
@@ -74,7 +74,7 @@ GOOD: dict[str, Any] = {
      (0.1, 0.1), (0.12345, 0.123), (1282.57318, 1282.573), (0.0, 0.0), (-0.01239, -0.0124)],
 )  # fmt: skip
 def test_results_keep_three_places_or_below_a_tenth_three_digits(value: float, kept: float) -> None:
-    assert rounded(value) == kept
+    assert round_result(value) == kept
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from in_process_runs import run_rank
 from planted_records import EDITS, Edit, apply, times, to
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.record import reduce
-from trainmark.record.record import Record, content
+from trainmark.record.record import Record, serialize_record
 from trainmark.record.verify import check_itself
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
         for name, (case, overrides, request) in asked.items():
             root = tmp_path_factory.mktemp(name)
             run_dir = run_rank(root, case, overrides=overrides, **request)
-            made[name] = json.loads(content(reduce.reduce(run_dir)))
+            made[name] = json.loads(serialize_record(reduce.reduce(run_dir)))
     yield made
     torch.set_num_threads(threads)
 

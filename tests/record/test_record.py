@@ -69,24 +69,24 @@ def change(run_dir: Path, name: str, **fields: Any) -> None:
 
 
 def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
-    path = record.write(reduce.reduce(run_dir), run_dir)
+    path = record.write_record(reduce.reduce(run_dir), run_dir)
     assert path == run_dir / "record.json"
     check_golden("record_toy.json", path.read_text())
 
 
 def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
     first = reduce.reduce(run_dir)
-    record.write(first, run_dir)
+    record.write_record(first, run_dir)
     assert reduce.reduce(run_dir) == first
-    assert record.read(run_dir) == record.read(run_dir / "record.json") == first
+    assert record.read_record(run_dir) == record.read_record(run_dir / "record.json") == first
     assert first.passed
     assert first.figure("train_time") == 5.0
     assert first.figure("MFU") is None
 
 
 def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
-    document = json.loads(record.write(reduce.reduce(run_dir), run_dir).read_text())
-    schema = json.loads(record.schema())
+    document = json.loads(record.write_record(reduce.reduce(run_dir), run_dir).read_text())
+    schema = json.loads(record.describe_schema())
     jsonschema.validate(document, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document | {"surprise": 1}, schema)
@@ -98,7 +98,7 @@ def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
 def test_the_shipped_schema_is_that_of_the_records() -> None:
     # To renew it: trainmark list schema > src/trainmark/record/record.schema.json
     shipped = files("trainmark.record").joinpath("record.schema.json").read_text("utf-8")
-    assert shipped == record.schema()
+    assert shipped == record.describe_schema()
 
 
 def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> None:
@@ -111,10 +111,10 @@ def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> Non
 
 
 def test_a_record_is_never_replaced(run_dir: Path) -> None:
-    path = record.write(reduce.reduce(run_dir), run_dir)
+    path = record.write_record(reduce.reduce(run_dir), run_dir)
     before = path.read_bytes()
     with pytest.raises(RecordError, match="the record exists already"):
-        record.write(reduce.reduce(run_dir), run_dir)
+        record.write_record(reduce.reduce(run_dir), run_dir)
     assert path.read_bytes() == before
 
 
@@ -135,7 +135,7 @@ def test_events_without_a_launch_are_no_run_directory(run_dir: Path) -> None:
 def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(RecordError, match="not a record of this schema"):
-        record.read(tmp_path)
+        record.read_record(tmp_path)
 
 
 def codes(run_dir: Path) -> list[str]:

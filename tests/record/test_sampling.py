@@ -38,23 +38,25 @@ def test_the_record_of_a_sampled_run_is_golden(
 ) -> None:
     monkeypatch.setattr(reduce, "__version__", "0.0.0")
     run_dir = sampled_run(tmp_path / "run", lines())
-    path = record.write(reduce.reduce(run_dir), run_dir)
+    path = record.write_record(reduce.reduce(run_dir), run_dir)
     check_golden("record_sampled.json", path.read_text(encoding="utf-8"))
 
 
 def test_the_summary_is_reproduced_from_its_file(tmp_path: Path) -> None:
     run_dir = sampled_run(tmp_path / "run", lines())
-    record.write(reduce.reduce(run_dir), run_dir)
+    record.write_record(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
-    assert verify.verify(record.read(run_dir), run_dir) == []
+    assert verify.verify_evidence(record.read_record(run_dir), run_dir) == []
     assert (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8") == text
 
     (run_dir / TELEMETRY_FILE).write_text(text.replace('"power_w":400.0', '"power_w":200.0'))
-    altered, disagrees = verify.verify(record.read(run_dir), run_dir)
+    altered, disagrees = verify.verify_evidence(record.read_record(run_dir), run_dir)
     assert (altered.code, altered.args) == ("evidence_altered", {"file": TELEMETRY_FILE})
     assert disagrees.args["field"] == "figures.power.value"
     (run_dir / TELEMETRY_FILE).unlink()
-    assert verify.verify(record.read(run_dir), run_dir)[0].code == "evidence_missing"
+    assert (
+        verify.verify_evidence(record.read_record(run_dir), run_dir)[0].code == "evidence_missing"
+    )
 
 
 def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Path) -> None:

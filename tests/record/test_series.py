@@ -23,14 +23,14 @@ from trainmark.record import reduce, series
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.series import Line
+    from trainmark.record.series import SeriesLine
 
 
-def made(folder: Path) -> list[Line]:
+def made(folder: Path) -> list[SeriesLine]:
     return reduce.reduce(folder).series
 
 
-def line(found: list[Line], quantity: str, of: str, *, of_host: bool = False) -> Any:
+def line(found: list[SeriesLine], quantity: str, of: str, *, of_host: bool = False) -> Any:
     (one,) = (x.points for x in found if (x.quantity, x.of, x.of_host) == (quantity, of, of_host))
     return one
 
@@ -55,13 +55,13 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
     ]
     found = made(sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1)))
     points = line(found, "temperature_c", "0")
-    assert len(points) <= series.POINTS
+    assert len(points) <= series.MAX_LINE_POINTS
     assert (3.33, 99.0) in points
     assert (7.77, 11.0) in points
 
 
 def test_many_devices_are_drawn_together(tmp_path: Path) -> None:
-    world = series.MOST_LINES + 1
+    world = series.MAX_LINES + 1
     lines = [
         devices(t_s, *(busy(t_s, n, temperature_c=40.0 + n) for n in range(world)))
         for t_s in TIMES_S

@@ -22,7 +22,7 @@ from fakes import (
 from trainmark.pages import page
 from trainmark.pages.rendering import to_markdown
 from trainmark.record import record, reduce
-from trainmark.record.verify import verify
+from trainmark.record.verify import verify_evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,8 +111,8 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     # What the ranks reported until then, over the slowest rank's time: two of 13 steps, one of 5.
     assert made.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
     assert [item.steps for item in made.ranks] == [16, 8, 16]
-    record.write(made, run_dir)
-    assert verify(made, run_dir) == []
+    record.write_record(made, run_dir)
+    assert verify_evidence(made, run_dir) == []
     terminal, chinese = shown(made)
     assert "partial (the run ended early" in terminal
     assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese

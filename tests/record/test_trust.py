@@ -13,7 +13,7 @@ from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, wri
 from trainmark.record import reduce, trust
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import FigureEntry, Record
-from trainmark.record.trust import grade_launch, graded, of_repeats
+from trainmark.record.trust import grade_launch, grade_reasons, grade_repeats
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def several(count: int, **changes: Any) -> list[Record]:
 
 
 def test_five_launches_that_agree_are_usable() -> None:
-    assert said(of_repeats(several(5))) == ("usable", [])
-    few = of_repeats(several(4))
+    assert said(grade_repeats(several(5))) == ("usable", [])
+    few = grade_repeats(several(4))
     assert (few.grade, few.reasons) == (
         "noisy",
         [message("trust_few_launches", launches=4, least=5)],
@@ -109,12 +109,12 @@ def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
         record(figures=record().figures | {"p_train": figure.model_copy(update={"value": rate})})
         for rate in rates
     ]
-    assert said(of_repeats(records)) == ("noisy", ["trust_launch_cv"])
+    assert said(grade_repeats(records)) == ("noisy", ["trust_launch_cv"])
 
 
 def test_only_launches_that_passed_count_and_a_reason_is_said_once() -> None:
-    failed = record(run_id="x", status="failed", trust=graded([message("trust_not_passed")]))
-    drifted = graded([message("not_steady", drift=0.2)])
-    trust = of_repeats([*several(5, trust=drifted), failed])
+    failed = record(run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")]))
+    drifted = grade_reasons([message("not_steady", drift=0.2)])
+    trust = grade_repeats([*several(5, trust=drifted), failed])
     assert said(trust) == ("noisy", ["not_steady"])
-    assert said(of_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])
+    assert said(grade_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])

@@ -10,9 +10,9 @@ import pytest
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import __version__, cases
 from trainmark.record import record, reduce, verify
-from trainmark.record.index_record import index_records
+from trainmark.record.index_record import list_index_records
 from trainmark.record.messages import render
-from trainmark.record.trust import refuted, with_findings
+from trainmark.record.trust import add_reasons, is_refuted
 from trainmark.spec import Mission
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run_dir(tmp_path: Path) -> Path:
     agent = event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
-    record.write(reduce.reduce(folder), folder)
+    record.write_record(reduce.reduce(folder), folder)
     return folder
 
 
@@ -43,7 +43,10 @@ def edit(path: Path, *keys: str, value: Any) -> None:
 
 
 def found(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
-    return [(item.code, item.args) for item in verify.verify(record.read(run_dir), run_dir)]
+    return [
+        (item.code, item.args)
+        for item in verify.verify_evidence(record.read_record(run_dir), run_dir)
+    ]
 
 
 def test_a_record_agrees_where_its_case_is_not_installed(
@@ -146,7 +149,7 @@ def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
     assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
     (run_dir / "record.json").unlink()
     edit(run_dir / "plan.json", "suite_version", value="9.9.0")
-    record.write(reduce.reduce(run_dir), run_dir)
+    record.write_record(reduce.reduce(run_dir), run_dir)
     edit(run_dir / "record.json", "suite", "version", value="9.9.0")
     edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     assert found(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
@@ -160,7 +163,7 @@ def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> Non
     (run_dir / "record.json").unlink()
     edit(run_dir / "plan.json", "case", value="from_elsewhere")
     edit(run_dir / "plan.json", "about", "page", "figures", value=[declared])
-    record.write(reduce.reduce(run_dir), run_dir)
+    record.write_record(reduce.reduce(run_dir), run_dir)
     assert found(run_dir) == []
     edit(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
     edit(run_dir / "record.json", "findings", value=[])
@@ -168,21 +171,21 @@ def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> Non
 
 
 def test_rounding_of_another_library_is_no_disagreement(run_dir: Path) -> None:
-    value = record.read(run_dir).figures["p_core"].value
+    value = record.read_record(run_dir).figures["p_core"].value
     assert value is not None
     edit(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))
     assert found(run_dir) == []
 
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
-    made = record.read(run_dir)
+    made = record.read_record(run_dir)
     about = made.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
     made = made.model_copy(update={"plan": made.plan.model_copy(update={"about": about})})
-    assert [item.JOB_FAIL_FLAG for item in index_records(made)] == [0, 0]
+    assert [item.JOB_FAIL_FLAG for item in list_index_records(made)] == [0, 0]
     edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
-    forged = with_findings(made, verify.verify(record.read(run_dir), run_dir))
-    assert refuted(forged.trust)
-    assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in index_records(forged)] == [(0.0, 1)] * 2
+    forged = add_reasons(made, verify.verify_evidence(record.read_record(run_dir), run_dir))
+    assert is_refuted(forged.trust)
+    assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in list_index_records(forged)] == [(0.0, 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -201,11 +204,11 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     alone = tmp_path / "alone" / "record.json"
     alone.parent.mkdir()
     alone.write_bytes((run_dir / "record.json").read_bytes())
-    sound = verify.checked(record.read(alone), alone.parent)
-    assert (sound.verification, refuted(sound.trust)) == ("unverified", False)
+    sound = verify.check_record(record.read_record(alone), alone.parent)
+    assert (sound.verification, is_refuted(sound.trust)) == ("unverified", False)
     edit(alone, *keys, value=value)
-    found = verify.checked(record.read(alone), alone.parent)
-    assert (found.verification, refuted(found.trust)) == ("unverified", True)
+    found = verify.check_record(record.read_record(alone), alone.parent)
+    assert (found.verification, is_refuted(found.trust)) == ("unverified", True)
     args = found.trust.reasons[0].args
     assert args["field"] == field
     if field == "trust.reasons":  # which are named by their codes
@@ -215,7 +218,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
 
 
 def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:
-    assert record.read(run_dir).verification == "unverified"
-    assert verify.checked(record.read(run_dir), run_dir).verification == "verified"
-    limited = verify.checked(record.read(run_dir), run_dir, max_bytes=10)
-    assert (limited.verification, refuted(limited.trust)) == ("unverified", False)
+    assert record.read_record(run_dir).verification == "unverified"
+    assert verify.check_record(record.read_record(run_dir), run_dir).verification == "verified"
+    limited = verify.check_record(record.read_record(run_dir), run_dir, max_bytes=10)
+    assert (limited.verification, is_refuted(limited.trust)) == ("unverified", False)

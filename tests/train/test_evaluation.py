@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainmark.rank.scores import scored_event
-from trainmark.record.evaluations import over_ranks
+from trainmark.record.evaluations import combine_scores
 from trainmark.train.evaluation import (
     MAX_KEYS,
     EvaluationSum,
@@ -101,7 +101,7 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
             scored = EvaluationSum()
             scored.add(ScoredRows.of(rows[part], len(rows[part])), total=1.0)
             events.append(scored_event(scored.scores(), []))
-        found = over_ranks(events)
+        found = combine_scores(events)
         assert found is not None
         assert found.rows == found.distinct == 101
         return found.digest

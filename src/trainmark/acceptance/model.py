@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
-from trainmark.record.stats import student
+from trainmark.record.stats import compute_student_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -485,7 +485,7 @@ def _critical_value(error_rate: float, num_tests: int, freedom: int) -> float:
     """
     if freedom < 1:  # nothing tells the noise
         return inf
-    return student(float(freedom), 1 - 2 * error_rate / max(2, num_tests))
+    return compute_student_quantile(float(freedom), 1 - 2 * error_rate / max(2, num_tests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

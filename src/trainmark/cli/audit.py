@@ -96,10 +96,10 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
         compliance_rules,
         compliance_title,
     )
-    from trainmark.record.work import groups
+    from trainmark.record.work import group_by_work
 
     say_faults(selection.skipped)
-    compliances = [check(group) for group in groups(selection.records)]
+    compliances = [check(group) for group in group_by_work(selection.records)]
     if as_json:
         say_json([compliance_document(compliance, lang) for compliance in compliances])
     else:

@@ -22,7 +22,7 @@ from trainmark.pages.terminal import show
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.resolving import launches
-from trainmark.record.work import differing, planned_work
+from trainmark.record.work import describe_planned_work, find_differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,11 +137,13 @@ class EarlierRun(NamedTuple):
 
 def _earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
     """Return the newest run of the same work in a folder of runs."""
-    wanted = to_jsonable_python(planned_work(plan))
+    wanted = to_jsonable_python(describe_planned_work(plan))
     for _, launches_of_run in read_newest_runs(store):
         for record in launches_of_run:
             took_s = record.figure("e2e_time")
-            is_same = not differing(wanted, to_jsonable_python(planned_work(record.plan)))
+            is_same = not find_differences(
+                wanted, to_jsonable_python(describe_planned_work(record.plan))
+            )
             if took_s is not None and record.passed and is_same:
                 return EarlierRun(record.run_id, took_s)
     return None

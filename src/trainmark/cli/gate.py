@@ -60,7 +60,7 @@ def gate(
     from trainmark.library.selection import Selection
     from trainmark.pages import judgements as report
     from trainmark.pages.terminal import show
-    from trainmark.record.work import each_once
+    from trainmark.record.work import reject_duplicates
 
     if not (baseline or history):
         raise UsageError("nothing to check against", fix="give --baseline WORD or --history WORD")
@@ -72,7 +72,7 @@ def gate(
     selections = [checked, baseline_runs, earlier_runs]
     if not unverified:
         _refuse_unverified(selections)
-    each_once(record.run_id for record in checked.records)
+    reject_duplicates(record.run_id for record in checked.records)
     judgements: list[Judgement] = []
     if baseline:
         judgements += gating.judge_against_baseline(

@@ -140,9 +140,9 @@ def list_(
 ) -> None:
     """List cases, recipes, fields, devices, launchers, rules; print the record's schema."""
     if what == "schema":
-        from trainmark.record.record import schema
+        from trainmark.record.record import describe_schema
 
-        say(schema(), newline=False)
+        say(describe_schema(), newline=False)
         return
     from trainmark import cases
 

@@ -14,8 +14,8 @@ from trainmark.errors import RecordError
 from trainmark.plan import overrides
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.recipe import fields_under
-from trainmark.record.trust import graded
-from trainmark.record.work import differing, work
+from trainmark.record.trust import grade_reasons
+from trainmark.record.work import describe_work, find_differences
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
 
 def _check_launches(records: Sequence[Record], division: Division) -> Iterator[RuleResult]:
     """Yield the rules about the work, the number of launches, seeds, target, data and trust."""
-    first, *others = map(work, records)
-    differences = (key for other in others for key in differing(first, other))
+    first, *others = map(describe_work, records)
+    differences = (key for other in others for key in find_differences(first, other))
     yield passes_if_empty("same_work", differences)
     yield passes_if_empty("passed", (record.run_id for record in records if not record.passed))
     count = len(records)
@@ -128,7 +128,7 @@ def _check_launches(records: Sequence[Record], division: Division) -> Iterator[R
         yield _check_target(records, division)
     yield _check_data(records, division)
     reasons = (reason for record in records for reason in record.trust.reasons)
-    grave = (reason.code for reason in reasons if graded([reason]).grade == "do_not_quote")
+    grave = (reason.code for reason in reasons if grade_reasons([reason]).grade == "do_not_quote")
     yield passes_if_empty("doubts", (code for code in grave if code not in _CHECKED_BY_OTHER_RULES))
 
 

@@ -149,7 +149,7 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
         events.emit("finished")
         events.close()
         built = reduce.reduce(run_dir)
-        record.write(built, run_dir)
+        record.write_record(built, run_dir)
     except OSError as error:
         raise LostRunError(
             f"the record cannot be written: {error.strerror}",

@@ -38,10 +38,10 @@ from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import attempt_name, attempt_number
 from trainmark.plan.resolving import UnplannableError, launches, resolve
 from trainmark.record.messages import render
-from trainmark.record.record import RECORD_FILE, Record, read
-from trainmark.record.trust import refuted
-from trainmark.record.verify import checked
-from trainmark.record.work import differing, planned_work
+from trainmark.record.record import RECORD_FILE, Record, read_record
+from trainmark.record.trust import is_refuted
+from trainmark.record.verify import check_record
+from trainmark.record.work import describe_planned_work, find_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -98,7 +98,7 @@ class SeriesEntry:
     @property
     def contradiction(self) -> str | None:
         """Return which launches something contradicts; None if there is none."""
-        runs = [record.run_id for record in self.records if refuted(record.trust)]
+        runs = [record.run_id for record in self.records if is_refuted(record.trust)]
         return f"{', '.join(runs)} does not match its raw events" if runs else None
 
     def scan(self) -> None:
@@ -120,7 +120,7 @@ class SeriesEntry:
                 if record is None or not record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:
-                    record = verified.get(folder) or checked(record, folder)
+                    record = verified.get(folder) or check_record(record, folder)
                     self.ended[launch.repeat_index] = folder, record
                     last_used_attempt = max(last_used_attempt, attempt)
             if launch.repeat_index not in self.ended:
@@ -185,17 +185,17 @@ def _move_to_next_attempt(plan: Plan, name: str) -> Plan:
 
 def _describe_work(plan: Plan) -> dict[str, Any]:
     """Return what launches of the same work have in common, as a file holds it."""
-    return dict(to_jsonable_python(planned_work(plan)))
+    return dict(to_jsonable_python(describe_planned_work(plan)))
 
 
 def _read_launch(folder: Path, wanted: dict[str, Any]) -> tuple[bool, Record | None]:
     """Tell whether a folder holds a launch of the same work, with its record if it has one."""
     try:
-        record = read(folder) if (folder / RECORD_FILE).exists() else None
+        record = read_record(folder) if (folder / RECORD_FILE).exists() else None
         work = _describe_work(record.plan if record else Plan.read(folder))
     except (RecordError, OSError, ValueError):  # no run at all, or one that cannot be read
         return False, None
-    return not differing(wanted, work), record
+    return not find_differences(wanted, work), record
 
 
 def _explain_failure(record: Record) -> str:

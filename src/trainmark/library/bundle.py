@@ -28,7 +28,7 @@ from trainmark.plan.plan import PLAN_FILE, read_plan
 from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
-from trainmark.record.verify import verify as verify_record
+from trainmark.record.verify import verify_evidence as verify_record
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     if plan.about.page.figures and plan.case not in cases.names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
         raise BundleError(what, where=str(folder))
-    checked = _recomputed(record.read(folder), folder, "")
+    checked = _recomputed(record.read_record(folder), folder, "")
     if checked.state == "broken":
         what = f"contradicted by its evidence: {render(checked.said[0], 'en')}"
         fix = "bundle the run as it was made; `trainmark verify` tells all that differs"
@@ -98,7 +98,7 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     for path in reduce.outputs(folder):
         with (target / path.name).open("wb") as out:
             out.writelines(redaction.redacted_file(path, redactor))
-    record.write(reduce.reduce(target), target)
+    record.write_record(reduce.reduce(target), target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def checks(bundle: Unpacked) -> Iterator[Check]:
 
 def _of_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     """Yield the checks of the records in folders below ``folder``."""
-    records = {place: record.read(folder / place) for place in places}
+    records = {place: record.read_record(folder / place) for place in places}
     for place, one in records.items():
         yield _recomputed(one, folder / place, place)
     # Held together against the audit's rules: none may be a copy of another.
@@ -182,7 +182,7 @@ def _of_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
 def _recomputed(found: Record, folder: Path, place: str) -> Check:
     """Compare a record with its evidence and what is computed from it."""
     if findings := verify_record(found, folder):
-        refuted = trust.refuted(trust.with_findings(found, findings).trust)
+        refuted = trust.is_refuted(trust.add_reasons(found, findings).trust)
         return Check("record", "broken" if refuted else "unverifiable", tuple(findings), place)
     figures, steps = len(found.figures), len(found.steps.time_ns)
     agreed = message("bundle_recomputed", figures=figures, steps=steps)

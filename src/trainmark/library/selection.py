@@ -22,7 +22,7 @@ from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
-from trainmark.record.verify import checked
+from trainmark.record.verify import check_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Selection:
     def refuted(self) -> list[Path]:
         """Return the paths of the records that are contradicted."""
         both = zip(self.records, self.places, strict=True)
-        return [Path(place) for record, place in both if trust.refuted(record.trust)]
+        return [Path(place) for record, place in both if trust.is_refuted(record.trust)]
 
     @property
     def folders(self) -> list[Path | None]:
@@ -74,13 +74,13 @@ class Selection:
         for path, place in places.items():
             file = path / RECORD_FILE if path.is_dir() else path
             try:
-                found = record.read(file)
+                found = record.read_record(file)
             except RecordError as error:
                 if not file.exists():
                     raise
                 self.skipped.append(error)
                 continue
-            self.records.append(checked(found, file.parent) if verify else found)
+            self.records.append(check_record(found, file.parent) if verify else found)
             self.places.append(place)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Block, Chart, Columns, Section, Table, folded, table
 from trainmark.pages.texts import Phrase, devices, headings, join, phrase
-from trainmark.record.series import TOGETHER, bucket_steps, thin
+from trainmark.record.series import SUMMARY_LINES, compute_bucket_size, thin_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison import Comparison
     from trainmark.pages.chart_specs import Spec
     from trainmark.record.record import Record
-    from trainmark.record.series import Line
+    from trainmark.record.series import SeriesLine
 
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
@@ -141,7 +141,7 @@ def _curve(
         return None
     ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
     description = phrase(f"described.{name}", n=cells.count(len(values)), **ends, **described)
-    stretch = bucket_steps(len(values))
+    stretch = compute_bucket_size(len(values))
     note = phrase("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
     rows = {"steps": _rows(values, steps)} | data
     return Chart(name, title, description, drawn, rows, _stretches(values, steps), note)
@@ -151,7 +151,7 @@ def _rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, A
     """Return values by step as a chart takes them, thinned; null where there is none."""
     return [
         {"step": steps[at], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
-        for at, value in thin(values)
+        for at, value in thin_values(values)
     ]
 
 
@@ -259,10 +259,10 @@ def over_time(record: Record) -> Iterator[Chart]:
             yield _quantity(record, lines)
 
 
-def _quantity(record: Record, lines: Sequence[Line]) -> Chart:
+def _quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
     """Return the chart of a quantity, the steps that figures are over shaded."""
     short, unit, factor, scale = _QUANTITIES[lines[0].quantity]
-    kind, together = "host" if lines[0].of_host else "device", lines[0].of in TOGETHER
+    kind, together = "host" if lines[0].of_host else "device", lines[0].of in SUMMARY_LINES
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
     told = [(value, s, one.of) for one in lines for s, value in one.points]
     highest, at_s, of = max(told, key=lambda point: point[0])

@@ -28,7 +28,7 @@ from trainmark.pages.cells import clean
 from trainmark.rank.events import LAUNCHER_FILE, node_file, rank_file, whole_events
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
-from trainmark.record.index_record import index_records
+from trainmark.record.index_record import list_index_records
 from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
     """Return the names of the columns, and a row a record; None where the record has null."""
     figures = {name: column_name(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
-        specs = figures_of.specs(record.plan.about.page)
+        specs = figures_of.list_specs(record.plan.about.page)
         for name in sorted(record.figures.keys() - figures.keys()):
             column = column_name(name, record.figures[name].unit, specs.get(name))
             taken = column in COLUMNS or column in figures.values()
@@ -130,7 +130,7 @@ def to_index(records: Sequence[Record]) -> str:
     """
     lines = []
     for record in records:
-        found = index_records(record)
+        found = list_index_records(record)
         if not found:
             raise RecordError(
                 f"case {record.plan.case} names no mission",

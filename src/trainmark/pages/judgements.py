@@ -27,7 +27,7 @@ from trainmark.pages.texts import (
     translate,
 )
 from trainmark.record.findings import BUSY_SHARE
-from trainmark.record.messages import in_short, render
+from trainmark.record.messages import render, shorten
 from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
 
 def _reasons(found: Comparison) -> list[list[Phrase]]:
     """Return a row for each reason to doubt a side, with what it says of A and of the other."""
-    sides = [{one.code: in_short(one) for one in side.trust.reasons} for side in (found.a, found.b)]
+    sides = [{one.code: shorten(one) for one in side.trust.reasons} for side in (found.a, found.b)]
     codes = dict.fromkeys(code for side in sides for code in side)
     return [[side.get(code) for side in sides] for code in codes]
 

@@ -22,10 +22,10 @@ from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.sections.key_facts import key_facts
 from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, phrase
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.record.record import RECORD_FILE, read
-from trainmark.record.trust import verification_of
-from trainmark.record.verify import checked
-from trainmark.record.work import differing_settings, groups, printed_work
+from trainmark.record.record import RECORD_FILE, read_record
+from trainmark.record.trust import combine_verifications
+from trainmark.record.verify import check_record
+from trainmark.record.work import describe_printed_work, find_differing_settings, group_by_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def build_document(
         address: where the record is, relative to the page.
     """
     badge, tone = summary.badge(records)
-    verification = verification_of(records)
+    verification = combine_verifications(records)
     return Document(
         title=summary.title(summary.median_launch(records)),
         badge=badge,
@@ -154,7 +154,7 @@ def build_documents(
     if not records:
         raise RecordError("no record to show", fix="name one run or more")
     unique = {(record.run_id, str(record.figures)): record for record in records}
-    works = groups(list(unique.values()))
+    works = group_by_work(list(unique.values()))
     has_several = len(works) > 1
     pages = []
     if has_several:
@@ -163,7 +163,9 @@ def build_documents(
         case = launches[0].plan.case
         same_case = None
         if comparisons is not None:
-            same_case = [x for x in comparisons if printed_work(x).get("case", case) == case]
+            same_case = [
+                x for x in comparisons if describe_printed_work(x).get("case", case) == case
+            ]
         ident = f"{number}-" if has_several else ""
         address = RECORD_FILE if len(unique) == 1 else ""
         pages.append(build_document(launches, same_case, ident, price=price, address=address))
@@ -185,7 +187,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
         title = case_records[0].plan.about.title
         sections.append(Section(title, f"table{number}", tuple(blocks)))
     badge, tone = summary.badge(*works)
-    verification = verification_of(records)
+    verification = combine_verifications(records)
     return Document(
         title=phrase("overview.title", works=len(works), launches=len(records)),
         sentence="",
@@ -214,7 +216,7 @@ def _overlay_works(
         return []
     launches = [summary.median_launch(work) for work in works]
     case = launches[0].plan.case
-    differing = differing_settings((case, record.plan.recipe) for record in launches)
+    differing = find_differing_settings((case, record.plan.recipe) for record in launches)
     sides: dict[str, list[Record]] = {}
     names: dict[str, Phrase] = {}
     for record in launches:
@@ -320,7 +322,7 @@ def read_newest_runs(store: Path) -> Iterator[tuple[str, list[Record]]]:
         launches = []
         for file in files:
             with suppress(RecordError):  # the record of another run may be damaged
-                launches.append(read(file))
+                launches.append(read_record(file))
         yield name, launches
 
 
@@ -332,7 +334,7 @@ def write_summary(entry: SeriesEntry) -> None:
     if (folder / HTML_PAGE).exists():
         return
     failures = [
-        checked(read(launch), launch)
+        check_record(read_record(launch), launch)
         for launch in entry.earlier_failures
         if (launch / RECORD_FILE).exists()
     ]

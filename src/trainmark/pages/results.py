@@ -16,9 +16,9 @@ from trainmark.pages.texts import Phrase, interval_text, join, phrase, term, tra
 from trainmark.plan.overrides import setting_text
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
-from trainmark.record.stats import over_launches
-from trainmark.record.trust import trust_of, verification_of
-from trainmark.record.work import differing_settings
+from trainmark.record.stats import summarize_launches
+from trainmark.record.trust import combine_verifications, get_trust
+from trainmark.record.work import find_differing_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +54,9 @@ def with_differing_settings(found: Listing) -> Listing:
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
     kinds = [f"{row['case']} {row['recipe']}" for row in rows]
     names = [
-        name for name in differing_settings(zip(kinds, recipes, strict=True)) if name not in rows[0]
+        name
+        for name in find_differing_settings(zip(kinds, recipes, strict=True))
+        if name not in rows[0]
     ]
     of_cases = {row["case"] for row in rows}
     names = names[:_MOST_SETTINGS]
@@ -209,7 +211,7 @@ def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
         elif one.reason:
             told.append(f"{_STATES.get(one.state, one.state)}: {one.reason}")
         if one.records:
-            line = trust_line(trust_of(one.records), verification_of(one.records))
+            line = trust_line(get_trust(one.records), combine_verifications(one.records))
             told.append(translate(line, "en"))
         for words in told:
             said.setdefault(words, []).append(one.name)
@@ -228,7 +230,7 @@ def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
 def _series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     """Return a row an entry; on a narrow screen memory and interval are left out."""
     plans = [(one.plan.case, one.plan.recipe) for one in outcomes if one.plan]
-    names = [x for x in differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
+    names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
     worlds = {f"{one.plan.nnodes}x{one.plan.nproc}" for one in outcomes if one.plan}
     columns: dict[str, list[Phrase]] = {"run": [one.name for one in outcomes]}
     if len(worlds) > 1:
@@ -261,7 +263,7 @@ def _row(outcome: SeriesEntry) -> list[Phrase]:
         summarize_figure(records, name) for name in ("final_result", "mem", "mem_total")
     )
     found = [x.quality.value for x in records if x.quality.value is not None]
-    quality = over_launches(found).mean if found else None
+    quality = summarize_launches(found).mean if found else None
     return [
         state,
         launches,

@@ -36,10 +36,22 @@ from trainmark.pages.texts import (
 )
 from trainmark.record import figures as figures_of
 from trainmark.record.advice import advise
-from trainmark.record.messages import in_short
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, Launches, over_launches
-from trainmark.record.trust import graded, of_repeats, trust_of, verification_of, worst_grade
-from trainmark.record.work import are_same_size, differing, each_once, num_parameters, work
+from trainmark.record.messages import shorten
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, LaunchSummary, summarize_launches
+from trainmark.record.trust import (
+    combine_verifications,
+    find_worst_grade,
+    get_trust,
+    grade_reasons,
+    grade_repeats,
+)
+from trainmark.record.work import (
+    count_parameters,
+    describe_work,
+    find_differences,
+    is_same_size,
+    reject_duplicates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +87,7 @@ class RepeatSummary:
 
     records: tuple[Record, ...]
     passed: tuple[Record, ...]
-    figures: dict[str, Launches]
+    figures: dict[str, LaunchSummary]
     trust: Trust
 
 
@@ -88,25 +100,25 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     """
     if not records:
         raise RecordError("no record to sum up", fix="name one run or more")
-    first = work(records[0])
+    first = describe_work(records[0])
     for record in records[1:]:
-        other = work(record)
-        for key in differing(first, other):
+        other = describe_work(record)
+        for key in find_differences(first, other):
             what = f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}"
             rule = "repeats are launches of the same work"
             raise RecordError(what, where=record.run_id, rule=rule)
-    each_once(record.run_id for record in records)
+    reject_duplicates(record.run_id for record in records)
     passed = tuple(record for record in records if record.passed)
-    specs = figures_of.specs(records[0].plan.about.page)
-    figures: dict[str, Launches] = {}
+    specs = figures_of.list_specs(records[0].plan.about.page)
+    figures: dict[str, LaunchSummary] = {}
     for name, spec in specs.items():
         launches = None if spec.detail else summarize_figure(passed, name)
         if launches is not None:
             figures[name] = launches
     qualities = [x.quality.value for x in passed if x.quality.value is not None]
     if qualities:
-        figures[records[0].quality.metric] = over_launches(qualities)
-    return RepeatSummary(tuple(records), passed, figures, of_repeats(records))
+        figures[records[0].quality.metric] = summarize_launches(qualities)
+    return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
 
 
 def repeats(repeat: RepeatSummary) -> list[Block]:
@@ -173,8 +185,8 @@ def title(record: Record) -> Phrase:
     """
     plan = record.plan
     parts: list[Phrase] = [plan.about.title, _device_title(record), precision_label(record)]
-    size = num_parameters(record)
-    if size is not None and not are_same_size(size, plan.about.references.parameters):
+    size = count_parameters(record)
+    if size is not None and not is_same_size(size, plan.about.references.parameters):
         parts[0] = phrase("first.sized", title=plan.about.title, size=cells.short_count(size))
     if plan.nnodes > 1:
         parts.append(counted("nodes", plan.nnodes))
@@ -205,7 +217,7 @@ def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     passed = sum(record.passed for record in launches)
     if not passed:
         return phrase("badge.failed"), "bad"
-    grade = worst_grade(trust_of(records).grade for records in works)
+    grade = find_worst_grade(get_trust(records).grade for records in works)
     tone = TONES[grade] if passed == len(launches) else "bad"
     if len(works) == 1 and passed == len(launches):
         return phrase(f"badge.{grade}"), tone
@@ -224,15 +236,15 @@ def doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
     if not launches:
         return ()
     doubts = []
-    for reason in trust_of(records).reasons:
+    for reason in get_trust(records).reasons:
         if reason.code == "trust_not_passed":  # in the badge
             continue
         text = sentence(records[0], reason)
         num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
         if 0 < num_affected < len(launches):
             text = phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))
-        is_grave = graded([reason]).grade == "do_not_quote"
-        doubts.append(Doubt(in_short(reason), text, is_grave))
+        is_grave = grade_reasons([reason]).grade == "do_not_quote"
+        doubts.append(Doubt(shorten(reason), text, is_grave))
     return tuple(doubts)
 
 
@@ -248,10 +260,10 @@ def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
     if not passed_launches(records):
         return ()
     by_grade: dict[str, list[Phrase]] = {"do_not_quote": [], "noisy": []}
-    for reason in trust_of(records).reasons:
-        grade = graded([reason]).grade
+    for reason in get_trust(records).reasons:
+        grade = grade_reasons([reason]).grade
         if reason.code != "trust_not_passed" and grade in by_grade:
-            by_grade[grade].append(in_short(reason))
+            by_grade[grade].append(shorten(reason))
     return tuple(
         phrase(f"first.{grade}", reasons=join(texts, "semicolon"))
         for grade, texts in by_grade.items()
@@ -394,7 +406,7 @@ def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
         share = f"{cells.rounded(share_of_matmul.mean)}%"
         return replace(tile, note=phrase("tile.of_matmul", share=share))
     if share_of_matmul is not None:
-        size = num_parameters(record)
+        size = count_parameters(record)
         is_small = size is not None and size < _SMALL_MODEL
         note = phrase("tile.small_model") if is_small else ""
         return _tile(launches, "MAMFU", "MAMFU", note)
@@ -455,7 +467,7 @@ def first_lines(
     Of a run that failed, what to try in place of the last three.
     """
     record = median_launch(records)
-    marks = join((badge(records)[0], phrase(f"trust.{verification_of(records)}")))
+    marks = join((badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))
     lines: list[Phrase] = [title(record), marks, first_sentence(records), key_figures(records)]
     if len(records) > 1:
         lines.append(_launches_line(records))

@@ -17,7 +17,7 @@ from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.figures import FIGURES
-from trainmark.record.messages import MESSAGES, in_short, render
+from trainmark.record.messages import MESSAGES, render, shorten
 from trainmark.spec import Message, Text, message
 from trainmark.toml_file import read_toml
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from trainmark.record.record import Record, Trust, Verification
-    from trainmark.record.stats import Launches
+    from trainmark.record.stats import LaunchSummary
     from trainmark.spec import FigureSpec
 
 LANGUAGES = ("en", "zh")
@@ -233,7 +233,7 @@ def counted(kind: str, n: int) -> Phrase:
     return phrase(f"count_of.{kind}", n=n) if n != 1 else phrase(f"count_one.{kind}")
 
 
-def interval_text(launches: Launches, format_value: Callable[[float], str]) -> Phrase:
+def interval_text(launches: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
     """Return the 95% interval over launches; of few launches the range, and says that it is one."""
     kind = "range" if launches.is_range else "interval"
     low, high = format_value(launches.low), format_value(launches.high)
@@ -277,7 +277,7 @@ def trust_line(trust: Trust, verification: Verification) -> Phrase:
     """Return the grade, whether evidence was checked, and the reasons."""
     parts: list[Phrase] = [phrase("trust.label"), grade_line(trust, verification)]
     if trust.reasons:
-        parts.append(join(map(in_short, trust.reasons), "semicolon"))
+        parts.append(join(map(shorten, trust.reasons), "semicolon"))
     return join(parts, "colon")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.plan.overrides import fix_hp_text, setting_text
-from trainmark.record.messages import find_fix, stated_fix
+from trainmark.record.messages import find_fix, get_stated_fix
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def advise(record: Record) -> list[Message]:
     cause, plan = record.cause, record.plan
     if cause is None:
         return []
-    if stated_fix(cause):
+    if get_stated_fix(cause):
         return [find_fix(cause)]
     code, steps = cause.message.code, record.counts.steps
     found: list[Message] = []

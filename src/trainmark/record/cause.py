@@ -21,8 +21,8 @@ from trainmark.record.evaluations import (
     MIN_TRAINED_ROWS,
     MIN_TRAINED_SHARE,
     MIN_WEIGHT,
-    over_ranks,
-    same_quality,
+    combine_scores,
+    is_same_quality,
 )
 from trainmark.record.record import Cause
 from trainmark.spec import message
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmark.errors import CaseError
     from trainmark.plan.plan import Plan
     from trainmark.rank.events import Evaluate, FailedRank, Stop
-    from trainmark.record.evaluations import ScoredByAll
+    from trainmark.record.evaluations import CombinedScores
     from trainmark.record.record import FigureEntry, Status
     from trainmark.record.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
@@ -426,7 +426,7 @@ def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
         for rank, report in enumerate(reports):
             if report is None:
                 continue
-            if not same_quality(report.value, first.value) or report.samples != first.samples:
+            if not is_same_quality(report.value, first.value) or report.samples != first.samples:
                 yield message(
                     "evaluation_differs_over_ranks",
                     rank=rank,
@@ -435,13 +435,13 @@ def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
                     samples=report.samples,
                     samples_first=first.samples,
                 )
-        scored = over_ranks([None if report is None else report.scores for report in reports])
+        scored = combine_scores([None if report is None else report.scores for report in reports])
         if scored is not None:
             yield from _check_scores(plan, scored, first, number)
 
 
 def _check_scores(
-    plan: Plan, scored: ScoredByAll, first: Evaluate, number: int
+    plan: Plan, scored: CombinedScores, first: Evaluate, number: int
 ) -> Iterator[Message]:
     """Compare the rows that ranks scored with the data, and the quality with their scores.
 
@@ -456,7 +456,7 @@ def _check_scores(
             yield message("evaluation_rows", number=number, rows=rows, expected=data.eval_samples)
     if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
         yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
-    if scored.mean is not None and not same_quality(claimed, scored.mean):
+    if scored.mean is not None and not is_same_quality(claimed, scored.mean):
         name = scored.of or plan.about.metric
         yield message(
             "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean

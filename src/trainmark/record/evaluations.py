@@ -24,7 +24,7 @@ _MODULUS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredByAll:
+class CombinedScores:
     """What all ranks scored in one evaluation; see ``rank.events.Scored``."""
 
     of_ranks: Sequence[Scored]
@@ -82,13 +82,13 @@ class ScoredByAll:
         return sum(one.known * one.rows / train_samples for one in self.of_ranks)
 
 
-def over_ranks(of_ranks: Sequence[Scored | None]) -> ScoredByAll | None:
+def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
     """Return what all ranks scored; None if one of them did not say."""
     known = [one for one in of_ranks if one is not None]
-    return ScoredByAll(known) if known and len(known) == len(of_ranks) else None
+    return CombinedScores(known) if known and len(known) == len(of_ranks) else None
 
 
-def same_quality(first: float | None, other: float | None) -> bool:
+def is_same_quality(first: float | None, other: float | None) -> bool:
     """Tell whether two values of a quality are equal but for rounding."""
     if first is None or other is None:
         return first is other

@@ -18,8 +18,8 @@ import numpy as np
 from trainmark import cases
 from trainmark.devices import peaks
 from trainmark.record.record import FigureEntry
-from trainmark.record.series import MOST_UNSEEN
-from trainmark.record.stats import spread
+from trainmark.record.series import MAX_UNSEEN
+from trainmark.record.stats import summarize_step_times
 from trainmark.spec import Figure, Message, OwnFigures, message, read_page
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _STEADY = (
 FIGURES = {spec.name: spec for spec in read_page(Path(__file__).with_suffix(".toml")).figures}
 
 
-def specs(page: PageSpec) -> dict[str, FigureSpec]:
+def list_specs(page: PageSpec) -> dict[str, FigureSpec]:
     """Return the declaration of each figure by name: those of all cases, then the case's own."""
     of_case = {spec.name: spec for spec in page.figures if spec.name not in FIGURES}
     return FIGURES | of_case
@@ -91,7 +91,7 @@ def make_entries(
     figures: Mapping[str, Figure], page: PageSpec, *, work_unit: str
 ) -> dict[str, FigureEntry]:
     """Return figures as a record holds them, each in its declared unit."""
-    declared = specs(page)
+    declared = list_specs(page)
     return {
         name: FigureEntry(
             value=figure.value,
@@ -172,7 +172,7 @@ def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
     steps = measurement.steps
     phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
-    times = spread(np.array(steps.time_ns[steps.warmup :], np.int64))
+    times = summarize_step_times(np.array(steps.time_ns[steps.warmup :], np.int64))
     if not times or not slowest_ns or not any(phase.samples for phase in phases):
         reason = message("no_step_after_warmup", steps=plan.recipe["warmup_steps"])
         return dict.fromkeys(_STEADY, Figure(None, reason))
@@ -394,7 +394,7 @@ def _estimate_energy(uses: list[Use], duration_s: float) -> tuple[float, float] 
     """
     powers = [use.quantities["power_w"] for use in uses if "power_w" in use.quantities]
     gap_s = max((power.longest_gap_s for power in powers), default=0.0)
-    if len(powers) < len(uses) or gap_s > MOST_UNSEEN * duration_s:
+    if len(powers) < len(uses) or gap_s > MAX_UNSEEN * duration_s:
         return None
     return sum(power.mean for power in powers) * duration_s, gap_s
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainmark.devices.cores import compact
 from trainmark.protocols import SET_LIMITS
-from trainmark.record.evaluations import over_ranks
+from trainmark.record.evaluations import combine_scores
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
     if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
         yield message("evaluation_unchecked")
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):
-        scored = over_ranks([report.scores for report in reports])
+        scored = combine_scores([report.scores for report in reports])
         if scored is None or scored.keys < _MIN_ROWS:
             continue
         if scored.distinct < _MIN_DISTINCT * scored.keys:

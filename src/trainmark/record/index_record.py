@@ -118,17 +118,17 @@ def parse_record(values: Mapping[str, Any]) -> IndexRecord:
     return IndexRecord(**given)
 
 
-def rounded(result: float) -> float:
+def round_result(result: float) -> float:
     """Return ``result`` rounded to three decimals; below 0.1 to three significant digits."""
     return round(result, 3) if abs(result) >= 0.1 else float(f"{result:.3g}")
 
 
-def fail_flag(final_result: float, *, failed: bool = False) -> int:
+def get_fail_flag(final_result: float, *, failed: bool = False) -> int:
     """Return JOB_FAIL_FLAG: 1 for a failed run or a result of zero."""
     return int(failed or final_result == 0)
 
 
-def index_records(record: Record) -> list[IndexRecord]:
+def list_index_records(record: Record) -> list[IndexRecord]:
     """Return the speed record in work per second of the whole job, and the memory record in MiB.
 
     A run that did not pass, or whose evidence contradicts its record, is flagged and its
@@ -144,7 +144,7 @@ def index_records(record: Record) -> list[IndexRecord]:
     """
     # A log of another program is read without what records are made of.
     from trainmark.rank.events import rank_file
-    from trainmark.record.trust import refuted
+    from trainmark.record.trust import is_refuted
 
     plan = record.plan
     mission = plan.about.mission
@@ -159,10 +159,10 @@ def index_records(record: Record) -> list[IndexRecord]:
         (_SPEED, speed.value, speed.unit, record.figure("final_loss")),
         (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
     )
-    valid = record.passed and not refuted(record.trust)
+    valid = record.passed and not is_refuted(record.trust)
     found = []
     for index, value, unit, final_loss in results:
-        result = rounded(value or 0.0) if valid else 0.0
+        result = round_result(value or 0.0) if valid else 0.0
         loss = final_loss if result > 0.0 else None
         found.append(
             IndexRecord(
@@ -174,7 +174,7 @@ def index_records(record: Record) -> list[IndexRecord]:
                 index=index,
                 gpu_num=plan.world_size,
                 FINAL_RESULT=result,
-                JOB_FAIL_FLAG=fail_flag(result, failed=not valid),
+                JOB_FAIL_FLAG=get_fail_flag(result, failed=not valid),
                 UNIT=unit,
                 LOSS_RESULT=None if loss is None else float(f"{loss:.{_LOSS_DIGITS}g}"),
             )
@@ -205,7 +205,7 @@ def write_index(record: Record, run_dir: Path) -> list[Path]:
     """
     folder = run_dir / INDEX_DIR
     paths = []
-    for item in index_records(record):
+    for item in list_index_records(record):
         folder.mkdir(exist_ok=True)
         path = folder / f"{item.model_name}_{INDEXES[item.index]}"
         paths.append(path)

@@ -15,8 +15,8 @@ from trainmark import cases
 from trainmark.devices.cores import compact
 from trainmark.recipe import AUTOCAST
 from trainmark.record import cause
-from trainmark.record.evaluations import same_quality
-from trainmark.record.series import TOGETHER
+from trainmark.record.evaluations import is_same_quality
+from trainmark.record.series import SUMMARY_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed
 _ENDED = ("passed", "target_missed")  # on all ranks
 
 
-def within(value: float | None, low: float, high: float) -> float | None:
+def clamp(value: float | None, low: float, high: float) -> float | None:
     """Return the value, or the bound that it passes."""
     return value if value is None else max(low, min(value, high))
 
@@ -60,7 +60,7 @@ def _conditions(record: Record) -> Iterator[Difference]:
     yield "status", record.status, cause.decide_status(record.cause)
     if record.cause is not None and record.cause.rank is not None:
         of_rank = record.cause.rank
-        yield "cause.rank", of_rank, within(of_rank, 0, plan.world_size - 1)
+        yield "cause.rank", of_rank, clamp(of_rank, 0, plan.world_size - 1)
     if record.status in _ENDED:
         yield "ranks.finished", [rank.finished for rank in record.ranks], [True] * len(record.ranks)
         if plan.target is not None:
@@ -74,7 +74,7 @@ def _counts(record: Record) -> Iterator[Difference]:
     if ended and not any(found.code == "own_epoch" for found in record.findings):
         begun, whole = counts.epochs, plan.data.train_samples
         fewest = 0 if plan.resumed else (begun - 1) * whole + 1
-        yield "counts.samples", counts.samples, within(counts.samples, fewest, begun * whole)
+        yield "counts.samples", counts.samples, clamp(counts.samples, fewest, begun * whole)
 
 
 def _rank(record: Record, rank: RankEntry) -> Iterator[Difference]:
@@ -84,10 +84,10 @@ def _rank(record: Record, rank: RankEntry) -> Iterator[Difference]:
         yield "ranks.spans_ns", sum(spans_ns.values()), rank.wall_ns
     for name, phase in rank.phases.items():
         yield "ranks.phases.windows_ns", phase.windows_ns, spans_ns[name]
-        yield "ranks.phases.wait_ns", phase.wait_ns, within(phase.wait_ns, 0, phase.step_ns)
+        yield "ranks.phases.wait_ns", phase.wait_ns, clamp(phase.wait_ns, 0, phase.step_ns)
     least = rank.total_windows_ns + spans_ns["evaluate"]
     most = least + spans_ns["checkpoint"] + spans_ns["other"]
-    yield "ranks.train_ns", rank.train_ns, within(rank.train_ns, least, most)
+    yield "ranks.train_ns", rank.train_ns, clamp(rank.train_ns, least, most)
     ended = record.status in _ENDED
     yield "ranks.steps", rank.steps, record.counts.steps if ended else rank.steps
     measured = record.steps.time_ns[record.steps.warmup :]
@@ -95,7 +95,7 @@ def _rank(record: Record, rank: RankEntry) -> Iterator[Difference]:
         # Of each step the record has the slowest rank's time.
         median_ns = int(np.median(measured))
         least_ns = median_ns if len(record.ranks) == 1 else 0
-        yield "ranks.step_ns", rank.step_ns, within(rank.step_ns, least_ns, median_ns)
+        yield "ranks.step_ns", rank.step_ns, clamp(rank.step_ns, least_ns, median_ns)
 
 
 def _steps(record: Record) -> Iterator[Difference]:
@@ -105,7 +105,7 @@ def _steps(record: Record) -> Iterator[Difference]:
     yield "steps.samples", sum(steps.samples), counts.samples
     of_ranks_ns = [rank.total_step_ns for rank in record.ranks]
     # Of each step the slowest rank's time.
-    total_ns = within(sum(steps.time_ns), max(of_ranks_ns), sum(of_ranks_ns))
+    total_ns = clamp(sum(steps.time_ns), max(of_ranks_ns), sum(of_ranks_ns))
     yield "steps.time_ns", sum(steps.time_ns), total_ns
     for name, entry in record.figures.items():
         if entry.unit and entry.value is not None:  # a loss may be negative
@@ -132,24 +132,24 @@ def _limits(record: Record) -> Iterator[Difference]:
     }  # fmt: skip
     for place, (value, most) in limits.items():
         if most:
-            yield place, value, within(value, 0, most)
+            yield place, value, clamp(value, 0, most)
 
 
 def _evaluation(record: Record, point: QualityPoint, place: str) -> Iterator[Difference]:
     """Yield what of an evaluation steps, epochs, data or its own scores contradict."""
     plan, counts, quality = record.plan, record.counts, record.quality
-    yield f"{place}.step", point.step, within(point.step, 0, counts.steps)
-    yield f"{place}.epoch", point.epoch, within(point.epoch, 0, counts.epochs - 1)
+    yield f"{place}.step", point.step, clamp(point.step, 0, counts.steps)
+    yield f"{place}.epoch", point.epoch, clamp(point.epoch, 0, counts.epochs - 1)
     share = plan.about.higher_is_better and (quality.target or quality.best_possible or 2) <= 1
     if share:
-        yield f"{place}.value", point.value, within(point.value, 0.0, 1.0)
+        yield f"{place}.value", point.value, clamp(point.value, 0.0, 1.0)
     scored = point.scored
     if scored is None or record.status not in _ENDED:
         return
     yield f"{place}.scored.rows", scored["rows"], plan.data.eval_samples
     yield f"{place}.samples", point.samples, scored["rows"]
     claimed = point.detail.get(scored["of"]) if scored["of"] else point.value
-    if scored["mean"] is not None and not same_quality(claimed, scored["mean"]):
+    if scored["mean"] is not None and not is_same_quality(claimed, scored["mean"]):
         yield f"{place}.value", claimed, scored["mean"]
 
 
@@ -169,7 +169,7 @@ def _readings(record: Record) -> Iterator[Difference]:
     of_hosts = {str(number): over for number, over in enumerate(telemetry.hosts)}
     for line in record.series:
         known = (of_hosts if line.of_host else of_devices).get(line.of)
-        if line.of in TOGETHER or known is None or "run" not in known:
+        if line.of in SUMMARY_LINES or known is None or "run" not in known:
             continue
         _, end_s = telemetry.intervals_s["run"]
         found = known["run"].quantities.get(line.quantity)
@@ -177,7 +177,7 @@ def _readings(record: Record) -> Iterator[Difference]:
             continue
         for second, value in line.points:
             if 0 <= second <= end_s:
-                bounded = within(value, found.lowest, found.highest)
+                bounded = clamp(value, found.lowest, found.highest)
                 if not isclose(value, bounded or 0.0, rel_tol=1e-9):  # points are rounded
                     yield f"series.{line.quantity}", value, bounded
 
@@ -190,7 +190,7 @@ def _intervals(record: Record, telemetry: Telemetry) -> Iterator[Difference]:
         yield "telemetry.intervals_s.run", list(spans["run"]), [0.0, max(walls_ns) / 1e9]
     for name, (start_s, end_s) in spans.items():
         outer = spans["train"] if name == "measured" else spans["run"]
-        bounded = [within(edge, *outer) for edge in (start_s, end_s)]
+        bounded = [clamp(edge, *outer) for edge in (start_s, end_s)]
         yield f"telemetry.intervals_s.{name}", [start_s, end_s], bounded
     phases: dict[IntervalName, tuple[PhaseName, ...]] = {
         "train": ("compile", "warmup", "train"), "measured": ("train",),
@@ -211,9 +211,9 @@ def _use(use: Use, interval: tuple[float, float]) -> Iterator[Difference]:
     start_s, end_s = interval
     for name, quantity in use.quantities.items():
         place = f"telemetry.{name}"
-        bounded = within(quantity.mean, quantity.lowest, quantity.highest)
+        bounded = clamp(quantity.mean, quantity.lowest, quantity.highest)
         if not isclose(quantity.mean, bounded or 0.0, rel_tol=1e-6):  # a sum of weights
             yield f"{place}.mean", quantity.mean, bounded
-        yield f"{place}.readings", quantity.readings, within(quantity.readings, 1, use.readings)
-        longest_s = within(quantity.longest_gap_s, 0.0, end_s - start_s)
+        yield f"{place}.readings", quantity.readings, clamp(quantity.readings, 1, use.readings)
+        longest_s = clamp(quantity.longest_gap_s, 0.0, end_s - start_s)
         yield f"{place}.longest_gap_s", quantity.longest_gap_s, longest_s

@@ -13,8 +13,8 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from trainmark.protocols import Counts
-from trainmark.record.evaluations import over_ranks
-from trainmark.record.nodes import node_facts
+from trainmark.record.evaluations import combine_scores
+from trainmark.record.nodes import list_node_differences
 from trainmark.record.record import (
     Environment,
     Quality,
@@ -225,7 +225,7 @@ def _list_evaluations(timeline: RunTimeline) -> list[QualityPoint]:
 
 def _add_up_scores(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
     """Return what all ranks scored in an evaluation; None if a rank did not report it."""
-    scored = over_ranks([None if report is None else report.scores for report in reports])
+    scored = combine_scores([None if report is None else report.scores for report in reports])
     if scored is None:
         return None
     return ScoredEntry(rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.of)
@@ -245,7 +245,7 @@ def _merge_facts(timeline: RunTimeline) -> Environment:
         "job": None if rank0.result is NO_RESULT else rank0.result.job,
     }
     if timeline.nodes:
-        merged["nodes"] = node_facts(timeline.nodes, facts_of_ranks)
+        merged["nodes"] = list_node_differences(timeline.nodes, facts_of_ranks)
     if rank0.result.attention:
         merged["attention"] = ", ".join(rank0.result.attention)
     if rank0.facts.attention_flags:

@@ -68,13 +68,13 @@ def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -
     return f"{message.code} ({shown})" if shown else message.code
 
 
-def in_short(reason: Message) -> Message:
+def shorten(reason: Message) -> Message:
     """Return the short wording of a finding, where there is one."""
     code = f"short.{reason.code}"
     return message(code, **reason.args) if code in MESSAGES else reason
 
 
-def stated_fix(cause: Cause) -> str:
+def get_stated_fix(cause: Cause) -> str:
     """Return the fix that an error itself states; empty: none.
 
     Earlier records call it ``remedy``.
@@ -89,7 +89,7 @@ def find_fix(cause: Cause) -> Message:
     A cause's code takes precedence over its kind: a killed rank needs other advice than a
     stopped launcher.
     """
-    stated = stated_fix(cause)
+    stated = get_stated_fix(cause)
     if stated:
         return message("own_fix", text=stated)
     known = (name for name in (cause.message.code, cause.kind) if f"fix.{name}" in MESSAGES)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
 
-def name_of(event: Event) -> str:
+def get_event_name(event: Event) -> str:
     """Return the name of an event."""
     return str(type(event).__struct_config__.tag)
 
 
-def by_name(events: Iterable[Event]) -> dict[str, Any]:
+def index_by_name(events: Iterable[Event]) -> dict[str, Any]:
     """Return the last event of each name."""
-    return {name_of(event): event for event in events}
+    return {get_event_name(event): event for event in events}
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class NodeTimeline:
 
 
 @dataclass(slots=True)
-class Account:
+class LaunchAccount:
     """The launch as of one machine: events of its processes that can end it."""
 
     launch: Launch
@@ -86,12 +86,12 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
     for number in range(nodes):
         own = range(number * nproc, (number + 1) * nproc)
         path = run_dir / node_file(number)
-        events = by_name(EventFile(path, read_event)) if path.exists() else {}
+        events = index_by_name(EventFile(path, read_event)) if path.exists() else {}
         found.append(NodeTimeline(number, events, own))
     return found
 
 
-def align(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
+def align_clocks(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
     """Set each node's shift.
 
     Ranks leave a barrier within less than a millisecond of each other. Where a node has no rank
@@ -115,7 +115,9 @@ def _moment(node: NodeTimeline, synced: Sequence[Synced | None]) -> Synced | Lau
     return of_ranks or node.events.get("launch")
 
 
-def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path) -> Account:
+def make_account(
+    launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path
+) -> LaunchAccount:
     """Return the launch as of one machine, on the clock of the first node.
 
     Args:
@@ -125,9 +127,9 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
     kills = sum(events["oom_kills"].count for events in counted if "oom_kills" in events)
     stop, launch = launcher.get("stop"), launcher["launch"]
     if not nodes:
-        return Account(launch, stop, launcher.get("ranks_ended"), kills)
+        return LaunchAccount(launch, stop, launcher.get("ranks_ended"), kills)
     path = run_dir / JOB_EVENTS_FILE
-    job = by_name(EventFile(path, read_event)).get("job") if path.exists() else None
+    job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ended = _ended(nodes)
     # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
     first: Launch | None = next((one for node in nodes if (one := node.at("launch"))), None)
@@ -142,7 +144,7 @@ def account(launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Pa
         stops = [one for one in stops if one.reason != "signal"]
     if stops and stop is None:
         stop = _first_stop(stops)
-    return Account(launch, stop, ended, kills, job)
+    return LaunchAccount(launch, stop, ended, kills, job)
 
 
 def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
@@ -175,7 +177,9 @@ def _first_stop(stops: list[Stop]) -> Stop:
     )
 
 
-def node_facts(nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]) -> list[dict[str, str]]:
+def list_node_differences(
+    nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]
+) -> list[dict[str, str]]:
     """Return the facts in which each node differs from the first, by number.
 
     Args:

@@ -21,7 +21,7 @@ from trainmark.errors import RecordError
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.rank.events import HangGroup  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record import stats
-from trainmark.record.series import Line  # noqa: TC001 - pydantic reads it at run time
+from trainmark.record.series import SeriesLine  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.shapes import (
     Amount,
     Count,
@@ -144,8 +144,8 @@ class Steps(Frozen):
 
     @property
     def drift(self) -> float | None:
-        """Return the change of the step time after the warm-up; see ``stats.drift``."""
-        return stats.drift(np.array(self.time_ns[self.warmup :], np.int64))
+        """Return the change of the step time after the warm-up; see ``stats.measure_drift``."""
+        return stats.measure_drift(np.array(self.time_ns[self.warmup :], np.int64))
 
     @property
     def steady(self) -> bool | None:
@@ -280,7 +280,9 @@ class Record(Frozen):
     ranks: list[RankEntry]
     steps: Steps
     telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
-    series: list[Line] = Field(default=[], description="what charts draw of the run over time")
+    series: list[SeriesLine] = Field(
+        default=[], description="what charts draw of the run over time"
+    )
     figures: dict[str, FigureEntry]
     quality: Quality
     labels: list[str]
@@ -312,7 +314,7 @@ class Record(Frozen):
         return None if entry is None else entry.value
 
 
-def write(record: Record, run_dir: Path) -> Path:
+def write_record(record: Record, run_dir: Path) -> Path:
     """Write ``record.json`` atomically; an existing record is never replaced.
 
     Raises:
@@ -323,11 +325,11 @@ def write(record: Record, run_dir: Path) -> Path:
     if path.exists():
         raise RecordError("the record exists already", where=str(path), rule="records never change")
     with documents.written_whole(path) as file:
-        file.write(content(record))
+        file.write(serialize_record(record))
     return path
 
 
-def content(record: Record) -> bytes:
+def serialize_record(record: Record) -> bytes:
     """Return what ``record.json`` has: a line a top-level key, greppable and small."""
     lines = [
         b'"%s": %s' % (name.encode(), to_json(value))
@@ -337,7 +339,7 @@ def content(record: Record) -> bytes:
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
-def read(path: Path) -> Record:
+def read_record(path: Path) -> Record:
     """Read a record from ``record.json`` or from its run directory.
 
     Raises:
@@ -359,7 +361,7 @@ def read(path: Path) -> Record:
     return found.model_copy(update={"verification": "unverified"})  # whatever the file says
 
 
-def schema() -> str:
+def describe_schema() -> str:
     """Return the JSON Schema of ``record.json`` as the text that is shipped and printed."""
     described = Record.model_json_schema(mode="serialization")
     return json.dumps(described, indent=2, sort_keys=True) + "\n"

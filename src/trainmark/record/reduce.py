@@ -48,7 +48,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     telemetry, lines = None, []
     if plan.sample_every_s:
         samples = telemetry_of.read_samples(run_dir, timeline)
-        telemetry = telemetry_of.summarize(samples, timeline)
+        telemetry = telemetry_of.summarize_samples(samples, timeline)
         lines = list(samples.lines())
     measurement = Measurement.from_timeline(plan, timeline, telemetry)
     figures = compute_figures(measurement)

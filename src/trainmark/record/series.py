@@ -24,15 +24,15 @@ Array = NDArray[np.float64]
 Columns = dict[str, dict[str, Array]]  # readings by name
 Interval = tuple[Number, Number]  # start and end in seconds; the end is later
 # Share of an interval: what lies between the readings around its edges is interpolated.
-MOST_UNSEEN = 0.1
+MAX_UNSEEN = 0.1
 MAX_POINTS = 1000
-POINTS = 200  # of a line over time
-MOST_LINES = 8
-TOGETHER = ("lowest", "median", "highest")  # of lines that stand for many series
+MAX_LINE_POINTS = 200  # of a line over time
+MAX_LINES = 8
+SUMMARY_LINES = ("lowest", "median", "highest")  # of lines that stand for many series
 DrawnName = Literal["memory_used_bytes", "utilization_percent", "power_w", "temperature_c"]
 
 
-class Line(Frozen):
+class SeriesLine(Frozen):
     """A quantity over time, thinned."""
 
     quantity: DrawnName
@@ -44,17 +44,17 @@ class Line(Frozen):
     points: list[tuple[Number, Number]] = Field(description="seconds from the launch, value")
 
 
-def lines_of(devices: Columns, hosts: Columns) -> Iterator[Line]:
+def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
     """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):
         for quantity in get_args(DrawnName):
             told = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
             series = {of: (members[of]["time_s"][known], members[of][quantity][known])
                       for of, known in told.items() if known.any()}  # fmt: skip
-            drawn = _together(series) if len(series) > MOST_LINES else _each(series)
+            drawn = _together(series) if len(series) > MAX_LINES else _each(series)
             for of, points in drawn:
                 shown = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]
-                yield Line(quantity=quantity, of_host=of_host, of=of, points=shown)
+                yield SeriesLine(quantity=quantity, of_host=of_host, of=of, points=shown)
 
 
 _Columns = dict[str, tuple[Array, Array]]  # seconds and values
@@ -64,32 +64,37 @@ _Drawn = Iterator[tuple[str, Iterable[tuple[float, float]]]]
 def _each(series: _Columns) -> _Drawn:
     """Yield a line of each device, with the least and the greatest of neighbouring readings."""
     for of, (times_s, values) in series.items():
-        yield of, [(times_s[at], value) for at, value in thin(values, max_points=POINTS)]
+        yield (
+            of,
+            [(times_s[at], value) for at, value in thin_values(values, max_points=MAX_LINE_POINTS)],
+        )
 
 
 def _together(series: _Columns) -> _Drawn:
     """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
     times_s, values = (np.concatenate(columns) for columns in zip(*series.values(), strict=True))
     most = max(len(own_s) for own_s, _ in series.values())  # about one of each device in a stretch
-    parts = np.array_split(np.argsort(times_s, kind="stable"), min(POINTS, most))
+    parts = np.array_split(np.argsort(times_s, kind="stable"), min(MAX_LINE_POINTS, most))
     middles_s = [times_s[part].mean() for part in parts]
-    for of, share in zip(TOGETHER, (0, 50, 100), strict=True):
+    for of, share in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
         drawn = (np.percentile(values[part], share, method="lower") for part in parts)
         yield of, zip(middles_s, drawn, strict=True)
 
 
-def bucket_steps(steps: int, *, max_points: int = MAX_POINTS) -> int:
+def compute_bucket_size(steps: int, *, max_points: int = MAX_POINTS) -> int:
     """Return how many steps a bucket holds: 1 where every step is drawn."""
     return 1 if steps <= max_points else math.ceil(steps / max(max_points // 2, 1))
 
 
-def thin(values: NDArray[np.float64], *, max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
+def thin_values(
+    values: NDArray[np.float64], *, max_points: int = MAX_POINTS
+) -> list[tuple[int, float]]:
     """Return at most ``max_points`` pairs of index and value, in order.
 
     Each bucket gives its least and its greatest finite value; a bucket without one gives a
     single NaN, so that a gap stays a gap.
     """
-    size = bucket_steps(len(values), max_points=max_points)
+    size = compute_bucket_size(len(values), max_points=max_points)
     if size == 1:
         return list(enumerate(values.tolist()))
     points: list[tuple[int, float]] = []
@@ -124,7 +129,7 @@ class Energy(Frozen):
     reason: Message | None = None
 
 
-def quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | None:
+def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | None:
     """Return the mean and the extremes of a quantity; None if no reading tells it.
 
     Args:
@@ -147,7 +152,7 @@ def quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | No
     )
 
 
-def energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
+def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     """Return how far a counter rose in an interval; at each edge on a line between two readings.
 
     Args:
@@ -167,7 +172,7 @@ def energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
     (rise,) = np.diff(np.interp(interval, times_s, joules))
     if rise <= 0 or (np.diff(joules) < 0).any():
         return Energy(reason=message("counter_wrong"))
-    if between_s > MOST_UNSEEN * (end_s - start_s):
+    if between_s > MAX_UNSEEN * (end_s - start_s):
         seldom = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
         return Energy(between_s=between_s, reason=seldom)
     return Energy(joules=rise, between_s=between_s)

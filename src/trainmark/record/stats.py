@@ -28,7 +28,7 @@ INTERVAL_MIN_LAUNCHES = 5
 _LEAST_NOISE = 1e-4  # of real step times
 
 
-def spread(step_ns: NDArray[np.int64]) -> dict[str, float | None] | None:
+def summarize_step_times(step_ns: NDArray[np.int64]) -> dict[str, float | None] | None:
     """Return percentiles, median absolute deviation and coefficient of variation of step times.
 
     In seconds; ``cv`` is the sample standard deviation (n - 1) as a share of the mean, None for one
@@ -48,7 +48,7 @@ def _cv(values: NDArray[np.float64]) -> float | None:
     return float(values.std(ddof=1)) / mean if len(values) > 1 and mean else None
 
 
-def drift(step_ns: NDArray[np.int64]) -> float | None:
+def measure_drift(step_ns: NDArray[np.int64]) -> float | None:
     """Return the relative change of the median step time from the first to the last third.
 
     A share of the first third's median; None if there are too few steps.
@@ -61,7 +61,7 @@ def drift(step_ns: NDArray[np.int64]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
+class LaunchSummary:
     """A figure over several launches.
 
     Args:
@@ -83,7 +83,7 @@ class Launches:
         return self.launches < INTERVAL_MIN_LAUNCHES
 
 
-def over_launches(values: Sequence[float]) -> Launches:
+def summarize_launches(values: Sequence[float]) -> LaunchSummary:
     """Return the mean of one value or more, with its interval or their range."""
     data = np.asarray(values, np.float64)
     logs = bool((data > 0).all())
@@ -94,10 +94,10 @@ def over_launches(values: Sequence[float]) -> Launches:
         middle = low = high = float(data[0])
     if len(data) < INTERVAL_MIN_LAUNCHES:
         low, high = float(data.min()), float(data.max())
-    return Launches(middle, low, high, _cv(data), len(data))
+    return LaunchSummary(middle, low, high, _cv(data), len(data))
 
 
-def ratio(
+def estimate_ratio(
     a: Sequence[float], b: Sequence[float], *, paired: bool = False
 ) -> tuple[float, float | None, float | None]:
     """Return the geometric mean of ``b`` over that of ``a``, and both ends of its 95% interval.
@@ -119,7 +119,9 @@ def ratio(
         of_means = [(x.var(ddof=1) / len(x), len(x) - 1) for x in (before, after)]
         total = sum(variance for variance, _ in of_means)
         rest = sum(variance**2 / freedom for variance, freedom in of_means)
-        half = student(float(total**2 / rest)) * float(total) ** 0.5 if rest else 0.0
+        half = (
+            compute_student_quantile(float(total**2 / rest)) * float(total) ** 0.5 if rest else 0.0
+        )
         low, high = middle - half, middle + half
     return exp(middle), exp(low), exp(high)
 
@@ -128,12 +130,12 @@ def _interval(data: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the mean and both ends of its 95% interval; of fewer than five values, the mean."""
     middle, half = float(data.mean()), 0.0
     if len(data) >= INTERVAL_MIN_LAUNCHES:
-        half = student(len(data) - 1) * float(data.std(ddof=1)) / len(data) ** 0.5
+        half = compute_student_quantile(len(data) - 1) * float(data.std(ddof=1)) / len(data) ** 0.5
     return middle, middle - half, middle + half
 
 
 @lru_cache(maxsize=256)
-def student(freedom: float, level: float = 0.95) -> float:
+def compute_student_quantile(freedom: float, level: float = 0.95) -> float:
     """Return the two-sided point of Student's distribution at ``level``, to five digits.
 
     With ``x = sqrt(freedom) tan(angle)`` the density over the angle is ``cos(angle)**(freedom-1)``.
@@ -144,7 +146,7 @@ def student(freedom: float, level: float = 0.95) -> float:
     return float(freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
 
 
-def trend(*sides: Sequence[float]) -> float | None:
+def estimate_trend(*sides: Sequence[float]) -> float | None:
     """Return by what share values change from one launch to the next; None: chance explains it.
 
     The slope of the logarithms over their order, one for all sides, is 99% certain not to be 0.
@@ -155,10 +157,10 @@ def trend(*sides: Sequence[float]) -> float | None:
     slope = float(order @ logs) / spread_
     rest = logs - slope * order
     error = float(rest @ rest / freedom / spread_) ** 0.5
-    return slope if abs(slope) > student(freedom, 0.99) * error else None
+    return slope if abs(slope) > compute_student_quantile(freedom, 0.99) * error else None
 
 
-def proportional(a: Sequence[int], b: Sequence[int]) -> bool:
+def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
     """Tell whether step times are the same but for a factor, as those of two launches never are.
 
     Too few times tell nothing, nor a factor of times that hardly vary.

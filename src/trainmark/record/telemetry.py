@@ -20,7 +20,14 @@ from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
 from trainmark.rank import events
 from trainmark.rank.events import EventFile, Sampling, read_event, telemetry_file
-from trainmark.record.series import Energy, Interval, Quantity, energy, lines_of, quantity
+from trainmark.record.series import (
+    Energy,
+    Interval,
+    Quantity,
+    draw_lines,
+    measure_energy,
+    summarize_quantity,
+)
 from trainmark.record.shapes import Amount, Count  # noqa: TC001 - read at run time
 from trainmark.record.timeline import PHASES
 from trainmark.spec import Message, message
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.protocols.monitor import DeviceSample
-    from trainmark.record.series import Array, Line
+    from trainmark.record.series import Array, SeriesLine
     from trainmark.record.shapes import PhaseName
     from trainmark.record.timeline import RunTimeline
 
@@ -110,23 +117,25 @@ class Readings:
     def _use(self, read: dict[str, Array], interval: Interval) -> Use:
         times_s, (start_s, end_s) = read["time_s"], interval
         inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))
-        found = {x: quantity(times_s[inside], read[x][inside], interval) for x in _QUANTITIES}
+        found = {
+            x: summarize_quantity(times_s[inside], read[x][inside], interval) for x in _QUANTITIES
+        }
         told = [self.reasons[at] for at in inside]
         shares = {}
         for name in sorted({name for reasons in told for name in reasons or ()}):
             held = [nan if reasons is None else name in reasons for reasons in told]
-            share = quantity(times_s[inside], np.array(held, float), interval)
+            share = summarize_quantity(times_s[inside], np.array(held, float), interval)
             shares[name] = min(1.0, share.mean) if share else 0.0
         shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
         return Use(
             readings=len(inside),
             quantities={name: one for name, one in found.items() if one is not None},
             throttled=shares if any(reasons is not None for reasons in told) else None,
-            energy=energy(times_s, read["energy_j"], interval),
+            energy=measure_energy(times_s, read["energy_j"], interval),
         )
 
 
-def intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
+def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     """Return the intervals that the run has, each over all ranks, from the launcher's start.
 
     ``run``: launcher start to the last rank's end; ``train``: the first window to the last;
@@ -181,10 +190,10 @@ class Samples:
         self.hosts.append(host)
         self.devices += used.values()
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[SeriesLine]:
         """Yield the lines that charts draw, of devices by their ranks, of hosts by their number."""
         devices = {compact(one.ranks): one.columns for one in self.devices}
-        yield from lines_of(devices, {str(one.index): one.columns for one in self.hosts})
+        yield from draw_lines(devices, {str(one.index): one.columns for one in self.hosts})
 
 
 def _middle_s(line: events.Devices | events.Host, start_ns: int) -> float:
@@ -202,9 +211,9 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
     return found
 
 
-def summarize(samples: Samples, timeline: RunTimeline) -> Telemetry:
+def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples."""
-    spans, began = intervals(timeline), samples.began
+    spans, began = find_intervals(timeline), samples.began
     monitor, of_host = (began.monitor, began.host_sources) if began else (None, [])
     names = {"monitor": monitor or "monitor", "host": "host", **{x: x for x in of_host}}
     said: dict[tuple[str, str], list[str]] = {}

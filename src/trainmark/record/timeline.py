@@ -17,11 +17,11 @@ from trainmark.protocols import Counts
 from trainmark.rank import events
 from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
 from trainmark.record.nodes import (
-    Account,
+    LaunchAccount,
     NodeTimeline,
-    account,
-    align,
-    by_name,
+    align_clocks,
+    index_by_name,
+    make_account,
     read_nodes,
 )
 from trainmark.record.shapes import Phase, PhaseName, RankSums
@@ -125,7 +125,7 @@ class RunTimeline:
 
     ranks: list[RankTimeline]
     series: Series
-    launcher: Account
+    launcher: LaunchAccount
     nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
 
     @property
@@ -235,7 +235,7 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         RecordError: the launcher's events have no launch.
     """
     path = run_dir / LAUNCHER_FILE
-    launcher = by_name(EventFile(path, read_event))
+    launcher = index_by_name(EventFile(path, read_event))
     if "launch" not in launcher:
         rule = "its first event is `launch`"
         raise RecordError("not a run directory", where=str(path), rule=rule)
@@ -246,8 +246,8 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         ranks.append(timeline)
         series.add(steps)
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
-    align(of_nodes, [rank.synced for rank in ranks])
-    whole = account(launcher, of_nodes, run_dir)
+    align_clocks(of_nodes, [rank.synced for rank in ranks])
+    whole = make_account(launcher, of_nodes, run_dir)
     shifts_ns = {rank: node.shift_ns for node in of_nodes for rank in node.ranks}
     starts_ns = [one.start_ns + shifts_ns.get(one.rank, 0) for one in ranks
                  if one.start_ns is not None]  # fmt: skip

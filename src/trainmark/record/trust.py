@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.record import Grade, Trust
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ _UNPROVEN = {
 }  # fmt: skip
 
 
-def refuted(trust: Trust) -> bool:
+def is_refuted(trust: Trust) -> bool:
     """Tell whether evidence contradicts the record, rather than being missing."""
-    return any(refutes(reason.code) for reason in trust.reasons)
+    return any(is_refuting(reason.code) for reason in trust.reasons)
 
 
-def refutes(code: str) -> bool:
+def is_refuting(code: str) -> bool:
     """Tell whether a reason is that evidence contradicts the record."""
     return code.startswith("evidence_") and code not in _UNPROVEN
 
 
-def graded(reasons: Iterable[Message]) -> Trust:
+def grade_reasons(reasons: Iterable[Message]) -> Trust:
     """Return the grade that follows from ``reasons``, each listed once, the worst first."""
     once: dict[str, Message] = {}
     for reason in reasons:
@@ -82,45 +82,45 @@ def grade_launch(
     swing = max(rank.matmul_swing or 0.0 for rank in measurement.ranks)
     if swing > MAX_SWING:
         reasons.append(message("trust_swing", swing=swing))
-    return graded([*reasons, _few(1)])
+    return grade_reasons([*reasons, _few(1)])
 
 
 def _few(launches: int) -> Message:
     return message("trust_few_launches", launches=launches, least=INTERVAL_MIN_LAUNCHES)
 
 
-def of_repeats(records: Sequence[Record]) -> Trust:
+def grade_repeats(records: Sequence[Record]) -> Trust:
     """Return the trust in the figures over several launches, of which only passed ones count."""
     passed = [record for record in records if record.passed]
     reasons = [reason for record in passed or records for reason in record.trust.reasons]
     reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
     rates = [rate for record in passed if (rate := record.figure("p_train")) is not None]
-    cv = over_launches(rates).cv if rates else None
+    cv = summarize_launches(rates).cv if rates else None
     if cv is not None and cv > MAX_CV:
         reasons.append(message("trust_launch_cv", cv=cv))
     if len(passed) < INTERVAL_MIN_LAUNCHES:
         reasons.append(_few(len(passed)))
-    return graded(reasons)
+    return grade_reasons(reasons)
 
 
-def trust_of(records: Sequence[Record]) -> Trust:
+def get_trust(records: Sequence[Record]) -> Trust:
     """Return the trust in one launch or in several of the same work."""
-    return records[0].trust if len(records) == 1 else of_repeats(records)
+    return records[0].trust if len(records) == 1 else grade_repeats(records)
 
 
-def worst_grade(grades: Iterable[Grade]) -> Grade:
+def find_worst_grade(grades: Iterable[Grade]) -> Grade:
     """Return the worst of at least one grade."""
     return max(grades, key=get_args(Grade).index)
 
 
-def verification_of(records: Iterable[Record]) -> Verification:
+def combine_verifications(records: Iterable[Record]) -> Verification:
     """Return the word for several records: verified only if each of them is."""
     known = {record.verification for record in records}
     return "verified" if known == {"verified"} else "unverified"
 
 
-def with_findings(record: Record, findings: Sequence[Message]) -> Record:
+def add_reasons(record: Record, findings: Sequence[Message]) -> Record:
     """Return ``record`` with ``findings`` as the first reasons of its trust."""
     if not findings:
         return record
-    return record.model_copy(update={"trust": graded([*findings, *record.trust.reasons])})
+    return record.model_copy(update={"trust": grade_reasons([*findings, *record.trust.reasons])})

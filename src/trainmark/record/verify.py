@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__, cases
 from trainmark.errors import CaseError, RecordError, UsageError
 from trainmark.record import reduce
-from trainmark.record.figures import FIGURES_PLACE, compute_case_figures, compute_figures, specs
+from trainmark.record.figures import (
+    FIGURES_PLACE,
+    compute_case_figures,
+    compute_figures,
+    list_specs,
+)
 from trainmark.record.findings import (
     CODES_OF_EVENTS,
     CODES_OF_RECORD,
@@ -24,8 +29,8 @@ from trainmark.record.findings import (
 from trainmark.record.measured_checks import check_measured
 from trainmark.record.measurement import Measurement
 from trainmark.record.plan_checks import check_plan
-from trainmark.record.trust import grade_launch, graded, refutes, with_findings
-from trainmark.record.work import major_minor
+from trainmark.record.trust import add_reasons, grade_launch, grade_reasons, is_refuting
+from trainmark.record.work import shorten_version
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -45,7 +50,7 @@ MAX_BYTES = 32 << 20  # of evidence: a list or a page is no place to wait for mo
 _NOT_COMPARED = {"suite", "evidence", "verification"}
 
 
-def checked(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
+def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) -> Record:
     """Return ``record`` verified, or with what contradicts it or is missing in its trust.
 
     Args:
@@ -56,11 +61,11 @@ def checked(record: Record, folder: Path, *, max_bytes: int | None = None) -> Re
     if max_bytes is not None and total_bytes > max_bytes:
         problems = [message("evidence_unchecked")]
     else:
-        problems = verify(record, folder)
-    if not any(refutes(problem.code) for problem in problems):
+        problems = verify_evidence(record, folder)
+    if not any(is_refuting(problem.code) for problem in problems):
         problems = [*check_itself(record), *problems]
     verification = "unverified" if problems else "verified"
-    return with_findings(record, problems).model_copy(update={"verification": verification})
+    return add_reasons(record, problems).model_copy(update={"verification": verification})
 
 
 def check_itself(record: Record) -> list[Message]:
@@ -76,7 +81,7 @@ def check_itself(record: Record) -> list[Message]:
     return [_describe_differences(differences)] if differences else []
 
 
-def verify(record: Record, folder: Path) -> list[Message]:
+def verify_evidence(record: Record, folder: Path) -> list[Message]:
     """Return the contradictions between ``record`` and the evidence in ``folder``."""
     files = {path.name: path for path in reduce.evidence_files(folder)}
     recorded = {entry.name: entry for entry in record.evidence}
@@ -110,8 +115,10 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     if follows_from_case and anew.plan.case not in cases.names():
         return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
-    writers = {major_minor(version) for version in (record.suite.version, anew.plan.suite_version)}
-    if len(writers) == 1 and major_minor(__version__) not in writers:
+    writers = {
+        shorten_version(version) for version in (record.suite.version, anew.plan.suite_version)
+    }
+    if len(writers) == 1 and shorten_version(__version__) not in writers:
         return [message("evidence_other_version", version=record.suite.version)]
     return [_describe_differences(differences)]
 
@@ -210,7 +217,7 @@ def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator
 def _compare_units(record: Record) -> Iterator[Difference]:
     """Yield units that are not as declared, and values that have a reason for being missing."""
     about = record.plan.about
-    declared = specs(about.page)
+    declared = list_specs(about.page)
     for name, entry in record.figures.items():
         yield f"figures.{name}.reason", entry.reason is None, entry.value is not None
         if name in declared:
@@ -280,7 +287,7 @@ def _compare_trust(record: Record, measurement: Measurement) -> Iterator[Differe
     for reason in expected:
         entry = recorded.get(reason.code, reason)
         yield f"trust.reasons.{reason.code}", entry.args, reason.args
-    yield "trust.grade", record.trust.grade, graded(record.trust.reasons).grade
+    yield "trust.grade", record.trust.grade, grade_reasons(record.trust.reasons).grade
 
 
 def _index_by_code(messages: Iterable[Message]) -> dict[str, Message]:

@@ -153,7 +153,7 @@ if TYPE_CHECKING:
     Result: TypeAlias = Record | Row  # a launch of ours, or a row that others published
 
 
-def planned_work(plan: Plan) -> dict[str, Any]:
+def describe_planned_work(plan: Plan) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
     The keys added here differ from all recipe fields, which include ``world`` and ``data``, so
@@ -167,23 +167,23 @@ def planned_work(plan: Plan) -> dict[str, Any]:
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id,
         "resumed_after": plan.resumed and plan.resumed.progress.steps,
-        "suite_version": major_minor(plan.suite_version),
+        "suite_version": shorten_version(plan.suite_version),
     }
 
 
-def major_minor(version: str) -> str:
+def shorten_version(version: str) -> str:
     """Return the part of a version within which the same events give the same record."""
     return ".".join(version.split(".")[:2])
 
 
-def work(record: Record) -> dict[str, Any]:
+def describe_work(record: Record) -> dict[str, Any]:
     """Return what must be equal for two launches to be of the same work, by name.
 
     As planned, but for the devices and the program that were really there.
     """
-    return planned_work(record.plan) | {
+    return describe_planned_work(record.plan) | {
         "device_products": _products(record),
-        "suite_version": major_minor(record.suite.version),
+        "suite_version": shorten_version(record.suite.version),
     }
 
 
@@ -195,12 +195,12 @@ def _products(record: Record) -> str:
     return ", ".join(sorted(set(names if len(names) == record.plan.world_size else planned)))
 
 
-def differing(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def find_differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the names under which two pieces of work differ, sorted."""
     return sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
 
 
-def differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return the recipe fields in which runs of the same kind differ, in the recipe's order.
 
     Args:
@@ -218,7 +218,7 @@ def differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[st
     ]  # fmt: skip
 
 
-def each_once(names: Iterable[str]) -> None:
+def reject_duplicates(names: Iterable[str]) -> None:
     """Refuse a launch or a row that is given twice.
 
     Args:
@@ -232,21 +232,21 @@ def each_once(names: Iterable[str]) -> None:
             raise UsageError("the same run is given twice", where=name, fix="name it once")
 
 
-def name_of(result: Result) -> str:
+def name_result(result: Result) -> str:
     """Return the run id of a launch, or the place of a row."""
     return f"{result.file}:{result.line}" if isinstance(result, Row) else result.run_id
 
 
-def groups(records: Sequence[Record]) -> list[list[Record]]:
+def group_by_work(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of the same work together, in order of first appearance."""
     found: dict[str, list[Record]] = {}
     for record in records:
-        key = json.dumps(work(record), sort_keys=True, default=str)
+        key = json.dumps(describe_work(record), sort_keys=True, default=str)
         found.setdefault(key, []).append(record)
     return list(found.values())
 
 
-def printed_work(result: Record | Row) -> dict[str, Any]:
+def describe_printed_work(result: Record | Row) -> dict[str, Any]:
     """Return what a published row tells of its work, by name; of a record, the same of its own.
 
     Published rows were trained on real data unless they say otherwise, and name the fields that
@@ -284,26 +284,26 @@ def _changed_fields(result: Record | Row) -> dict[str, Any]:
     }
 
 
-def differing_from_row(record: Record, row: Row) -> dict[str, tuple[object, object]]:
+def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, object]]:
     """Return in what the work of a published row differs from a record's: both values by name.
 
     The gravest difference comes first. What the row does not state is taken from its case's
     published figures; what they do not state either is not compared.
     """
-    ours, theirs = printed_work(record), printed_work(row)
+    ours, theirs = describe_printed_work(record), describe_printed_work(row)
     stated = row.stated or _stated_by_case(record, row)
     if stated.precision is not None:
         theirs["precision"] = stated.precision
     recipe = record.plan.recipe
     known = {
-        "parameters": (num_parameters(record), stated.parameters),
+        "parameters": (count_parameters(record), stated.parameters),
         "seq_length": (recipe.get("seq_length"), stated.seq_length),
         "micro_batch_size": (recipe.get("micro_batch_size"), stated.micro_batch_size),
         "train_samples": (record.plan.data.train_samples, stated.train_samples),
         "sample_count": (1, stated.sample_count),
     }
     for name, (value, other) in known.items():
-        is_same_model = name == "parameters" and are_same_size(value, other)
+        is_same_model = name == "parameters" and is_same_size(value, other)
         if other is not None and not is_same_model:
             ours[name], theirs[name] = value, other
     if stated.micro_batch_size is not None:  # printed may be the batch of all devices
@@ -331,13 +331,13 @@ def _stated_by_case(record: Record, row: Row) -> StatedWork:
     )
 
 
-def num_parameters(record: Record) -> int | None:
+def count_parameters(record: Record) -> int | None:
     """Return the number of the model's parameters; None if the run ended before it was known."""
     number: int | None = (record.environment.get("job") or {}).get("parameters")
     return number
 
 
-def are_same_size(parameters: int | None, other: int | None) -> bool:
+def is_same_size(parameters: int | None, other: int | None) -> bool:
     """Tell whether two models have the same number of parameters, but for a head or adapters."""
     if parameters is None or other is None:
         return False

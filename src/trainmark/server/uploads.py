@@ -92,7 +92,7 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
             place.rename(target)
             place.mkdir()  # for whoever removes it
     serving.refresh()
-    run_ids = [record.read(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
+    run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
     runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
     return Stored(digest=digest, runs=runs), new
 
@@ -102,7 +102,7 @@ def _verified(place: Path) -> list[str]:
     try:
         bundle = unpack(place / BUNDLE, place, most_bytes=_MOST_UNPACKED_BYTES)
         found = [x for x in checks(bundle) if x.state in ("broken", "unverifiable")]
-        run_ids = [record.read(place / one).run_id for one in bundle.launches]
+        run_ids = [record.read_record(place / one).run_id for one in bundle.launches]
     except EnvironmentFault as error:
         raise Refused(507, error.what) from None
     except TrainmarkError as error:

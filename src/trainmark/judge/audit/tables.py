@@ -13,7 +13,7 @@ import numpy as np
 
 from trainmark.judge.audit.subject import RATES, TOKEN_RATES, group_subjects
 from trainmark.plan.reference import SAME_WORK_RATIO
-from trainmark.record.stats import proportional
+from trainmark.record.stats import is_proportional
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check_copies(subjects: AuditSubjects) -> Hits:
         # Proportional times have the same order.
         order = np.argsort(times, kind="stable").tobytes()
         first, place = seen.setdefault(order, (record, subject.file))
-        if first.run_id != record.run_id and proportional(times, first.steps.time_ns):
+        if first.run_id != record.run_id and is_proportional(times, first.steps.time_ns):
             args = {"run_id": record.run_id, "other": first.run_id, "place": place}
             yield subject, message("audit_copy", same="steps.time_ns", **args)
 

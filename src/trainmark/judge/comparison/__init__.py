@@ -16,8 +16,13 @@ from trainmark.errors import (
 )
 from trainmark.judge.comparison import sides
 from trainmark.judge.comparison.scaling import WORLD_FIELDS, scaling_between
-from trainmark.record.figures import specs
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio, trend
+from trainmark.record.figures import list_specs
+from trainmark.record.stats import (
+    INTERVAL_MIN_LAUNCHES,
+    estimate_ratio,
+    estimate_trend,
+    summarize_launches,
+)
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -123,7 +128,7 @@ def compare(
         raise UsageError("a side without launches", fix="name runs that have a record")
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 0.03")
-    known = specs(a[0].plan.about.page)
+    known = list_specs(a[0].plan.about.page)
     sides.reject_unknown_figures(figures or (), known)
     allowed, refused = sides.find_work_differences(a, b, allow)
     if refused:
@@ -226,7 +231,7 @@ def _compare_figure(
     """Return a figure with its verdict; it has no ratio if one side has no value."""
     name = spec.name
     a, b = _read_values(counted, name, paired=paired)
-    value, low, high = ratio(a, b, paired=paired) if a and b else (None, None, None)
+    value, low, high = estimate_ratio(a, b, paired=paired) if a and b else (None, None, None)
     drift = None if paired or low is None else drift_of_sides(a, b, threshold)
     args = {
         "side": "B",
@@ -250,8 +255,8 @@ def _compare_figure(
         name=name,
         unit=next(units, spec.unit),
         better=spec.better,
-        a=over_launches(a).mean if a else None,
-        b=over_launches(b).mean if b else None,
+        a=summarize_launches(a).mean if a else None,
+        b=summarize_launches(b).mean if b else None,
         ratio=value,
         low=low,
         high=high,
@@ -282,7 +287,11 @@ def drift_of_sides(a: Sequence[float], b: Sequence[float], threshold: float) -> 
     This is for launches that did not alternate: the machine may have drifted from A to B as well.
     None if chance explains the change, or if it adds up to less than a third of the threshold.
     """
-    changes = (change for change in (trend(a), trend(b), trend(a, b)) if change is not None)
+    changes = (
+        change
+        for change in (estimate_trend(a), estimate_trend(b), estimate_trend(a, b))
+        if change is not None
+    )
     greatest = max(changes, key=abs, default=0.0)
     return greatest if abs(greatest) * min(len(a), len(b)) > threshold / 3 else None
 

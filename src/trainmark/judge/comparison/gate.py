@@ -20,10 +20,10 @@ from trainmark.errors import (
 from trainmark.judge.comparison import history
 from trainmark.judge.comparison.sides import reject_unknown_figures
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.record.figures import specs
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches, ratio
-from trainmark.record.trust import MAX_CV, refuted
-from trainmark.record.work import differing, groups, work
+from trainmark.record.figures import list_specs
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, estimate_ratio, summarize_launches
+from trainmark.record.trust import MAX_CV, is_refuted
+from trainmark.record.work import describe_work, find_differences, group_by_work
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def judge_against_baseline(
         if not _is_usable(record):
             rule = "a baseline is of runs that passed and match their raw events"
             raise RecordError(f"status {record.status}", where=record.run_id, rule=rule)
-    works = groups(records)
+    works = group_by_work(records)
     for launches in works:
         _reject_unknown(launches[0], names)
     baseline = _exclude_judged_runs(baseline, records)
@@ -129,8 +129,8 @@ def _judge_work_against_baseline(
     names: Sequence[str],
     worse_by: float | None,
 ) -> list[Judgement]:
-    key = work(launches[0])
-    same_work = [record for record in baseline if work(record) == key]
+    key = describe_work(launches[0])
+    same_work = [record for record in baseline if describe_work(record) == key]
     if not same_work:
         return [_fail_other_work(launches[0], baseline)]
     judgements = _fail_unusable(launches)
@@ -164,7 +164,7 @@ def _exclude_judged_runs(baseline: Sequence[Record], records: Sequence[Record]) 
 
 
 def _reject_unknown(record: Record, names: Sequence[str]) -> None:
-    reject_unknown_figures(names, (QUALITY, *specs(record.plan.about.page)))
+    reject_unknown_figures(names, (QUALITY, *list_specs(record.plan.about.page)))
 
 
 def judge_against_history(
@@ -182,7 +182,7 @@ def judge_against_history(
         UsageError: one of ``names`` is no figure.
     """
     judgements = []
-    for launches in groups(records):
+    for launches in group_by_work(records):
         _reject_unknown(launches[0], names)
         judgements += _fail_unusable(launches)
         usable = [record for record in launches if _is_usable(record)]
@@ -194,11 +194,11 @@ def judge_against_history(
 
 def _select_past(launches: Sequence[Record], earlier: Sequence[Record]) -> list[Record]:
     """Return the usable launches of the same work that began before all of ``launches``."""
-    began, key = min(record.started for record in launches), work(launches[0])
+    began, key = min(record.started for record in launches), describe_work(launches[0])
     return [
         record
         for record in earlier
-        if _is_usable(record) and record.started < began and work(record) == key
+        if _is_usable(record) and record.started < began and describe_work(record) == key
     ]
 
 
@@ -223,13 +223,13 @@ def _mean_by_run(past: Sequence[Record], name: str) -> dict[str, float]:
     for record in sorted(past, key=lambda record: record.started):
         run_id = record.run_id.removesuffix(f"-r{record.plan.repeat_index}")
         values.setdefault(run_id, []).extend(_read_values([record], name))
-    means = [(run_id, over_launches(rates).mean) for run_id, rates in values.items() if rates]
+    means = [(run_id, summarize_launches(rates).mean) for run_id, rates in values.items() if rates]
     return dict(means[-history.MAX_RUNS :])
 
 
 def _is_usable(record: Record) -> bool:
     """Tell whether a launch passed, and its evidence does not contradict it."""
-    return record.passed and not refuted(record.trust)
+    return record.passed and not is_refuted(record.trust)
 
 
 def _fail_unusable(launches: Sequence[Record]) -> list[Judgement]:
@@ -237,7 +237,7 @@ def _fail_unusable(launches: Sequence[Record]) -> list[Judgement]:
     failures = []
     for record in launches:
         if not _is_usable(record):
-            code = "gate_refuted" if refuted(record.trust) else "gate_status"
+            code = "gate_refuted" if is_refuted(record.trust) else "gate_status"
             reason = message(code, run=record.run_id, status=record.status)
             failures.append(Judgement(_title(record), "status", "failed", reason))
     return failures
@@ -245,14 +245,16 @@ def _fail_unusable(launches: Sequence[Record]) -> list[Judgement]:
 
 def _fail_other_work(record: Record, baseline: Sequence[Record]) -> Judgement:
     """Return the failure of work that the baseline lacks; it names the most similar work there."""
-    key = work(record)
-    closest = min(baseline, key=lambda candidate: len(differing(work(candidate), key)))
-    first, *others = differing(work(closest), key)
+    key = describe_work(record)
+    closest = min(
+        baseline, key=lambda candidate: len(find_differences(describe_work(candidate), key))
+    )
+    first, *others = find_differences(describe_work(closest), key)
     reason = message(
         "gate_other_work",
         key=first,
         entry=_title(closest),
-        known=str(work(closest).get(first)),
+        known=str(describe_work(closest).get(first)),
         found=str(key.get(first)),
         others=len(others),
     )
@@ -267,7 +269,7 @@ def _judge_by_baseline(
     values, expected = _read_values(launches, name, unit), _read_values(baseline, name, unit)
     if len(values) < len(launches) or not expected:
         return _judge(launches, name, "missing", "missing", unit=unit)
-    statistics = over_launches(expected)
+    statistics = summarize_launches(expected)
     mean = statistics.mean
     by_scatter = compute_tolerance(statistics.cv, len(expected))
     better_by = min(1.0, max(MIN_BETTER, 2 * by_scatter))
@@ -275,7 +277,7 @@ def _judge_by_baseline(
     if worse_by is None:
         worse_by = by_scatter
 
-    change, *interval = ratio(expected, values)
+    change, *interval = estimate_ratio(expected, values)
     if None in interval:
         interval = [min(values) / mean, max(values) / mean]
     sign = _sign(launches[0], name)
@@ -311,7 +313,7 @@ def _judge_by_history(
     _, unit = _read_figure(launches[0], name)
     if not values:
         return _judge(launches, name, "missing", "missing", unit=unit)
-    newest = history.assess_newest([*run_means.values(), over_launches(values).mean])
+    newest = history.assess_newest([*run_means.values(), summarize_launches(values).mean])
     sign = _sign(launches[0], name)
     change = sign * (newest.value / newest.expected - 1)
     worse_by = max(MIN_WORSE, newest.noise)
@@ -365,7 +367,7 @@ def _sign(record: Record, name: str) -> int:
     about = record.plan.about
     if name == QUALITY:
         return 1 if about.higher_is_better else -1
-    spec = specs(about.page).get(name)
+    spec = list_specs(about.page).get(name)
     return 1 if spec is not None and spec.better == "higher" else -1
 
 

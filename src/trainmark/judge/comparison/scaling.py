@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
-from trainmark.record.stats import Launches, over_launches
-from trainmark.record.trust import refuted
-from trainmark.record.work import groups, work
+from trainmark.record.stats import LaunchSummary, summarize_launches
+from trainmark.record.trust import is_refuted
+from trainmark.record.work import describe_work, group_by_work
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class World:
     name: str
     ranks: int
     samples_per_rank: int
-    throughput: Launches
+    throughput: LaunchSummary
     efficiency: float
     low: float | None = None
     high: float | None = None
@@ -99,7 +99,7 @@ def scaling_between(
 
     None if they differ in more than the number of ranks and the keys in ``allow``.
     """
-    works = groups(_select_counted([*a, *b]))
+    works = group_by_work(_select_counted([*a, *b]))
     world_sizes = {launches[0].plan.world_size for launches in works}
     if len(world_sizes) < len(works):
         return None
@@ -114,14 +114,16 @@ def _select_counted(launches: Sequence[Record]) -> list[Record]:
     return [
         record
         for record in launches
-        if record.passed and not refuted(record.trust) and record.figure("final_result") is not None
+        if record.passed
+        and not is_refuted(record.trust)
+        and record.figure("final_result") is not None
     ]
 
 
 def _family_key(record: Record, kind: ScalingKind, allow: Collection[str]) -> str:
     """Return a key that worlds share if their work scales in this way."""
     may_differ = WORLD_FIELDS.union(allow)
-    same = {name: value for name, value in work(record).items() if name not in may_differ}
+    same = {name: value for name, value in describe_work(record).items() if name not in may_differ}
     batch = [record.plan.recipe[name] for name in _BATCH]
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
     return f"{size} {sorted(same.items())}"
@@ -141,7 +143,7 @@ def _make_scaling(kind: ScalingKind, members: Sequence[Sequence[Record]]) -> Sca
 def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
     """Return a world with its efficiency over the smallest one; None: it is the smallest one."""
     plan = launches[0].plan
-    throughput = over_launches([record.figure("final_result") or 0.0 for record in launches])
+    throughput = summarize_launches([record.figure("final_result") or 0.0 for record in launches])
     name, ranks = f"{plan.nnodes}x{plan.nproc}", plan.world_size
     samples = prod(plan.recipe[field] for field in _BATCH)
     if smallest is None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES
-from trainmark.record.stats import proportional
-from trainmark.record.trust import of_repeats, refuted, verification_of
-from trainmark.record.work import each_once, work
+from trainmark.record.stats import is_proportional
+from trainmark.record.trust import combine_verifications, grade_repeats, is_refuted
+from trainmark.record.work import describe_work, reject_duplicates
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Side:
 
 def _reason_left_out(record: Record) -> Message | None:
     """Return why a launch does not count; None: it counts."""
-    if refuted(record.trust):
+    if is_refuted(record.trust):
         return message("compare_refuted")
     return None if record.passed else message("compare_not_passed", status=record.status)
 
@@ -109,16 +109,16 @@ def describe_side(given: Sequence[Record], counted: Sequence[Record]) -> Side:
         record.quality.reached
         for record in given
         if record.status in _COMPLETE
-        and not refuted(record.trust)
+        and not is_refuted(record.trust)
         and record.quality.reached is not None
     ]
     return Side(
         names=names,
         left_out=left_out,
-        trust=of_repeats(counted or given),
+        trust=grade_repeats(counted or given),
         reached=sum(judged),
         judged=len(judged),
-        verification=verification_of(given),
+        verification=combine_verifications(given),
     )
 
 
@@ -154,9 +154,9 @@ def find_work_differences(
 
 
 def _reject_copies(records: Sequence[Record]) -> None:
-    each_once(record.run_id for record in records)
+    reject_duplicates(record.run_id for record in records)
     for record, other in combinations(records, 2):
-        if proportional(record.steps.time_ns, other.steps.time_ns):
+        if is_proportional(record.steps.time_ns, other.steps.time_ns):
             what = f"step times of {record.run_id} and {other.run_id} are the same or proportional"
             raise UsageError(what, rule="launches are measured, not copied")
 
@@ -183,7 +183,7 @@ def _known_work(record: Record) -> dict[str, Any]:
     A launch that failed early has reported neither its devices nor the parameters of its model.
     """
     job = record.environment.get("job") or {}
-    facts = work(record) | {"parameters": job.get("parameters")}
+    facts = describe_work(record) | {"parameters": job.get("parameters")}
     return {name: x for name, x in facts.items() if name not in _REPORTED_BY_RANKS or x}
 
 

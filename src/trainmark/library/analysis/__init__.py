@@ -26,7 +26,7 @@ from trainmark.library.analysis.results import TIME_MODES, compute_result, is_of
 from trainmark.library.analysis.sources import PRESETS
 from trainmark.library.analysis.summary import SHARES, Analysis, summarize
 from trainmark.library.log import numbered_lines
-from trainmark.record.index_record import IndexRecord, fail_flag
+from trainmark.record.index_record import IndexRecord, get_fail_flag
 
 if TYPE_CHECKING:
     from trainmark.library.analysis.event_logs import EventSpeed
@@ -350,7 +350,7 @@ def _record(
         index=options.index,
         gpu_num=count,
         FINAL_RESULT=value,
-        JOB_FAIL_FLAG=fail_flag(value, failed=failed),
+        JOB_FAIL_FLAG=get_fail_flag(value, failed=failed),
         UNIT=result.unit if result is not None else "",
         LOSS_RESULT=loss,
         log_with_profiler=options.log_with_profiler,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import UsageError
 from trainmark.library.analysis.quantities import STEPS_UNIT, unit_class
-from trainmark.record.index_record import rounded
+from trainmark.record.index_record import round_result
 
 if TYPE_CHECKING:
     from trainmark.library.analysis.options import Options
@@ -51,8 +51,8 @@ class Result:
     def of_mean(self, mean: float) -> float:
         """Return the result of another mean of the same values."""
         if not self.divides:
-            return rounded(self.factor * mean)
-        return rounded(self.factor / mean) if mean else 0.0
+            return round_result(self.factor * mean)
+        return round_result(self.factor / mean) if mean else 0.0
 
 
 def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> Result:
@@ -103,7 +103,7 @@ def _as_it_is(sample: Sample, options: Options) -> Result:
         name, value = "mean", float(sample.values.mean())
     how = f"the {name} of the log's values, as it is"
     unit = options.ips_unit or ""
-    return Result(rounded(value), unit, how, options.base_batch_size, 1.0, divides=False)
+    return Result(round_result(value), unit, how, options.base_batch_size, 1.0, divides=False)
 
 
 def _mode(sample: Sample, options: Options, *, has_batch: bool, keyword_given: bool) -> int:

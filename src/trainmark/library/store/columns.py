@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from trainmark.errors import escaped
 from trainmark.plan.overrides import fix_hp_text
 from trainmark.record.figures import FIGURES
-from trainmark.record.work import work
+from trainmark.record.work import describe_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +123,7 @@ def column_name(name: str, unit: str, spec: FigureSpec | None) -> str:
 
 def make_record_entry(record: Record) -> dict[str, Any]:
     """Return the index entry of a record."""
-    environment, facts = record.environment, work(record)
+    environment, facts = record.environment, describe_work(record)
     entry = {
         "world": record.plan.world_size,
         "work": _digest(facts),

@@ -28,7 +28,7 @@ from trainmark.library.store.columns import (
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
 from trainmark.record.messages import render
-from trainmark.record.verify import MAX_BYTES, checked
+from trainmark.record.verify import MAX_BYTES, check_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -166,7 +166,7 @@ class Index:
                 if not entries:
                     entries = [make_unreadable_entry(render(read.unread[0].reason, "en"))]
             else:
-                loaded = checked(record.read(file), place, max_bytes=MAX_BYTES)
+                loaded = check_record(record.read_record(file), place, max_bytes=MAX_BYTES)
                 entries = [make_record_entry(loaded)]
         except RecordError as error:
             entries = [make_unreadable_entry(error.what)]

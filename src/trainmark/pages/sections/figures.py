@@ -25,7 +25,7 @@ from trainmark.pages.texts import (
     verdict,
 )
 from trainmark.record import figures as figures_of
-from trainmark.record.trust import trust_of
+from trainmark.record.trust import get_trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
     """
     rows: list[list[Phrase]] = []
     unmeasured: list[tuple[Phrase, Phrase]] = []
-    specs, quality = figures_of.specs(record.plan.about.page), record.quality
+    specs, quality = figures_of.list_specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
         if entry.value is None:
             unmeasured.append((name, sentence(record, entry.reason)))
@@ -205,7 +205,7 @@ def findings(records: Sequence[Record]) -> Section:
     A finding of several launches stands there once, as the first of them has it.
     """
     record = records[0]
-    doubtful = {reason.code for reason in trust_of(records).reasons}
+    doubtful = {reason.code for reason in get_trust(records).reasons}
     first: dict[str, Message] = {}
     for one in (finding for launch in records for finding in launch.findings):
         if one.code not in doubtful:

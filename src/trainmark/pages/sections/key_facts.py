@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainmark.pages import cells
 from trainmark.pages.document import KeyFacts
 from trainmark.pages.texts import Phrase, dataset_name, has_cards, join, phrase
-from trainmark.record.work import num_parameters
+from trainmark.record.work import count_parameters
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def key_facts(record: Record) -> KeyFacts:
     """Return model, batch, sequence, data, memory, nodes, software, day and rules of a run."""
     plan, environment = record.plan, record.environment
-    size, day = num_parameters(record), str(record.started)[:10]
+    size, day = count_parameters(record), str(record.started)[:10]
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
         "model": None if size is None else phrase("key.parameters", size=cells.short_count(size)),

@@ -32,14 +32,21 @@ from trainmark.record.findings import (
     find_throttling_shares,
 )
 from trainmark.record.record import Record
-from trainmark.record.stats import over_launches
-from trainmark.record.trust import refuted, trust_of
-from trainmark.record.work import Row, differing, differing_from_row, groups, name_of, work
+from trainmark.record.stats import summarize_launches
+from trainmark.record.trust import get_trust, is_refuted
+from trainmark.record.work import (
+    Row,
+    describe_work,
+    find_differences,
+    find_row_differences,
+    group_by_work,
+    name_result,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.record.stats import Launches
+    from trainmark.record.stats import LaunchSummary
     from trainmark.record.telemetry import IntervalName
     from trainmark.record.work import Result
 
@@ -232,23 +239,23 @@ def _slowest_rank(record: Record) -> tuple[int, float] | None:
     return None
 
 
-def summarize_figure(results: Sequence[Result], figure: str) -> Launches | None:
+def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | None:
     """Return mean and interval of a figure over the results that have it; None if none has."""
     values = []
     for result in results:
         value = result.figure(figure)
         if value is not None:
             values.append(value)
-    return over_launches(values) if values else None
+    return summarize_launches(values) if values else None
 
 
 def _differences(record: Record, other: Result) -> dict[str, tuple[object, object]]:
     """Return in what the work of a result differs, by key, with the values of both."""
     if isinstance(other, Row):
-        return differing_from_row(record, other)
-    ours = work(record)
-    theirs = work(other)
-    names = [name for name in differing(ours, theirs) if name != _DEVICES]
+        return find_row_differences(record, other)
+    ours = describe_work(record)
+    theirs = describe_work(other)
+    names = [name for name in find_differences(ours, theirs) if name != _DEVICES]
     names.sort(key=lambda name: len(f"{ours.get(name)}{theirs.get(name)}"))
     return {name: (ours.get(name), theirs.get(name)) for name in names}
 
@@ -261,7 +268,7 @@ def compare_speed(
     If none is comparable, one line names the closest and what differs, or says that no other
     result is known. None: no launch passed.
     """
-    launches = [record for record in records if record.passed and not refuted(record.trust)]
+    launches = [record for record in records if record.passed and not is_refuted(record.trust)]
     if not launches:
         return None
     candidates = _group_comparisons(records, comparisons)
@@ -302,7 +309,7 @@ def _group_comparisons(
                 launches.append(result)
         elif result.failure is None:
             rows.append([result])
-    return [*groups(launches), *rows]
+    return [*group_by_work(launches), *rows]
 
 
 def _incomparable(text: Phrase) -> Callout:
@@ -341,15 +348,15 @@ def _speed_bars(
     """
     longest = max(speed, others[0][0])
     unit = launches[0].figures[figure].unit
-    grades = {str(trust_of(launches).grade)}
+    grades = {str(get_trust(launches).grade)}
     shown = f"{cells.number(speed)} {unit}"
     bars = [Bar(phrase("against.this"), 0.0, speed / longest, "own", "", shown)]
     for value, results in others:
         runs = [result for result in results if isinstance(result, Record)]
-        kind = trust_of(runs).grade if runs else "published"
+        kind = get_trust(runs).grade if runs else "published"
         grades.add(kind)
         label = phrase(f"against.{kind}", name=_result_name(results[0]))
-        hover = f"{cells.number(value)} {unit}; {', '.join(map(name_of, results))}"
+        hover = f"{cells.number(value)} {unit}; {', '.join(map(name_result, results))}"
         bars.append(Bar(label, 0.0, value / longest, "other", f"× {speed / value:#.3g}", hover))
     title: list[Phrase] = [phrase("against.title", figure=figure)]
     if "do_not_quote" in grades:

@@ -34,7 +34,7 @@ from trainmark.pages.texts import (
     term,
 )
 from trainmark.plan.overrides import fix_hp_text
-from trainmark.record.work import num_parameters
+from trainmark.record.work import count_parameters
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def run(record: Record) -> Section:
     """Return what was trained by which rules, and what the case declares besides."""
     plan, job = record.plan, record.environment.get("job") or {}
     data, about = plan.data, plan.about
-    parameters, trained = num_parameters(record), job.get("trainable_parameters")
+    parameters, trained = count_parameters(record), job.get("trainable_parameters")
     counted = or_unknown(parameters and cells.count(parameters))
     if trained not in (None, parameters):
         counted = phrase("parameters.trained", all=counted, trained=cells.count(trained))

@@ -30,8 +30,8 @@ from trainmark.pages.texts import (
 from trainmark.plan.overrides import setting_text
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, over_launches
-from trainmark.record.work import differing_settings
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
+from trainmark.record.work import find_differing_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ KEYS = (
 
 def _mean(run: Run, key: str) -> float | None:
     values = [x[key] for x in run if x["status"] in _TOLD and x[key] is not None]
-    return over_launches(values).mean if values else None
+    return summarize_launches(values).mean if values else None
 
 
 def _speed_key(one: Launch) -> str:
@@ -131,7 +131,7 @@ def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     names = {
         kind: [
             name
-            for name in differing_settings(("", recipe) for recipe in of_kind)
+            for name in find_differing_settings(("", recipe) for recipe in of_kind)
             if name != "precision"
         ]
         for kind, of_kind in kinds.items()
@@ -173,7 +173,7 @@ def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
     many: Phrase = ""
     if len(values) > 1:
         many = join(
-            (interval_text(over_launches(values), _digits), counted("launches", len(values)))
+            (interval_text(summarize_launches(values), _digits), counted("launches", len(values)))
         )
     texts: dict[str, Phrase] = {
         "started_utc": _when(one) if one["started_utc"] else None,

@@ -29,10 +29,10 @@ from trainmark.pages.judgements import comparison, scaling_blocks
 from trainmark.pages.page import build_document
 from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, phrase, term
-from trainmark.record.record import read
-from trainmark.record.trust import of_repeats, verification_of
-from trainmark.record.verify import MAX_BYTES, checked
-from trainmark.record.work import differing, work
+from trainmark.record.record import read_record
+from trainmark.record.trust import combine_verifications, grade_repeats
+from trainmark.record.verify import MAX_BYTES, check_record
+from trainmark.record.work import describe_work, find_differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,13 +182,13 @@ def compare_page(
                 Link(case, links.case(case)),
                 devices(side[0]),
                 len(side),
-                grade_line(of_repeats(side), verification_of(side)),
+                grade_line(grade_repeats(side), combine_verifications(side)),
             ]
         )
     sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
     refused, shown = dict[str, None](), {"A": first}  # shown: of one case, whose curves compare
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
-        unlike = differing(work(first[0]), work(side[0]))
+        unlike = find_differences(describe_work(first[0]), describe_work(side[0]))
         if kept := [key for key in unlike if key not in allow]:
             refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
             words = phrase("site.refused", side=letter, keys=_worded(kept))
@@ -250,7 +250,7 @@ def opened(path: Path) -> Record:
     Raises:
         RecordError: the record is gone or cannot be read.
     """
-    return redacted_record(checked(read(path), path, max_bytes=MAX_BYTES))
+    return redacted_record(check_record(read_record(path), path, max_bytes=MAX_BYTES))
 
 
 def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:

@@ -30,7 +30,7 @@ from trainmark.pages.site.views import (
     run_page,
 )
 from trainmark.pages.texts import LANGUAGES
-from trainmark.record.record import content
+from trainmark.record.record import serialize_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ def _of_run(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | 
     except RecordError:
         fault = RecordError("the record cannot be read", where=run_id)
         return {links.file: error_page(fault, links) for links in both}
-    return pages | {run_file(run_id).removesuffix("html") + "json": content(record)}
+    return pages | {run_file(run_id).removesuffix("html") + "json": serialize_record(record)}
 
 
 def _lists(
