@@ -237,7 +237,7 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
     cell = shown.rows[0][column]
     assert isinstance(cell, Missing)
     assert translate(cell, "en") == "–"
-    assert translate(cell.reason, "en") == "no library or tool here reads these devices"
+    assert translate(cell.reason, "en") == "no library or tool on this machine reads these devices"
 
 
 def test_a_picture_has_the_page_s_colours() -> None:

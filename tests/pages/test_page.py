@@ -447,7 +447,7 @@ def test_figures_that_were_not_measured_share_one_line_by_their_reason():
     text = markdown(record(figures=read().figures | figures))
     assert (
         "Not measured: MFU (no FLOP formula for this case); power, temperature "
-        "(no library or tool here reads these devices)"
+        "(no library or tool on this machine reads these devices)"
     ) in text
     assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
 
