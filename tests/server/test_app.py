@@ -53,9 +53,11 @@ def test_runs_stand_side_by_side(served):
     assert (page.status_code, "200%" in page.text or "side" in page.text) == (200, True)
     assert 'href="runs/a.html"' in page.text
     assert "并排比较" in client.get("/zh/compare?run=c&run=a").text
-    assert client.get("/compare?run=a").status_code == 400
+    alone = client.get("/compare?run=a")
+    assert (alone.status_code, "1 runs" in alone.text) == (400, False)
     missing = client.get("/compare?run=a&run=<b>")
     assert (missing.status_code, "<b>" in missing.text) == (404, False)
+    assert "&lt;b&gt;" in missing.text  # the run is named
 
 
 def test_the_list_is_json_without_places_on_the_server(served, runs):

@@ -11,6 +11,7 @@ from trainmark.pages.document import Block, Paragraph, Section, folded, table
 from trainmark.pages.judgements import scaling_blocks
 from trainmark.pages.sections import limits
 from trainmark.pages.texts import (
+    TEXTS,
     Link,
     Missing,
     Phrase,
@@ -81,7 +82,9 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
         rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
     for name, count in record.counts:
         if count is not None:
-            rows.append([term("count", name), cells.count(count), "", ""])
+            note_key = f"count_note.{name}"
+            note = phrase(note_key) if note_key in TEXTS else ""
+            rows.append([term("count", name), cells.count(count), "", note])
     wall = record.spans.wall_ns or sum(record.spans.by_name_ns.values())
     spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
     for place, (name, ns) in enumerate(spans.items()):

@@ -170,7 +170,10 @@ def compare_page(
     chosen = list(dict.fromkeys(run_ids))
     links = Links(_compare_path(chosen, allow), lang, served=True)
     if not 2 <= len(chosen) <= MOST_COMPARED:
-        raise UsageError(f"{len(chosen)} runs", rule=f"2 to {MOST_COMPARED} stand side by side")
+        number = "1 run" if len(chosen) == 1 else f"{len(chosen)} runs"
+        rule = f"2 to {MOST_COMPARED} runs are compared"
+        fix = "choose runs from the list"
+        raise UsageError(f"{number} to compare", rule=rule, fix=fix)
     first, *others = sides = _sides(database, chosen)
     rows: list[list[Phrase]] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
@@ -262,7 +265,9 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     beside = {one["run_id"]: run for run in every(database) for one in run}
     for run_id in run_ids:
         if run_id not in beside:
-            raise RecordError("no such run", where=run_id[:200], fix="the list has all runs")
+            raise RecordError(
+                f"no run {run_id[:200]!r} on this server", fix="choose runs from the list"
+            )
     return [[opened(Path(one["path"])) for one in beside[run_id]] for run_id in run_ids]
 
 
