@@ -81,11 +81,11 @@ def test_a_text_goes_to_stdout_or_to_a_file_that_is_replaced_as_a_whole(form, ru
 
 def test_what_an_export_cannot_do_is_said(run, cli, tmp_path):
     (tmp_path / "file").touch()
-    for form, words, told in (
+    for form, words, reported in (
         ("parquet", (), "-o FILE"),
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("perflog", (run[1],), "2 runs in one log"),
     ):
         code, out, err = cli("export", run[1], *words, "--to", form)
-        assert (code, out, told in err) == (2, "", True)
+        assert (code, out, reported in err) == (2, "", True)

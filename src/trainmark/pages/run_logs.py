@@ -1,0 +1,379 @@
+"""The log of a run in the forms of FlagPerf and of MLPerf, line by line from its events.
+
+Owns which events of rank 0 become which moments, and their wall-clock times. A step line stands at
+the end of a window: nothing is synchronised inside one, so no other host time was measured. No
+MLPerf submission: programs that read such logs can parse it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmark import cases
+from trainmark.errors import RecordError
+from trainmark.library.store.columns import short_device
+from trainmark.rank.events import LAUNCHER_FILE, node_file, rank_file, whole_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+    Event = dict[str, Any]  # with the file and the line that it was read from
+
+MomentKind = Literal[
+    "launch", "ready", "epoch_start", "epoch_end", "window_start", "window_end",
+    "evaluation_start", "evaluation_end", "trained", "broke_off", "end",
+]  # fmt: skip
+_MLPERF_STARTS: dict[MomentKind, str] = {
+    "epoch_start": "epoch_start",
+    "window_start": "block_start",
+    "evaluation_start": "eval_start",
+}
+_NOTICE = (
+    "not an MLPerf result: measured by trainmark, neither submitted nor verified; a log form only"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Something that rank 0 did, and what was trained until then.
+
+    Attributes:
+        time_ms: since 1970.
+        file: of the event; ``lineno`` is its line.
+        epoch: from 0.
+        step: optimizer steps.
+        samples: of all ranks.
+        loss: of the last step; None before the first.
+        quality: of an evaluation.
+    """
+
+    kind: MomentKind
+    time_ms: int
+    file: str
+    lineno: int
+    epoch: int
+    step: int
+    samples: int
+    loss: float | None
+    quality: float | None
+
+
+def to_perflog(record: Record, folder: Path) -> str:
+    """Return the lines of a run in the form of FlagPerf's perf logger.
+
+    Events and the names in ``FINISHED`` are as FlagPerf's training programs print them, see
+    https://github.com/FlagOpen/FlagPerf (2026-11).
+
+    Args:
+        folder: of the run, with its events.
+
+    Raises:
+        RecordError: as ``read_moments``.
+    """
+    lines: list[str] = []
+    for moment in read_moments(record, folder):
+        match moment.kind:
+            case "launch":
+                run = {"run_id": record.run_id, "case": record.plan.case_key}
+                lines.append(_perflog_line(moment, "INIT_START", run))
+            case "ready":
+                lines.append(_perflog_line(moment, "INIT_END"))
+                lines.append(_perflog_line(moment, "TRAIN_START"))
+            case "epoch_start":
+                lines.append(_perflog_line(moment, "EPOCH_BEGIN", {"epoch": moment.epoch}))
+            case "window_start":
+                lines.append(_perflog_line(moment, "STEP_BEGIN", step=moment.step + 1))
+            case "window_end":
+                trained = {"loss": moment.loss, "num_trained_samples": moment.samples}
+                lines.append(_perflog_line(moment, "STEP_END", trained, step=moment.step))
+            case "evaluation_end":
+                quality = {record.quality.metric: moment.quality}
+                lines.append(_perflog_line(moment, "EVALUATE", quality, step=moment.step))
+            case "epoch_end":
+                lines.append(_perflog_line(moment, "EPOCH_END", {"epoch": moment.epoch}))
+            case "trained":
+                lines.append(_perflog_line(moment, "TRAIN_END"))
+            case "end":
+                lines.append(_perflog_line(moment, "FINISHED", _perflog_totals(record)))
+            case "evaluation_start" | "broke_off":
+                pass
+    return "".join(lines)
+
+
+def _perflog_line(
+    moment: Moment, event: str, value: Mapping[str, Any] | None = None, *, step: int | None = None
+) -> str:
+    document: dict[str, Any] = {
+        "event": event,
+        "value": value or {},
+        "metadata": {
+            "file": moment.file,
+            "lineno": moment.lineno,
+            "time_ms": moment.time_ms,
+            "rank": 0,
+        },
+    }
+    if step is not None:
+        document["step"] = step
+    return f"[PerfLog] {json.dumps(document, allow_nan=False)}\n"
+
+
+def _perflog_totals(record: Record) -> dict[str, Any]:
+    return {
+        "e2e_time": record.figure("e2e_time"),
+        "train_time": record.figure("train_time"),
+        "num_trained_samples": record.counts.samples,
+        "global_steps": record.counts.steps,
+        "throughput(ips)_raw": record.figure("p_whole"),
+        "throughput(ips)_no_eval": record.figure("p_train"),
+        "throughput(ips)_pure_compute": record.figure("p_core"),
+        "converged": record.quality.reached,
+        "final_loss": record.figure("final_loss"),
+        f"final_{record.quality.metric}": record.quality.value,
+    }
+
+
+def to_mlperf(record: Record, folder: Path) -> str:
+    """Return the lines of a run in the form of MLPerf logging.
+
+    Keys are those of the compliance checker of https://github.com/mlcommons/logging (4.1.68),
+    without those of a submission. A block is a window. A case that MLPerf has too adds the keys of
+    its ruleset.
+
+    Args:
+        folder: of the run, with its events.
+
+    Raises:
+        RecordError: as ``read_moments``, or the run goes on from a checkpoint.
+    """
+    if record.plan.resumed:
+        raise RecordError(
+            "goes on from a checkpoint",
+            where=record.run_id,
+            rule="an MLPerf log has the whole training between run_start and run_stop",
+            fix="export the log of a run that was not interrupted, or --to perflog",
+        )
+    lines: list[str] = []
+    for moment in read_moments(record, folder):
+        match moment.kind:
+            case "launch":
+                lines += _mlperf_launch(moment, record)
+            case "ready":
+                lines.append(_mlperf_line(moment, "init_stop", event_type="INTERVAL_END"))
+                lines.append(_mlperf_line(moment, "run_start", event_type="INTERVAL_START"))
+            case "window_end":
+                lines.append(_mlperf_line(moment, "block_stop", event_type="INTERVAL_END"))
+                lines.append(_mlperf_line(moment, "train_loss", moment.loss))
+            case "evaluation_end":
+                lines.append(_mlperf_line(moment, "eval_stop", event_type="INTERVAL_END"))
+                lines.append(_mlperf_line(moment, "eval_accuracy", moment.quality))
+            case "epoch_end":
+                lines.append(_mlperf_line(moment, "epoch_stop", event_type="INTERVAL_END"))
+            case "epoch_start" | "window_start" | "evaluation_start":
+                key = _MLPERF_STARTS[moment.kind]
+                lines.append(_mlperf_line(moment, key, event_type="INTERVAL_START"))
+            case "trained" | "broke_off":
+                status = "success" if record.passed else "aborted"
+                lines.append(
+                    _mlperf_line(moment, "run_stop", event_type="INTERVAL_END", status=status)
+                )
+            case "end":
+                pass
+    return "".join(lines)
+
+
+def _mlperf_launch(moment: Moment, record: Record) -> list[str]:
+    """Return the lines of a launch: facts of the run, the start, the keys of the ruleset."""
+    return [
+        *(_mlperf_line(moment, key, value) for key, value in _mlperf_facts(record).items()),
+        _mlperf_line(moment, "init_start", event_type="INTERVAL_START"),
+        *(_mlperf_line(moment, key, value) for key, value in _mlperf_ruleset(record).items()),
+    ]
+
+
+def _mlperf_line(
+    moment: Moment,
+    key: str,
+    value: Any = None,
+    *,
+    event_type: str = "POINT_IN_TIME",
+    status: str | None = None,
+) -> str:
+    metadata: dict[str, Any] = {
+        "file": moment.file,
+        "lineno": moment.lineno,
+        "epoch_num": moment.epoch,
+        "first_epoch_num": moment.epoch,
+        "samples_count": moment.samples,
+        "step": moment.step,
+    }
+    if status is not None:
+        metadata["status"] = status
+    document = {
+        "namespace": "",
+        "time_ms": moment.time_ms,
+        "event_type": event_type,
+        "key": key,
+        "value": value,
+        "metadata": metadata,
+    }
+    return f":::MLLOG {json.dumps(document, allow_nan=False)}\n"
+
+
+def _mlperf_facts(record: Record) -> dict[str, Any]:
+    """Return what an MLPerf log states of a run before it starts, by its keys."""
+    recipe = record.plan.recipe
+    samples_per_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
+    planned = samples_per_rank * record.plan.world_size
+    return {
+        "trainmark_notice": _NOTICE,
+        "trainmark_run": record.run_id,
+        "trainmark_case": record.plan.case_key,
+        "trainmark_device": short_device(record),
+        "trainmark_status": record.status,
+        "trainmark_trust": record.trust.grade,
+        "seed": recipe.get("seed"),
+        # Of the steps, if there are any: some ranks train one batch together.
+        "global_batch_size": max(record.steps.samples, default=planned),
+        "micro_batch_size": recipe["micro_batch_size"],
+        "gradient_accumulation_steps": recipe["grad_accum_steps"],
+        "opt_base_learning_rate": recipe.get("learning_rate"),
+        "train_samples": record.plan.data.train_samples,
+        "eval_samples": record.plan.data.eval_samples,
+    }
+
+
+def _mlperf_ruleset(record: Record) -> Mapping[str, Any]:
+    """Return the keys that MLPerf's ruleset of the case asks for; empty if it has none."""
+    name = record.plan.case
+    if name not in cases.names():
+        return {}
+    ruleset = cases.load(name).mlperf
+    return {} if ruleset is None else ruleset(record.plan.recipe)
+
+
+def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
+    """Yield what rank 0 did, in its order.
+
+    Raises:
+        RecordError: the events are not in ``folder``, a line of them is not an event, or they have
+            more steps than the record.
+    """
+    launch = _read_launch(folder)
+    path = folder / rank_file(0)
+    timeline = _Timeline(record, path, shift_ns=launch["unix_ns"] - launch["t_ns"])
+    yield from timeline.moments_of(launch)
+    for event in _read_events(path):
+        yield from timeline.moments_of(event)
+    if timeline.epoch is not None:
+        no_event = {"file": path.name, "lineno": 0}
+        yield timeline.make_moment("broke_off", timeline.last_ns, no_event)
+
+
+def _read_launch(folder: Path) -> Event:
+    """Return the event with which the clock of rank 0 starts.
+
+    With nodes, rank 0 is on the first, whose clock need not be the launcher's.
+    """
+    for path in (folder / node_file(0), folder / LAUNCHER_FILE):
+        for event in _read_events(path):
+            if event["event"] == "launch":
+                return event
+    raise RecordError(
+        "no events there",
+        where=str(folder),
+        rule="a log is written from a record and the events beside it, which have the times",
+        fix="name the run directory",
+    )
+
+
+def _read_events(path: Path) -> Iterator[Event]:
+    """Yield the events of a file, if it exists.
+
+    Raises:
+        RecordError: the first line that is not an event.
+    """
+    if path.exists():
+        for number, event in whole_events(path):
+            yield event | {"file": path.name, "lineno": number}
+
+
+class _Timeline:
+    """Turns the events of rank 0 into moments, and counts epochs and steps on the way.
+
+    Attributes:
+        epoch: in progress, from 0; None outside of one.
+        last_ns: time of the last moment.
+    """
+
+    def __init__(self, record: Record, path: Path, *, shift_ns: int) -> None:
+        self.epoch: int | None = None
+        self.last_ns = 0
+        self._step = 0
+        self._samples = [0, *accumulate(record.steps.samples)]  # after each step
+        self._losses: list[float | None] = [None, *record.steps.loss]
+        self._path = path
+        self._shift_ns = shift_ns  # from the clock of the events to the time since 1970
+
+    def moments_of(self, event: Event) -> Iterator[Moment]:
+        """Yield the moments that an event has."""
+        end_ns = event["end_ns"] if "end_ns" in event else event["t_ns"]
+        match event["event"]:
+            case "launch" | "end" as kind:
+                yield self.make_moment(kind, end_ns, event)
+            case "window":
+                yield from self._start_window(event)
+                self._count_steps(event)
+                yield self.make_moment("window_end", end_ns, event)
+            case "evaluate":
+                yield self.make_moment("evaluation_start", event["start_ns"], event)
+                yield self.make_moment("evaluation_end", end_ns, event)
+            case "trained":
+                if self.epoch is not None:
+                    yield self.make_moment("epoch_end", self.last_ns, event)
+                yield self.make_moment("trained", end_ns, event)
+                self.epoch = None
+
+    def _start_window(self, event: Event) -> Iterator[Moment]:
+        """Yield the start of a window, and of its epoch if it is the first of one."""
+        start_ns = event["start_ns"]
+        if event["epoch"] != self.epoch:
+            if self.epoch is None:
+                yield self.make_moment("ready", start_ns, event)
+            else:
+                yield self.make_moment("epoch_end", self.last_ns, event)
+            self.epoch = event["epoch"]
+            yield self.make_moment("epoch_start", start_ns, event)
+        yield self.make_moment("window_start", start_ns, event)
+
+    def _count_steps(self, event: Event) -> None:
+        self._step += len(event["step_ns"])
+        num_recorded = len(self._samples) - 1
+        if self._step > num_recorded:
+            raise RecordError(
+                f"{self._step} steps until here, and {num_recorded} in the record",
+                where=f"{self._path}:{event['lineno']}",
+                rule="the events are those of the record",
+                fix="`trainmark verify` names what differs",
+            )
+
+    def make_moment(self, kind: MomentKind, t_ns: int, event: Event) -> Moment:
+        """Return a moment after what was counted until now."""
+        self.last_ns = t_ns
+        return Moment(
+            kind=kind,
+            time_ms=(t_ns + self._shift_ns) // 1_000_000,
+            file=event["file"],
+            lineno=event["lineno"],
+            epoch=self.epoch or 0,
+            step=self._step,
+            samples=self._samples[self._step],
+            loss=self._losses[self._step],
+            quality=event.get("value"),
+        )
