@@ -27,26 +27,27 @@ DOCS = Path(__file__).parents[1] / "docs"
 TIMED = {"e2e_time", "token/p/s", *subject.RATES}
 WORDS = {
     "en": {
-        "title": "Published results, audited",
+        "title": "Audit of published results",
         "intro": (
-            "Look up what the rules of [the audit](audit.md) find in the training pages of "
-            "[{name}]({url}) at commit `{commit}`, with their arithmetic. This page was written by"
+            "This page lists what the rules of the [audit](audit.md) find in the training pages of "
+            "[{name}]({url}) at commit `{commit}`, with the arithmetic of each finding. This "
+            "command writes it:"
         ),
         "after": (
-            "A finding follows from the printed figures, the sizes and formulas in "
-            "`src/trainmark/judge/audit/workloads.toml` and the published peaks; it does not say "
-            "how the figures came about. A row without a finding is not proven to be right: most "
-            "rows print neither a time nor a throughput."
+            "A finding follows from the printed figures, from the sizes and formulas in "
+            "`src/trainmark/judge/audit/workloads.toml`, and from the published peaks. It does not "
+            "explain how the figures were made. A row without a finding is not proven to be "
+            "right: many rows print neither a time nor a throughput."
         ),
         "counts": "## Counts\n\n| what | number |\n|---|---|",
         "audited": "rows read and audited",
-        "timed": "of them with a time or a throughput",
-        "with": "with a finding",
-        "without": "without a finding",
-        "unread": "places of the pages that could not be read (`trainmark import` lists them)",
+        "timed": "rows with a time or a throughput",
+        "with": "rows with a finding",
+        "without": "rows without a finding",
+        "unread": "places in pages that could not be read (`trainmark import` lists them)",
         "others": "other files of the folder, which hold no results",
         "rules": (
-            "## Findings by rule\n\n| rule | checks that | error | warning | note |\n"
+            "## Findings by rule\n\n| rule | checks that | errors | warnings | notes |\n"
             "|---|---|---|---|---|"
         ),
         "table": "| line | row | rule | severity | arithmetic |\n|---|---|---|---|---|",
@@ -54,12 +55,12 @@ WORDS = {
     "zh": {
         "title": "公开结果的审计",
         "intro": (
-            "查阅[审计](audit.md)的各条规则在 [{name}]({url})（提交 `{commit}`）的训练页面中"
-            "发现了什么，以及每条发现的算式。本页由以下命令生成"
+            "本页列出[审计](audit.md)的各条规则在 [{name}]({url})（提交 `{commit}`）的训练页面中"
+            "的发现，以及每条发现的算式。本页由以下命令生成："
         ),
         "after": (
-            "发现由所印指标、`src/trainmark/judge/audit/workloads.toml` 中的规模与公式"
-            "以及公布的峰值推出，不涉及这些指标的由来。没有发现的行并不等于已证明正确：多数行既无时间也无吞吐量。"
+            "发现由页面上的指标、`src/trainmark/judge/audit/workloads.toml` 中的规模与公式"
+            "以及公布的峰值推出，不说明这些指标如何得来。没有发现的行并不等于已证明正确：许多行既无时间也无吞吐量。"
         ),
         "counts": "## 计数\n\n| 内容 | 数量 |\n|---|---|",
         "audited": "已读取并审计的行",
@@ -69,7 +70,7 @@ WORDS = {
         "unread": "页面中未能读取之处（由 `trainmark import` 列出）",
         "others": "文件夹中其他不含结果的文件",
         "rules": (
-            "## 各规则的发现\n\n| 规则 | 要求 | error | warning | note |\n"
+            "## 各规则的发现\n\n| 规则 | 要求 | 错误 | 警告 | 提示 |\n"
             "|---|---|---|---|---|"
         ),
         "table": "| 行号 | 行 | 规则 | 级别 | 算式 |\n|---|---|---|---|---|",
