@@ -7,13 +7,14 @@ started and failed leaves and returns its record like any other.
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
 from trainmark.acceptance import acceptance
+from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.data.documents import written_whole
 from trainmark.data.splits import library
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trainmark.acceptance.acceptance import Acceptance
+    from trainmark.acceptance.cluster import OpenedSession
     from trainmark.acceptance.result import AcceptanceResult
     from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
@@ -347,7 +349,7 @@ def accept(
     overrides: Mapping[str, str | float | bool | None] | None = None,
     **fields: Any,
 ) -> AcceptanceResult:
-    """Find which devices of this machine to exclude, and return the verdicts.
+    """Find which devices of this machine to exclude, or which nodes; return the verdicts.
 
     Args:
         case: whose training is measured; None: the default.
@@ -358,15 +360,31 @@ def accept(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     request = AcceptRequest.of(case=case, overrides=overrides or None, **fields)
-    with acceptance.prepared(request) as prepared, stop_signals_noted(deliver=True) as stop:
+    with prepared_acceptance(request) as prepared, stop_signals_noted(deliver=True) as stop:
         return measure_acceptance(prepared, stop, show=lambda _: None)
 
 
+def prepared_acceptance(
+    request: AcceptRequest,
+) -> AbstractContextManager[Acceptance | OpenedSession]:
+    """Check everything for an acceptance of this machine's devices, or of a launcher's nodes.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: nothing is started.
+    """
+    if request.launcher in (None, LOCAL):
+        return acceptance.prepared(request)
+    return acceptance_cluster.prepared_session(request)
+
+
 def measure_acceptance(
-    prepared: Acceptance, stop: StopRequest, *, show: Callable[[str], None]
+    prepared: Acceptance | OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
     """Measure and judge an acceptance, and write its pages; return the verdicts."""
-    result = acceptance.measure(prepared, stop, show=show)
+    if isinstance(prepared, acceptance.Acceptance):
+        result = acceptance.measure(prepared, stop, show=show)
+    else:
+        result = acceptance_cluster.measure_nodes(prepared, stop, show=show)
     pages = [acceptance_document(result)]
     texts = {f"page.{lang}.md": to_markdown(pages, lang) for lang in LANGUAGES}
     texts[HTML_PAGE] = to_html(pages)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmark import __version__, devices
 from trainmark.acceptance.evidence import (
@@ -45,21 +45,40 @@ from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.plan.resolving import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainmark.acceptance.evidence import Phase
     from trainmark.launch.local import Setup
     from trainmark.launch.processes import StopRequest
+    from trainmark.plan.choosing import Elsewhere
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
 
 REQUEST_FILE = "request.json"
 PLANS_DIR = "plans"
+LOGS_DIR = "logs"  # what ranks print, by node
 DEFAULT_DIR = Path("acceptances")
 CONTROL_STEPS = 6
 WINDOWS = 10
 _START_S = 20.0  # of the ranks of a round: imports, data, model, first steps
-_FREE_TO_CHANGE = {"out", "phases", "rounds", "deadline", "worse_by", "rates_worse_by"}
+_FREE_TO_CHANGE = {
+    "out",
+    "phases",
+    "rounds",
+    "repeats",
+    "join",
+    "deadline",
+    "worse_by",
+    "rates_worse_by",
+}
+
+
+class StopSource(Protocol):
+    """What says whether to stop; see ``processes.StopRequest``."""
+
+    @property
+    def signal_name(self) -> str | None:
+        """Name of the signal that asks for it; None before one came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +102,7 @@ class Acceptance:
         plans: folder of the plan of teams by their number of devices.
         node: name of this machine.
         device_names: of the devices that are measured, in their order.
+        num_nodes: that are accepted together; of several, pairs are of nodes.
     """
 
     request: AcceptRequest
@@ -91,10 +111,11 @@ class Acceptance:
     plan: Plan
     node: str
     device_names: tuple[str, ...]
+    num_nodes: int = 1
 
     @property
     def rounds(self) -> list[Round]:
-        """Return all planned rounds; those of pairs depend on the number of devices alone."""
+        """Return the rounds of this machine: of one machine with those of pairs of devices."""
         count = len(self.device_names)
         every = tuple(range(count))
         rounds: list[Round] = []
@@ -106,8 +127,11 @@ class Acceptance:
                     for number in range(self.request.repeats)
                 ]
             elif phase == "nodes":
-                rounds.append(Round(phase="nodes", number=0, teams=[every]))
-            elif count > 2:  # the pair of two devices is the node
+                repeats = self.request.repeats if self.num_nodes > 1 else 1
+                rounds += [
+                    Round(phase="nodes", number=number, teams=[every]) for number in range(repeats)
+                ]
+            elif count > 2 and self.num_nodes == 1:  # the pair of two devices is the node
                 num_rounds = self.request.rounds or default_num_rounds(count)
                 rounds += [
                     Round(phase="pairs", number=number, teams=list(pairs))
@@ -150,18 +174,34 @@ def prepared(request: AcceptRequest) -> Iterator[Acceptance]:
         EnvironmentFault: too few devices, or the folder cannot be used.
         DataError: the data cannot be trained on.
     """
+    if (request.nnodes or 1) > 1:
+        raise UsageError(
+            f"{request.nnodes} nodes", where="--nnodes", rule="a launcher starts several nodes",
+            fix="add --launcher ssh or slurm, see `trainmark list launchers`",
+        )  # fmt: skip
     vendor = _vendor_of(request)
     count = vendor.count()
     nproc = request.nproc or count
-    node = re.sub(r"[^\w.-]", "_", socket.gethostname()) or "node"
-    names = tuple(f"{node}:{vendor.torch_type}:{index}" for index in range(nproc))
+    node = node_name(socket.gethostname())
+    names = device_names(node, vendor, nproc)
     _ = request.chosen_phases  # refuses unknown ones before anything is made
-    folder = _folder_of(request)
-    with _opened(folder, request):
-        plans, plan = _resolve_plans(request, folder, nproc)
+    folder = folder_of(request)
+    with opened_folder(folder, request):
+        plans = resolve_plans(request, [(1, nproc), (1, min(2, nproc)), (1, 1)])
         yield Acceptance(
-            request=request, folder=folder, plans=plans, plan=plan, node=node, device_names=names
-        )
+            request=request, folder=folder, plans=keep_request(folder, request, plans),
+            plan=plans[0], node=node, device_names=names,
+        )  # fmt: skip
+
+
+def node_name(host: str) -> str:
+    """Return the name of a host as it can stand in a list and in a file's name."""
+    return re.sub(r"[^\w.-]", "_", host) or "node"
+
+
+def device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
+    """Return the names of the devices of a node."""
+    return tuple(f"{node}:{vendor.torch_type}:{index}" for index in range(nproc))
 
 
 def _vendor_of(request: AcceptRequest) -> Vendor:
@@ -169,7 +209,8 @@ def _vendor_of(request: AcceptRequest) -> Vendor:
     return devices.choose(request.device)
 
 
-def _folder_of(request: AcceptRequest) -> Path:
+def folder_of(request: AcceptRequest) -> Path:
+    """Return the folder of an acceptance, which may not be there yet."""
     if request.out is not None:
         return request.out.resolve()
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -177,7 +218,7 @@ def _folder_of(request: AcceptRequest) -> Path:
 
 
 @contextmanager
-def _opened(folder: Path, request: AcceptRequest) -> Iterator[None]:
+def opened_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
     """Hold the lock of a new folder, or of one with an earlier session of the same acceptance."""
     path = folder / REQUEST_FILE
     try:
@@ -187,8 +228,6 @@ def _opened(folder: Path, request: AcceptRequest) -> Iterator[None]:
         with run_dir.locked(folder):
             if path.exists():
                 _refuse_other_request(path, request)
-            with written_whole(path) as file:
-                file.write(request.model_dump_json(indent=2).encode() + b"\n")
             yield
     except BlockingIOError:
         raise EnvironmentFault(
@@ -223,24 +262,33 @@ def _refuse_other_request(path: Path, request: AcceptRequest) -> None:
             )  # fmt: skip
 
 
-def _resolve_plans(
-    request: AcceptRequest, folder: Path, nproc: int
-) -> tuple[dict[int, Path], Plan]:
-    """Resolve and write the training of one device, of two, and of all; return the last plan."""
+def resolve_plans(
+    request: AcceptRequest, worlds: Iterable[tuple[int, int]], elsewhere: Elsewhere | None = None
+) -> list[Plan]:
+    """Return the training of teams of each number of nodes and devices; writes nothing.
+
+    Args:
+        elsewhere: the machines of a launcher; None: this one.
+    """
+    plans: list[Plan] = []
+    for num_nodes, nproc in dict.fromkeys(worlds):
+        recipe = plans[0].recipe_name if plans else None
+        asked = request.run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
+        plans.append(resolve(asked, elsewhere=elsewhere))
+    return plans
+
+
+def keep_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) -> dict[int, Path]:
+    """Write what nothing refused; return the folder of each plan by its number of devices."""
     paths: dict[int, Path] = {}
-    recipe = None
-    plan = None
-    for size in sorted({nproc, 1, min(2, nproc)}, reverse=True):
-        place = folder / PLANS_DIR / f"{size}-devices"
-        asked = request.run_request(nnodes=1, nproc=size, recipe=recipe, out=place)
-        resolved = resolve(asked)
-        recipe = resolved.recipe_name
+    for plan in plans:
+        place = folder / PLANS_DIR / f"{plan.world_size}-devices"
         place.mkdir(parents=True, exist_ok=True)
-        resolved.save(place)
-        paths[size] = place
-        plan = plan or resolved
-    assert plan is not None
-    return paths, plan
+        plan.save(place)
+        paths[plan.world_size] = place
+    with written_whole(folder / REQUEST_FILE) as file:
+        file.write(request.model_dump_json(indent=2).encode() + b"\n")
+    return paths
 
 
 def measure(
@@ -255,29 +303,46 @@ def measure(
     Raises:
         EnvironmentFault: the ranks cannot reach each other.
     """
-    vendor = devices.all_vendors()[acceptance.plan.device.vendor]
     count = len(acceptance.device_names)
+    with rank_setup(acceptance.plan, count) as setup:
+        vendor = devices.all_vendors()[acceptance.plan.device.vendor]
+        refuse_unusable_network(setup.variables, vendor, world_size=count, master=LOOPBACK)
+        writer = EvidenceWriter(acceptance.folder, acceptance.node)
+        write_joined(writer, acceptance, setup)
+        session = NodeSession(acceptance, setup, writer, stop, show)
+        session.run(acceptance.rounds)
+        session.run(_further_rounds(acceptance))
+        writer.write(Left, signal=stop.signal_name)
+    result, _ = conclude(acceptance, interrupted=stop.signal_name)
+    result.write(acceptance.folder)
+    return result
+
+
+@contextmanager
+def rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
+    """Yield what ranks of this machine are started with; end what is left of them."""
     run_id = f"accept-{secrets.token_hex(6)}"
-    setup = set_up(vendor, count, run_id)
+    setup = set_up(devices.all_vendors()[plan.device.vendor], count, run_id)
     setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic, as CUDA asks for
-    refuse_unusable_network(setup.variables, vendor, world_size=count, master=LOOPBACK)
-    writer = EvidenceWriter(acceptance.folder, acceptance.node)
-    products = vendor.product_names()
+    try:
+        yield setup
+    finally:
+        processes.kill_run(run_id)
+
+
+def write_joined(
+    writer: EvidenceWriter, acceptance: Acceptance, setup: Setup, *, rank: int = 0,
+    address: str = "",
+) -> None:  # fmt: skip
+    """Write what this node is, as the first event of its session."""
+    products = devices.all_vendors()[acceptance.plan.device.vendor].product_names()
+    count = len(acceptance.device_names)
     writer.write(
         Joined, node=acceptance.node, devices=list(acceptance.device_names),
         products=[products[min(index, len(products) - 1)] for index in range(count)],
         software=setup.described["packages"] | {"driver": setup.described["driver"]},
+        rank=rank, address=address,
     )  # fmt: skip
-    session = _Session(acceptance, setup, writer, stop, show)
-    try:
-        session.run(acceptance.rounds)
-        session.run(_further_rounds(acceptance))
-    finally:
-        processes.kill_run(run_id)
-    writer.write(Left, signal=stop.signal_name)
-    result, _ = conclude(acceptance, interrupted=stop.signal_name)
-    result.write(acceptance.folder)
-    return result
 
 
 def _further_rounds(acceptance: Acceptance) -> list[Round]:
@@ -297,13 +362,13 @@ def _further_rounds(acceptance: Acceptance) -> list[Round]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class NodeSession:
     """One process that measures rounds on this machine."""
 
     acceptance: Acceptance
     setup: Setup
     writer: EvidenceWriter
-    stop: StopRequest
+    stop: StopSource
     show: Callable[[str], None]
 
     def run(self, rounds: Sequence[Round]) -> None:
@@ -337,13 +402,19 @@ class _Session:
 
     def _measure(self, one: Round) -> None:
         teams = [self._team(one, devices_of_team) for devices_of_team in one.teams]
-        with (self.acceptance.folder / "log.ranks.txt").open("ab") as log:
+        self.measure(teams, one.phase, one.number)
+
+    def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
+        """Measure teams of a round at the same time, and write how it ended for each."""
+        folder = self.acceptance.folder / LOGS_DIR
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{self.acceptance.node}.txt").open("ab") as log:
             outcomes = measure_teams(
                 teams, self.setup, log=log, deadline_s=self.acceptance.request.deadline,
                 is_stopped=lambda: self.stop.signal_name is not None,
             )  # fmt: skip
         for outcome in outcomes:
-            common = {"phase": one.phase, "round": one.number, "members": outcome.team.members}
+            common = {"phase": phase, "round": number, "members": outcome.team.members}
             if outcome.reason is None:
                 self.writer.write(Measured, **common, results=outcome.results)
             else:

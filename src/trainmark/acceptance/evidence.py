@@ -30,6 +30,8 @@ class Joined(msgspec.Struct, tag="joined", tag_field="event", frozen=True, kw_on
         devices: names of its devices.
         products: product name of each.
         software: versions by package, the driver's among them.
+        rank: number of the node in this session.
+        address: host at which other nodes reach it.
     """
 
     unix_s: float
@@ -37,6 +39,8 @@ class Joined(msgspec.Struct, tag="joined", tag_field="event", frozen=True, kw_on
     devices: list[str]
     products: list[str]
     software: dict[str, str | None]
+    rank: int = 0
+    address: str = ""
 
 
 class Measured(msgspec.Struct, tag="measured", tag_field="event", frozen=True, kw_only=True):
@@ -56,7 +60,7 @@ class Measured(msgspec.Struct, tag="measured", tag_field="event", frozen=True, k
 
 
 class NotMeasured(msgspec.Struct, tag="not_measured", tag_field="event", frozen=True, kw_only=True):
-    """A team measured nothing on this node."""
+    """A team measured nothing on this node; ``absent``: the node that did not come."""
 
     unix_s: float
     phase: Phase
@@ -64,6 +68,20 @@ class NotMeasured(msgspec.Struct, tag="not_measured", tag_field="event", frozen=
     members: list[str]
     reason: Reason
     error: str
+    absent: str | None = None
+
+
+class Beat(msgspec.Struct, tag="beat", tag_field="event", frozen=True, kw_only=True):
+    """The node still works."""
+
+    unix_s: float
+
+
+class Arrived(msgspec.Struct, tag="arrived", tag_field="event", frozen=True, kw_only=True):
+    """The node is ready for a round of pairs."""
+
+    unix_s: float
+    round: int
 
 
 class Left(msgspec.Struct, tag="left", tag_field="event", frozen=True, kw_only=True):
@@ -73,22 +91,35 @@ class Left(msgspec.Struct, tag="left", tag_field="event", frozen=True, kw_only=T
     signal: str | None
 
 
-Event = Joined | Measured | NotMeasured | Left
+Event = Joined | Measured | NotMeasured | Beat | Arrived | Left
 _decode = msgspec.json.Decoder(Event).decode
 
 
 class EvidenceWriter:
-    """Append the events of one node and session to its file."""
+    """Append the events of one node and session to its file.
 
-    def __init__(self, folder: Path, node: str) -> None:
-        (folder / EVIDENCE_DIR).mkdir(exist_ok=True)
-        session = len(list((folder / EVIDENCE_DIR).glob(f"{node}.*.jsonl"))) + 1
-        self._path = folder / EVIDENCE_DIR / f"{node}.{session}.jsonl"
+    Args:
+        session: its number; None: the next one of this node.
+
+    Attributes:
+        node: its name; of several nodes with the same name the later ones have another one.
+    """
+
+    def __init__(self, folder: Path, node: str, session: int | None = None) -> None:
+        evidence = folder / EVIDENCE_DIR
+        evidence.mkdir(exist_ok=True)
+        number = session or len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
+        self.node, copies = node, 1
+        while (evidence / f"{self.node}.{number}.jsonl").exists():
+            copies += 1
+            self.node = f"{node}-{copies}"
+        self._path = evidence / f"{self.node}.{number}.jsonl"
+        self._path.touch(exist_ok=False)
 
     def write(self, kind: type[Event], **fields: Any) -> None:
         """Write one event, with the time of this node's clock."""
         line = msgspec.json.encode(kind(unix_s=time.time(), **fields)) + b"\n"
-        with self._path.open("ab") as file:
+        with self._path.open("ab", buffering=0) as file:
             file.write(line)
 
 
@@ -120,7 +151,7 @@ class Evidence:
                 evidence.nodes[event.node] = event
             elif isinstance(event, Measured):
                 key = (event.phase, event.round, tuple(event.members))
-                evidence.results[key] = event.results
+                evidence._add(key, event.results)
                 evidence.failures.pop(key, None)
             elif isinstance(event, NotMeasured):
                 key = (event.phase, event.round, tuple(event.members))
@@ -128,11 +159,27 @@ class Evidence:
                     evidence.failures[key] = event
         return evidence
 
+    def _add(self, key: Key, results: list[RankResult]) -> None:
+        """Add the ranks of a node to those of the other nodes of its team."""
+        by_rank = {result.rank: result for result in (*self.results.get(key, []), *results)}
+        self.results[key] = [by_rank[rank] for rank in sorted(by_rank)]
+
     def _events(self, folder: Path) -> Iterator[Event]:
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
         for path in sorted(paths, key=lambda path: int(path.name.split(".")[-2])):
-            for line in path.read_bytes().splitlines():
-                try:
-                    yield _decode(line)
-                except msgspec.MsgspecError:
+            for event in read_events(path):
+                if event is None:
                     self.malformed_lines += 1
+                else:
+                    yield event
+
+
+def read_events(path: Path) -> list[Event | None]:
+    """Return the events of a file; None for a line that is no event."""
+    events: list[Event | None] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            events.append(_decode(line))
+        except msgspec.MsgspecError:
+            events.append(None)
+    return events

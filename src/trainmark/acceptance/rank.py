@@ -191,6 +191,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     from trainmark.plan.plan import Plan
     from trainmark.protocols import JobContext
     from trainmark.rank.agreement import memory_that_fits
+    from trainmark.rank.worker import DATA_VARIABLE
 
     plan = Plan.read(Path(task.plan_dir))
     recipe = plan.load_recipe()
@@ -198,9 +199,9 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     device = vendor.open(task.devices[local_rank], task.ranks_here)
     device.set_precision(recipe.precision)
     with Ranks.joined(vendor.collective_backend, device, rank, plan.world_size) as ranks:
+        data_dir = Path(os.environ.get(DATA_VARIABLE) or plan.data.folder)
         context = JobContext(
-            recipe=recipe, data_dir=Path(plan.data.folder), rank=rank,
-            world_size=plan.world_size, device=device,
+            recipe=recipe, data_dir=data_dir, rank=rank, world_size=plan.world_size, device=device,
             memory=memory_that_fits(plan, recipe, vendor, device),
         )  # fmt: skip
         trainings = control_trainings(plan, context, task.control_steps)

@@ -39,6 +39,13 @@ class AcceptRequest(Frozen):
         None, description="Name or torch type, see `list devices`; default: first device found."
     )
     nproc: Count | None = Field(None, description="Devices of each node; default: all.")
+    nnodes: Count | None = Field(None, description="Number of nodes; with --launcher.")
+    launcher: str | None = Field(
+        None, description="Launcher, see `list launchers`; default: this machine's devices."
+    )
+    cluster: Path | None = Field(
+        None, description="File with a cluster's settings; see docs/launchers.md."
+    )
     phases: str | None = Field(None, description=f"Phases to run; default: {','.join(PHASES)}.")
     repeats: Annotated[int, Field(ge=1, le=1_000)] = Field(
         5, description="Times that each device or node is measured alone."
@@ -48,6 +55,9 @@ class AcceptRequest(Frozen):
     )
     seconds: float = Field(
         10.0, gt=0, le=3_600, description="Time of the timed training in a round."
+    )
+    join: float = Field(
+        300.0, gt=0, le=86_400, description="Seconds within which all nodes must start."
     )
     deadline: float = Field(
         600.0, gt=0, le=86_400, description="Seconds after which a round is ended."
@@ -80,11 +90,11 @@ class AcceptRequest(Frozen):
                 )
         return [name for name in PHASES if name in chosen]
 
-    def run_request(self, *, nnodes: int, nproc: int, recipe: str | None, out: Path) -> RunRequest:
+    def run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:
         """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices."""
         return RunRequest.of(
             case=self.case, overrides=self.overrides or None, recipe=recipe or self.recipe,
-            data=self.data, device=self.device, nnodes=nnodes, nproc=nproc, out=out,
+            data=self.data, device=self.device, nnodes=nnodes, nproc=nproc,
         )  # fmt: skip
 
     @classmethod

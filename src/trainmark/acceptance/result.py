@@ -26,7 +26,9 @@ Code = Literal[
     "slow", "slow_network", "slow_group", "slow_hot", "slow_unknown", "slow_link", "link_failed",
     "computes_differently", "wrong_result", "failed", "no_answer",
 ]  # fmt: skip
-Doubt = Literal["not_measured", "no_peers", "interval", "differs_without_majority"]
+Doubt = Literal[
+    "not_measured", "too_few_rounds", "no_peers", "interval", "differs_without_majority",
+]  # fmt: skip
 
 
 class Interval(Frozen):

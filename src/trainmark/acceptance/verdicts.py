@@ -223,6 +223,8 @@ def _note_nodes(
     for place, name in enumerate(names):
         interval = _interval(nodes, place)
         if interval is None:
+            if quantity == STEP and isfinite(nodes.slower[place]):
+                assessment.doubts[name] = ("too_few_rounds", None)
             continue
         cause = nodes.cause[place]
         if cause is not None:
@@ -352,14 +354,17 @@ def _wrong_rounds(evidence: Evidence) -> list[_BadRound]:
 
 
 def _failed_rounds(evidence: Evidence) -> list[_BadRound]:
-    """Return the rounds that failed by themselves; what a signal stopped blames nobody."""
+    """Return the rounds that failed by themselves.
+
+    What a signal stopped blames nobody, and where a node did not come its partner is not at fault.
+    """
     return [
         _BadRound(
             phase=phase, members=members, text=failure.error,
             code="no_answer" if failure.reason == "deadline" else "failed",
         )
         for (phase, _, members), failure in evidence.failures.items()
-        if failure.reason != "stopped"
+        if failure.reason != "stopped" and failure.absent is None
     ]  # fmt: skip
 
 

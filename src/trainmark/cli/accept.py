@@ -1,4 +1,4 @@
-"""``trainmark accept``: which devices of this machine to exclude, and how sure that is."""
+"""``trainmark accept``: which devices or nodes to exclude, and how sure that is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trainmark.cli.output import from_here, say, say_lines, say_remark
 EXAMPLES = """\
   trainmark accept                            all devices of this machine
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
+  trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
   trainmark accept --phases devices           each device alone: speed, and the same bits
   trainmark accept --out acceptances/rack7    again: goes on with what is missing
 """
@@ -35,15 +36,15 @@ def accept(
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """Find the devices to exclude: slow ones, bad links, and those that compute differently.
+    """Find what to exclude: slow devices and nodes, bad links, what computes differently.
 
-    Every device trains alone and in pairs, and is compared with its peers. The folder gets
+    Every device trains alone and in pairs, and is compared with its peers; with --launcher, every
+    node. The folder gets
     acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
 
     Ends with 0: all pass, 1: some fail, 3: some are undecided, 2: nothing was started.
     """
     from trainmark import api
-    from trainmark.acceptance.acceptance import prepared
     from trainmark.launch.processes import stop_signals_noted
     from trainmark.pages.acceptance import acceptance_lines
     from trainmark.plan.overrides import parse_assignments
@@ -51,7 +52,7 @@ def accept(
     request = AcceptRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
-    with prepared(request) as acceptance, stop_signals_noted() as stop:
+    with api.prepared_acceptance(request) as acceptance, stop_signals_noted() as stop:
         if not quiet:
             say_lines_of_plan(acceptance.announcement())
         show = _ignore if quiet else say_remark

@@ -33,7 +33,7 @@ EXAMPLES = """\
 VERBS = {
     "Measure": {
         "run": "Run a case or a plan file, measure it, and write a record.",
-        "accept": "Find the devices to exclude: slow, badly linked, or computing wrongly.",
+        "accept": "Find devices or nodes to exclude: slow, badly linked, computing wrongly.",
         "list": "List cases, recipes, fields, devices, launchers, audit rules.",
         "doctor": "Find problems that would fail a run or skew its results.",
         "ceilings": "Measure matmul, memory, transfer and collective rates.",

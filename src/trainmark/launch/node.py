@@ -72,7 +72,9 @@ def node_script(
         words += ["--data", str(cluster.data)]
     words += ["--port", str(cluster.master_port), *options]
     own = f'--node-rank "{node_rank}" --master "{master}"'
-    return python_script(plan, cluster, ["-m", MODULE, *words], folder=words[0], unquoted=own)
+    return python_script(
+        plan, cluster, ["-m", plan.node_module, *words], folder=words[0], unquoted=own
+    )
 
 
 def python_script(
@@ -170,7 +172,7 @@ def pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     ]  # fmt: skip
 
 
-def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
+def data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     """Return the folder of the data on this node; generated data is made where it is not.
 
     Raises:
@@ -190,7 +192,7 @@ def _data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     return folder
 
 
-def _input_lost(last_s: list[float]) -> bool:
+def input_lost(last_s: list[float]) -> bool:
     """Read what came on standard input; tell whether it ended or was silent for too long.
 
     Args:
@@ -211,7 +213,7 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     """
     there, number = asked.run_dir.absolute(), asked.node_rank
     plan = Plan.read(there)
-    folder = _data_folder(number, plan, asked.data)
+    folder = data_folder(number, plan, asked.data)
     vendor = devices.choose(plan.device.vendor)
     setup = set_up(vendor, plan.nproc, processes.mark(plan.run_id, number))
     refuse_unusable_network(
@@ -241,7 +243,7 @@ def main(words: list[str]) -> int:
     with stop_signals_noted() as request:
 
         def reason_to_stop() -> dict[str, Any] | None:
-            lost = request.signal_name is None and asked.heartbeat and _input_lost(last_s)
+            lost = request.signal_name is None and asked.heartbeat and input_lost(last_s)
             name = "SIGHUP" if lost else request.signal_name
             return None if name is None else {"reason": "signal", "signal": name}
 

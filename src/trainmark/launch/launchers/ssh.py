@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, escaped
 from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, log_end, template
-from trainmark.launch.node import MODULE, node_script, python_script
+from trainmark.launch.node import node_script, python_script
 from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Ssh(Launcher):
         if ssh.run_root is None:
             return
         folder = str(folder_of_hosts(job.plan, job.cluster))
-        mark = re.escape(f"{MODULE} {folder} ")
+        mark = re.escape(f"{job.plan.node_module} {folder} ")
         list_large = _LIST_LARGE.format(
             mark=shlex.quote(mark), folder=shlex.quote(folder), blocks=MAX_COPIED_BYTES // 512
         )

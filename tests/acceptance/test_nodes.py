@@ -1,0 +1,216 @@
+"""Several nodes: what they tell each other, and what is judged of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from acceptance_evidence import digest
+from trainmark.acceptance import peers
+from trainmark.acceptance.cluster import conclude_nodes, num_rounds, prepared_session
+from trainmark.acceptance.evidence import (
+    Arrived,
+    Beat,
+    EvidenceWriter,
+    Joined,
+    Left,
+    Measured,
+    NotMeasured,
+)
+from trainmark.acceptance.peers import Session
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.acceptance.tasks import RankResult
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.acceptance.cluster import OpenedSession
+    from trainmark.acceptance.result import AcceptanceResult
+
+NODES = ("a", "b", "c", "d")
+VARIATION = (1.0, 1.002, 0.998)
+
+
+def join(folder: Path, rank: int, *, product: str = "gpu", session: int = 1) -> EvidenceWriter:
+    writer = EvidenceWriter(folder, NODES[rank], session)
+    writer.write(
+        Joined, node=writer.node, devices=[f"{writer.node}:gpu:0"], products=[product],
+        software={"torch": "2.13.0"}, rank=rank, address=f"host-{rank}",
+    )  # fmt: skip
+    return writer
+
+
+def result_of(rank: int, step_s: float, *, product: str = "gpu", bits: bool = False) -> RankResult:
+    return RankResult(
+        rank=rank, device=0, product=product, seconds={"step": [step_s]}, faults={},
+        trainings=[digest(), digest()] if bits else [],
+    )  # fmt: skip
+
+
+def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
+    for number, factor in enumerate(VARIATION):
+        for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
+            writer.write(
+                Measured, phase=phase, round=number, members=[member],
+                results=[result_of(0, factor * step_s, bits=number == 0)],
+            )  # fmt: skip
+
+
+def judged(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
+    plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
+    opened = cast("OpenedSession", SimpleNamespace(folder=folder, plan=plan))
+    return conclude_nodes(opened, AcceptRequest(case="toy"), interrupted=None)[0]
+
+
+def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
+    for rank in range(4):
+        measure_alone(join(tmp_path, rank), step_s=0.13 if rank == 2 else 0.1)
+
+    result = judged(tmp_path)
+
+    assert result.unit == "node"
+    assert [member.decision for member in result.members] == ["pass", "pass", "fail", "pass"]
+    # As a node, and by its device.
+    assert [finding.text for finding in result.members[2].findings] == ["", "c:gpu:0"]
+    assert [(one.control, one.devices) for one in result.bits] == [("deterministic", 4)]
+
+
+def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
+    writers = [join(tmp_path, rank) for rank in range(4)]
+    for writer in writers:
+        measure_alone(writer)
+    for rank, seconds in ((0, 0.2), (1, 0.3)):  # the slower rank counts
+        writers[rank].write(
+            Measured, phase="pairs", round=0, members=["a", "b"], results=[result_of(rank, seconds)]
+        )
+
+    links = [link for link in judged(tmp_path).links if link.quantity == "step"]
+
+    assert [(link.members, link.rounds) for link in links] == [(("a", "b"), 1)]
+
+
+def test_node_that_never_joined_fails(tmp_path: Path) -> None:
+    for rank in (0, 1, 3):
+        measure_alone(join(tmp_path, rank))
+
+    result = judged(tmp_path)
+
+    assert result.names("fail") == ["node 2"]
+    assert result.names("pass") == ["a", "b", "d"]
+
+
+def test_node_that_did_not_come_fails_once_and_its_partners_pass(tmp_path: Path) -> None:
+    writers = [join(tmp_path, rank) for rank in range(4)]
+    for writer in writers:
+        measure_alone(writer)
+    for number, rank in enumerate((0, 1, 3)):
+        writers[rank].write(
+            NotMeasured, phase="pairs", round=number, members=sorted([NODES[rank], "c"]),
+            reason="deadline", error="c did not come", absent="c",
+        )  # fmt: skip
+
+    result = judged(tmp_path)
+
+    assert result.names("fail") == ["c"]
+    assert [finding.code for finding in result.members[2].findings] == ["no_answer"]
+    assert len(result.not_measured) == 3
+
+
+def test_nodes_of_another_product_or_software_are_not_compared(tmp_path: Path) -> None:
+    for rank in range(4):
+        product = "old" if rank == 3 else "gpu"
+        measure_alone(join(tmp_path, rank, product=product), step_s=0.3 if rank == 3 else 0.1)
+
+    result = judged(tmp_path)
+
+    assert [member.decision for member in result.members] == ["pass", "pass", "pass", "undecided"]
+    assert result.members[3].doubt == "no_peers"
+
+
+def test_two_nodes_of_one_name_get_different_ones(tmp_path: Path) -> None:
+    assert join(tmp_path, 0).node == "a"
+    assert EvidenceWriter(tmp_path, "a", 1).node == "a-2"
+    assert EvidenceWriter(tmp_path, "a", 2).node == "a"
+
+
+def never() -> bool:
+    return False
+
+
+def test_node_that_arrived_is_met_and_one_that_left_is_not_waited_for(tmp_path: Path) -> None:
+    first, second = join(tmp_path, 0), join(tmp_path, 1)
+    session = Session(tmp_path, 1)
+    assert session.wait_for_all(2, deadline_s=60, is_stopped=never) == [0, 1]
+    assert session.peers[1].joined.address == "host-1"
+
+    first.write(Arrived, round=3)
+    second.write(Left, signal=None)
+
+    assert session.wait_for(0, 3, deadline_s=60, is_stopped=never)
+    assert not session.wait_for(1, 3, deadline_s=60, is_stopped=never)
+    assert not session.wait_for(2, 3, deadline_s=60, is_stopped=never)  # it never joined
+
+
+def test_silent_node_is_lost_and_a_beat_brings_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(peers.time, "monotonic", lambda: now_s)
+    writer = join(tmp_path, 0)
+    session = Session(tmp_path, 1)
+    session.look()
+    assert session.peers[0].is_alive
+
+    now_s += peers.SILENCE_S + 1
+    session.look()
+    assert not session.peers[0].is_alive
+
+    writer.write(Beat)
+    session.look()
+    assert session.peers[0].is_alive
+
+
+def test_other_sessions_are_not_read(tmp_path: Path) -> None:
+    join(tmp_path, 0, session=1)
+    join(tmp_path, 1, session=2)
+    session = Session(tmp_path, 2)
+
+    assert session.wait_for_all(1, deadline_s=60, is_stopped=never) == [1]
+
+
+def test_rounds_of_each_phase() -> None:
+    request = AcceptRequest(repeats=4, phases="nodes,pairs")
+
+    assert num_rounds(request, 64) == {"nodes": 4, "pairs": 63}
+    assert num_rounds(request.model_copy(update={"rounds": 8}), 64)["pairs"] == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "where"),
+    [
+        ("ssh: {hosts: [a]}", {"nproc": 1}, "--nnodes"),
+        ("ssh: {hosts: [a, b]}", {}, "--nproc"),
+        ("ssh: {hosts: [a, b], run_root: /tmp/x}", {"nproc": 1}, "cluster file"),
+        ("ssh: {hosts: [a, A]}", {"nproc": 1, "device": "cpu"}, "ssh.hosts"),
+    ],
+)
+def test_cluster_that_cannot_be_accepted_is_refused(
+    tmp_path: Path, settings: str, fields: dict[str, Any], where: str
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(settings)
+    request = AcceptRequest.of(
+        case="toy",
+        launcher="ssh",
+        cluster=tmp_path / "cluster.yaml",
+        out=tmp_path / "out",
+        **fields,
+    )
+
+    with pytest.raises(UsageError) as refused, prepared_session(request):
+        pass
+
+    assert str(refused.value.where).endswith(where)
+    assert not list((tmp_path / "out").glob("*.json"))

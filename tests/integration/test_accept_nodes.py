@@ -1,0 +1,123 @@
+"""``trainmark accept`` on several nodes, which are agents on this machine; ssh is a fake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from trainmark.acceptance.evidence import EVIDENCE_DIR
+from trainmark.acceptance.result import read_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Runs on this machine what it is told; hosts with a script of their own run that first.
+FAKE_SSH = """#!/bin/sh
+while case "$1" in -*) true;; *) false;; esac; do shift; done
+host=${{1#ssh://}}; shift
+if [ -e {folder}/$host.sh ]; then . {folder}/$host.sh; fi
+exec sh -c "$*"
+"""
+# Every name of it is this machine.
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+class Cluster:
+    """Three hosts; see ``accept``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "out"
+        (folder / "ssh").write_text(FAKE_SSH.format(folder=folder))
+        (folder / "ssh").chmod(0o755)
+        settings = {"device": "cpu", "master_port": 21_300, "ssh": {"hosts": list(HOSTS)}}
+        (folder / "cluster.yaml").write_text(json.dumps(settings))
+
+    def command(self, *words: str) -> list[str]:
+        return [
+            sys.executable, "-m", "trainmark", "accept", "toy", "--launcher", "ssh", "--nproc", "1",
+            "--cluster", str(self.folder / "cluster.yaml"), "--nnodes", str(len(HOSTS)),
+            "--repeats", "2", "--seconds", "0.2", "--out", str(self.out), *words,
+        ]  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+
+    def accept(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words), env=self.environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+    def events(self, kind: str) -> list[dict[str, object]]:
+        texts = [path.read_text() for path in sorted((self.out / EVIDENCE_DIR).iterdir())]
+        events = [json.loads(line) for text in texts for line in text.splitlines()]
+        return [event for event in events if event["event"] == kind]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def test_nodes_measure_alone_and_in_pairs_and_again_only_what_is_missing(cluster: Cluster) -> None:
+    ended = cluster.accept()
+
+    assert ended.returncode in (0, 1, 3), ended.stderr  # the machine may be busy
+    result = read_result(cluster.out)
+    assert result.unit == "node"
+    assert [member.name for member in result.members] == list(HOSTS)
+    assert all(member.step is not None for member in result.members)
+    assert [(one.control, one.devices) for one in result.bits] == [("deterministic", 3)]
+    # Each node: twice its device, twice itself, and both pairs; links that looked slow once more.
+    measured = cluster.events("measured")
+    planned = [event for event in measured if event["phase"] != "pairs" or event["round"] < 3]
+    assert len(planned) == 3 * (2 + 2 + 2)
+    assert not result.not_measured
+    assert len(cluster.events("left")) == 3
+
+    again = cluster.accept()
+
+    assert again.returncode in (0, 1, 3), again.stderr
+    later = [event for event in cluster.events("measured") if event not in measured]
+    assert [event for event in later if event["phase"] != "pairs" or event["round"] < 3] == []
+
+
+def test_node_that_never_starts_is_named_and_costs_nobody_a_result(cluster: Cluster) -> None:
+    (cluster.folder / f"{HOSTS[1]}.sh").write_text('case "$*" in *agent*) exit 255;; esac\n')
+
+    ended = cluster.accept("--phases", "devices,nodes", "--join", "10")
+
+    assert ended.returncode == 1, ended.stderr
+    result = read_result(cluster.out)
+    by_name = {member.name: member for member in result.members}
+    assert [finding.code for finding in by_name[HOSTS[1]].findings] == ["no_answer"]
+    for name in (HOSTS[0], HOSTS[2]):
+        assert by_name[name].step is not None
+
+
+def test_interrupted_acceptance_ends_all_nodes_and_keeps_what_was_measured(
+    cluster: Cluster,
+) -> None:
+    process = subprocess.Popen(
+        cluster.command(), env=cluster.environment(), stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "3 nodes joined" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+
+    assert process.returncode in (1, 3), out
+    assert read_result(cluster.out).interrupted == "SIGINT"
+    left = [one for one in psutil.process_iter(["cmdline"])
+            if str(cluster.out) in " ".join(one.info["cmdline"] or [])]  # fmt: skip
+    assert left == []
