@@ -365,13 +365,18 @@ def accept(
 
 
 def prepared_acceptance(
-    request: AcceptRequest,
+    request: AcceptRequest, *, attach: Path | None = None
 ) -> AbstractContextManager[Acceptance | OpenedSession]:
     """Check everything for an acceptance of this machine's devices, or of a launcher's nodes.
 
+    Args:
+        attach: folder of one whose job was submitted and is waited for; the request is ignored.
+
     Raises:
-        UsageError, DataError, EnvironmentFault: nothing is started.
+        UsageError, DataError, EnvironmentFault, RecordError: nothing is started.
     """
+    if attach is not None:
+        return acceptance_cluster.attached_session(attach)
     if request.launcher in (None, LOCAL):
         return acceptance.prepared(request)
     return acceptance_cluster.prepared_session(request)

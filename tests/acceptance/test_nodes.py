@@ -9,7 +9,12 @@ import pytest
 
 from acceptance_evidence import digest
 from trainmark.acceptance import peers
-from trainmark.acceptance.cluster import conclude_nodes, num_rounds, prepared_session
+from trainmark.acceptance.cluster import (
+    attached_session,
+    conclude_nodes,
+    num_rounds,
+    prepared_session,
+)
 from trainmark.acceptance.evidence import (
     Arrived,
     Beat,
@@ -22,7 +27,7 @@ from trainmark.acceptance.evidence import (
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.tasks import RankResult
-from trainmark.errors import UsageError
+from trainmark.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,3 +219,9 @@ def test_cluster_that_cannot_be_accepted_is_refused(
 
     assert str(refused.value.where).endswith(where)
     assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_folder_without_a_session_cannot_be_attached_to(tmp_path: Path) -> None:
+    with pytest.raises(RecordError) as refused, attached_session(tmp_path):
+        pass
+    assert refused.value.where == str(tmp_path)

@@ -82,6 +82,13 @@ def test_nodes_measure_alone_and_in_pairs_and_again_only_what_is_missing(cluster
     assert not result.not_measured
     assert len(cluster.events("left")) == 3
 
+    attached = subprocess.run(
+        [sys.executable, "-m", "trainmark", "accept", "--attach", str(cluster.out)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert attached.returncode == ended.returncode, attached.stderr
+    assert cluster.events("measured") == measured
+
     again = cluster.accept()
 
     assert again.returncode in (0, 1, 3), again.stderr

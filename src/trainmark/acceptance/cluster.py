@@ -10,7 +10,7 @@ import math
 import time
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from trainmark import __version__
@@ -34,8 +34,8 @@ from trainmark.acceptance.verdicts import (
     judge_times,
     note_bad_rounds,
 )
-from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.launch import launchers
+from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.launchers import Job, JobState, ssh
 from trainmark.launch.submission import CLUSTER_FILE, launcher_of
@@ -71,6 +71,7 @@ class OpenedSession:
         folder: of the acceptance.
         number: of the session, which is the name of its folder.
         plans: folder of the plan of teams by their number of devices.
+        is_submitted: whether its job was started by an earlier command.
     """
 
     folder: Path
@@ -79,6 +80,7 @@ class OpenedSession:
     plan: AcceptancePlan
     plans: dict[int, Path]
     cluster: Cluster
+    is_submitted: bool = False
 
     @property
     def session_dir(self) -> Path:
@@ -179,6 +181,32 @@ def opened_session(session_dir: Path) -> OpenedSession:
     )  # fmt: skip
 
 
+@contextmanager
+def attached_session(folder: Path) -> Iterator[OpenedSession]:
+    """Return the last session of a folder, whose job may still run, and hold the folder's lock.
+
+    Raises:
+        RecordError: there is no session of several nodes.
+        EnvironmentFault: another command waits for it.
+    """
+    folder = folder.absolute()
+    numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
+    if not numbers:
+        raise RecordError(
+            "no acceptance of several nodes", where=str(folder),
+            rule="a launcher's sessions are in its folder `sessions`",
+            fix="name the --out of the first command",
+        )  # fmt: skip
+    try:
+        with run_dir.locked(folder):
+            opened = opened_session(folder / SESSIONS_DIR / str(max(numbers)))
+            yield replace(opened, is_submitted=True)
+    except BlockingIOError:
+        raise EnvironmentFault(
+            "another process waits for it", where=str(folder), fix="wait for its end"
+        ) from None
+
+
 def host_of(opened: OpenedSession, rank: int) -> str | None:
     """Return the name of a node in the cluster's file; None where the engine names it."""
     if opened.plan.launcher != "ssh":
@@ -189,14 +217,17 @@ def host_of(opened: OpenedSession, rank: int) -> str | None:
 def measure_nodes(
     opened: OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
-    """Start the session's job, wait for its end, judge, and write the result.
+    """Start the session's job unless it was, wait for its end, judge, and write the result.
 
     Raises:
         EnvironmentFault: the engine refused the job.
     """
     plan, cluster = opened.plan, opened.cluster
     launcher = launcher_of(cluster, plan.launcher)
-    job = launchers.start(launcher.command(plan, cluster), plan, cluster)
+    if opened.is_submitted:
+        job = Job(plan, cluster)
+    else:
+        job = launchers.start(launcher.command(plan, cluster), plan, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
     result, _ = conclude_nodes(opened, opened.request, interrupted=stop.signal_name)
     result.write(opened.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
 from trainmark.cli.output import from_here, say, say_lines, say_remark
+from trainmark.errors import UsageError
 
 EXAMPLES = """\
   trainmark accept                            all devices of this machine
@@ -16,6 +18,7 @@ EXAMPLES = """\
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
   trainmark accept --phases devices           each device alone: speed, and the same bits
   trainmark accept --out acceptances/rack7    again: goes on with what is missing
+  trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
 _OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))
 
@@ -31,6 +34,10 @@ def accept(
         ),
     ] = None,
     overrides: Assignments = None,
+    attach: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Wait for the submitted job of this folder."),
+    ] = None,
     as_json: Json = False,
     lang: Lang = "en",
     quiet: Quiet = False,
@@ -49,10 +56,18 @@ def accept(
     from trainmark.pages.acceptance import acceptance_lines
     from trainmark.plan.overrides import parse_assignments
 
+    if attach is not None and (case or overrides or fields):
+        raise UsageError(
+            "--attach goes on with what was submitted", where="--attach",
+            fix="leave out the case and all other options",
+        )  # fmt: skip
     request = AcceptRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
-    with api.prepared_acceptance(request) as acceptance, stop_signals_noted() as stop:
+    with (
+        api.prepared_acceptance(request, attach=attach) as acceptance,
+        stop_signals_noted() as stop,
+    ):
         if not quiet:
             say_lines_of_plan(acceptance.announcement())
         show = _ignore if quiet else say_remark
