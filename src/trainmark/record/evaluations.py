@@ -32,32 +32,32 @@ class CombinedScores:
     @property
     def rows(self) -> int:
         """Rows that ranks scored."""
-        return sum(one.rows for one in self.of_ranks)
+        return sum(scores.rows for scores in self.of_ranks)
 
     @property
     def digest(self) -> str:
         """Digest of the keys of these rows, the same however they lie on ranks."""
-        return f"{sum(one.digest for one in self.of_ranks) % _MODULUS:016x}"
+        return f"{sum(scores.digest for scores in self.of_ranks) % _MODULUS:016x}"
 
     @property
     def keys(self) -> int:
         """Rows with a key."""
-        return sum(one.keys for one in self.of_ranks)
+        return sum(scores.keys for scores in self.of_ranks)
 
     @property
     def distinct(self) -> int:
         """Different keys, of each rank."""
-        return sum(one.distinct for one in self.of_ranks)
+        return sum(scores.distinct for scores in self.of_ranks)
 
     @property
     def known(self) -> int:
         """Rows of training that ranks had noted."""
-        return sum(one.known for one in self.of_ranks)
+        return sum(scores.known for scores in self.of_ranks)
 
     @property
     def trained(self) -> int:
         """How many of these were scored, by the rank that had noted them."""
-        return sum(one.trained for one in self.of_ranks)
+        return sum(scores.trained for scores in self.of_ranks)
 
     @property
     def of(self) -> str:
@@ -67,24 +67,24 @@ class CombinedScores:
     @property
     def weight(self) -> float | None:
         """Sum of the weights; None: the quality is not a mean."""
-        weights = [one.weight for one in self.of_ranks if one.weight is not None]
+        weights = [scores.weight for scores in self.of_ranks if scores.weight is not None]
         return sum(weights) if weights else None
 
     @property
     def mean(self) -> float | None:
         """Mean of the scores; None: the quality is not one."""
         weight = self.weight
-        totals = [one.total for one in self.of_ranks if one.total is not None]
+        totals = [scores.total for scores in self.of_ranks if scores.total is not None]
         return sum(totals) / weight if totals and weight else None
 
     def expected_of_training(self, train_samples: int) -> float:
         """Return how many of the known rows of training are scored if all scored rows are."""
-        return sum(one.known * one.rows / train_samples for one in self.of_ranks)
+        return sum(scores.known * scores.rows / train_samples for scores in self.of_ranks)
 
 
 def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
     """Return what all ranks scored; None if one of them did not say."""
-    known = [one for one in of_ranks if one is not None]
+    known = [scores for scores in of_ranks if scores is not None]
     return CombinedScores(known) if known and len(known) == len(of_ranks) else None
 
 

@@ -63,10 +63,10 @@ class NodeTimeline:
         """Tell whether it reported its end."""
         return "finished" in self.events
 
-    def at(self, name: str) -> Any:
+    def get_event(self, name: str) -> Any:
         """Return the event called ``name`` on the clock of the first node; None without."""
-        found = self.events.get(name)
-        return None if found is None else replace(found, t_ns=found.t_ns + self.shift_ns)
+        event = self.events.get(name)
+        return None if event is None else replace(event, t_ns=event.t_ns + self.shift_ns)
 
 
 @dataclass(slots=True)
@@ -82,13 +82,13 @@ class LaunchAccount:
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
     """Read the files of ``nodes`` node processes; a missing one is a node that never answered."""
-    found = []
+    timelines = []
     for number in range(nodes):
-        own = range(number * nproc, (number + 1) * nproc)
+        ranks = range(number * nproc, (number + 1) * nproc)
         path = run_dir / node_file(number)
         events = index_by_name(EventFile(path, read_event)) if path.exists() else {}
-        found.append(NodeTimeline(number, events, own))
-    return found
+        timelines.append(NodeTimeline(number, events, ranks))
+    return timelines
 
 
 def align_clocks(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
@@ -100,19 +100,26 @@ def align_clocks(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None])
     Args:
         synced: each rank's event after the first barrier; None for one that did not reach it.
     """
-    first = _moment(nodes[0], synced) if nodes else None
+    first = _find_reference(nodes[0], synced) if nodes else None
     for node in nodes:
-        here = _moment(node, synced)
-        if first is not None and here is not None:
-            shared = isinstance(first, Synced) and isinstance(here, Synced)
-            passed_ns = 0 if shared else here.unix_ns - first.unix_ns
-            node.shift_ns = first.t_ns - here.t_ns + passed_ns
+        reference = _find_reference(node, synced)
+        if first is None or reference is None:
+            continue
+        if isinstance(first, Synced) and isinstance(reference, Synced):
+            elapsed_ns = 0
+        else:
+            elapsed_ns = reference.unix_ns - first.unix_ns
+        node.shift_ns = first.t_ns - reference.t_ns + elapsed_ns
 
 
-def _moment(node: NodeTimeline, synced: Sequence[Synced | None]) -> Synced | Launch | None:
+def _find_reference(node: NodeTimeline, synced: Sequence[Synced | None]) -> Synced | Launch | None:
     """Return an event that has a time on the node's clock and one on its wall clock."""
-    of_ranks = next((event for rank in node.ranks if (event := synced[rank])), None)
-    return of_ranks or node.events.get("launch")
+    for rank in node.ranks:
+        event = synced[rank]
+        if event is not None:
+            return event
+    launch: Launch | None = node.events.get("launch")
+    return launch
 
 
 def make_account(
@@ -132,16 +139,19 @@ def make_account(
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ended = _ended(nodes)
     # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
-    first: Launch | None = next((one for node in nodes if (one := node.at("launch"))), None)
-    if first is not None:
+    launches = [event for node in nodes if (event := node.get_event("launch"))]
+    if launches:
+        first = launches[0]
         launch = replace(first, argv=launch.argv)
         if stop is not None:
-            seen = [one.t_ns for node in nodes if (one := node.at("finished"))]
-            stop = replace(stop, t_ns=max(seen, default=first.t_ns))
-    stops = [replace(one, node=node.number) for node in nodes if (one := node.at("stop"))]
+            ends_ns = [event.t_ns for node in nodes if (event := node.get_event("finished"))]
+            stop = replace(stop, t_ns=max(ends_ns, default=first.t_ns))
+    stops = [
+        replace(event, node=node.number) for node in nodes if (event := node.get_event("stop"))
+    ]
     if ended is not None and ended.failures:
         # The engine ends the other nodes of a job in which one failed.
-        stops = [one for one in stops if one.reason != "signal"]
+        stops = [event for event in stops if event.reason != "signal"]
     if stops and stop is None:
         stop = _first_stop(stops)
     return LaunchAccount(launch, stop, ended, kills, job)
@@ -149,16 +159,16 @@ def make_account(
 
 def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     """Return how the ranks of all nodes ended, on the clocks of the first node."""
-    ends = [(node, one) for node in nodes if (one := node.at("ranks_ended"))]
+    ends = [(node, event) for node in nodes if (event := node.get_event("ranks_ended"))]
     if not ends:
         return None
-    shares = [one.others_cpu_share for _, one in ends if one.others_cpu_share is not None]
+    shares = [event.others_cpu_share for _, event in ends if event.others_cpu_share is not None]
     return RanksEnded(
-        t_ns=max(one.t_ns for _, one in ends),
+        t_ns=max(event.t_ns for _, event in ends),
         failures=[
             replace(failure, t_ns=failure.t_ns + node.shift_ns)
-            for node, one in ends
-            for failure in one.failures
+            for node, event in ends
+            for failure in event.failures
         ],
         others_cpu_share=max(shares, default=None),
     )
@@ -169,27 +179,38 @@ def _first_stop(stops: list[Stop]) -> Stop:
 
     A node that met its time limit comes before those that were then told to end.
     """
-    first = min(stops, key=lambda one: (one.reason != "timeout", one.t_ns))
+    first = min(stops, key=lambda stop: (stop.reason != "timeout", stop.t_ns))
     return replace(
         first,
-        stacks=[file for one in stops for file in one.stacks],
-        hang=[group for one in stops for group in one.hang],
+        stacks=[file for stop in stops for file in stop.stacks],
+        hang=[group for stop in stops for group in stop.hang],
     )
 
 
 def list_node_differences(
-    nodes: Sequence[NodeTimeline], told: Sequence[Facts | None]
+    nodes: Sequence[NodeTimeline], facts_of_ranks: Sequence[Facts | None]
 ) -> list[dict[str, str]]:
     """Return the facts in which each node differs from the first, by number.
 
     Args:
-        told: by each rank of its device.
+        facts_of_ranks: what each rank reported of its device; None: nothing.
     """
-    found: list[dict[str, str]] = []
-    for node in nodes:
-        launch, first = node.events.get("launch"), told[node.ranks[0]]
-        machine = {} if launch is None else launch.environment
-        facts = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
-        facts["device"] = first and first.device.get("name")
-        found.append({name: str(x) for name, x in facts.items() if x is not None})
-    return [{k: x for k, x in own.items() if x != found[0].get(k, x)} for own in found]
+    described = [_describe_node(node, facts_of_ranks[node.ranks[0]]) for node in nodes]
+    first = described[0]
+    return [
+        {name: value for name, value in facts.items() if value != first.get(name, value)}
+        for facts in described
+    ]
+
+
+def _describe_node(node: NodeTimeline, rank_facts: Facts | None) -> dict[str, str]:
+    """Return the facts of a node that are compared, as text.
+
+    Args:
+        rank_facts: of the node's first rank.
+    """
+    launch = node.events.get("launch")
+    machine = {} if launch is None else launch.environment
+    facts = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
+    facts["device"] = None if rank_facts is None else rank_facts.device.get("name")
+    return {name: str(value) for name, value in facts.items() if value is not None}

@@ -13,12 +13,12 @@ from trainmark import __version__, cases
 from trainmark.digests import hash_stream
 from trainmark.errors import CaseError, RecordError
 from trainmark.plan.plan import PLAN_FILE, read_plan
-from trainmark.record import telemetry as telemetry_of
 from trainmark.record.cause import decide_status, find_cause
 from trainmark.record.figures import compute_case_figures, compute_figures, make_entries
 from trainmark.record.findings import find_findings
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence, Record, Suite
+from trainmark.record.telemetry import read_samples, summarize_samples
 from trainmark.record.timeline import RunTimeline, read_run
 from trainmark.record.trust import grade_launch
 from trainmark.spec import OwnFigures
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.plan.plan import Plan
+    from trainmark.record.series import SeriesLine
+    from trainmark.record.telemetry import Telemetry
 
 _OUTPUTS = (
     "events.*.jsonl", "telemetry*.jsonl", "log.*.txt", "stacks.*.txt",
@@ -45,11 +47,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     """
     plan = read_plan(run_dir)
     timeline = _read_timeline(run_dir, plan)
-    telemetry, lines = None, []
-    if plan.sample_every_s:
-        samples = telemetry_of.read_samples(run_dir, timeline)
-        telemetry = telemetry_of.summarize_samples(samples, timeline)
-        lines = list(samples.lines())
+    telemetry, lines = _read_telemetry(run_dir, plan, timeline)
     measurement = Measurement.from_timeline(plan, timeline, telemetry)
     figures = compute_figures(measurement)
     case_figures, case_error = OwnFigures({}), None
@@ -87,6 +85,16 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
         findings=findings,
         evidence=evidence(run_dir) if files is None else files,
     )
+
+
+def _read_telemetry(
+    run_dir: Path, plan: Plan, timeline: RunTimeline
+) -> tuple[Telemetry | None, list[SeriesLine]]:
+    """Return the summary of what samplers read, None if they did not run, and its lines."""
+    if not plan.sample_every_s:
+        return None, []
+    samples = read_samples(run_dir, timeline)
+    return summarize_samples(samples, timeline), list(samples.lines())
 
 
 def _read_timeline(run_dir: Path, plan: Plan) -> RunTimeline:

@@ -1,8 +1,8 @@
 """Readings taken now and then: means over time, rises of counters, and lines that charts draw.
 
-Readings are arrays: seconds, ascending, and values, NaN where a reading does not tell one. Knows
-nothing of devices. Owns the rule by which series are thinned: a line has at most ``POINTS`` points,
-the least and the greatest reading of each stretch of time; more than ``MOST_LINES`` devices are
+Readings are arrays: seconds, ascending, and values, NaN if a reading has none. Knows nothing of
+devices. Owns the rule by which series are thinned: a line has at most ``MAX_LINE_POINTS`` points,
+the least and the greatest reading of each stretch of time; more than ``MAX_LINES`` devices are
 three lines, the lowest, median and highest of each stretch.
 """
 
