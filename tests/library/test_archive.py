@@ -98,7 +98,7 @@ def test_a_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str,
 
 def test_a_bundle_larger_than_may_be_unpacked_is_refused(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(archive.BundleError, match="at most 1,000") as refused:
-        archive.unpack(packed, tmp_path / "none", most_bytes=1000)
+        archive.unpack(packed, tmp_path / "none", max_bytes=1000)
     assert refused.value.exit_code == 2
     assert not (tmp_path / "none").exists()
 

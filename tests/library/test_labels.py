@@ -70,9 +70,9 @@ def test_what_columns_say_of_the_world_is_held_against_the_label(
 
 
 def test_device_and_vendor_of_a_short_name():
-    assert labels.device_and_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
-    assert labels.device_and_vendor("cambricon /") == (None, "cambricon")
-    assert labels.device_and_vendor("R300") == ("R300", None)
+    assert labels.split_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
+    assert labels.split_vendor("cambricon /") == (None, "cambricon")
+    assert labels.split_vendor("R300") == ("R300", None)
 
 
 def test_changed_hyper_parameters():

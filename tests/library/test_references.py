@@ -6,7 +6,7 @@ import pytest
 
 from trainmark.errors import UsageError
 from trainmark.library.importers import files
-from trainmark.library.importers.table import Page, references
+from trainmark.library.importers.table import Page, read_references
 from trainmark.library.selection import select
 from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
@@ -30,7 +30,7 @@ def page_of(case):
 @pytest.mark.parametrize("case", CASES)
 def test_a_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
     printed = list(files.read_page(page_of(case), Page(file="page.md", form="flagperf")))
-    shipped = list(references(case))
+    shipped = list(read_references(case))
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
     for row, known, source in zip(printed, shipped, reference.of_case(case).rows, strict=True):
         assert list(row.cells.values()) == [source.configuration, *source.cells.values()]

@@ -9,7 +9,7 @@ import pytest
 
 from trainmark.library.importers import files
 from trainmark.library.importers.headers import read_header, read_headers
-from trainmark.library.importers.labels import device_in, split_devices
+from trainmark.library.importers.labels import find_device, split_devices
 from trainmark.library.importers.units import parse_unit
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def test_what_is_no_unit(text: str) -> None:
     ],
 )  # fmt: skip
 def test_the_device_that_a_heading_names(heading: str, device: str | None) -> None:
-    assert device_in(heading) == device
+    assert find_device(heading) == device
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from document_texts import Reader, html_page, markdown_page
 from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark.errors import RecordError, UsageError
-from trainmark.library.importers.table import published
+from trainmark.library.importers.table import read_published
 from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import dominant_limit, find_limits, rank_strip
@@ -206,7 +206,7 @@ def test_open_rules_stand_in_the_title_of_every_form(lang, word):
 
 
 def test_a_published_row_is_named_in_the_language_of_the_page():
-    (row, *_) = published(["distilbert_sst2"])
+    (row, *_) = read_published(["distilbert_sst2"])
     made = page.build_document([record()], [row])
     assert "Closest: A100 1 node x 8 (1x8):" in " ".join(visible(made)[0])
     assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
@@ -215,7 +215,7 @@ def test_a_published_row_is_named_in_the_language_of_the_page():
 def published_twin():
     """Return a run that did the work of a published row, and that row."""
     row = next(
-        x for x in published(["distilbert_sst2"]) if (x.nproc, x.changes) == (8, {"bs": "96"})
+        x for x in read_published(["distilbert_sst2"]) if (x.nproc, x.changes) == (8, {"bs": "96"})
     )
     plan = read().plan
     data = plan.data.model_copy(update={"train_samples": 67_349})
@@ -272,7 +272,7 @@ def test_a_row_of_a_foreign_page_is_of_its_case_s_standard_model():
 
 
 def test_a_throughput_that_counts_samples_several_times_is_not_compared():
-    rows = list(published(["dlrm_criteo"]))
+    rows = list(read_published(["dlrm_criteo"]))
     assert [x.stated.sample_count for x in rows] == [2, 16, 32, 16, 2, 32]
     assert [x.stated.micro_batch_size for x in rows] == [
         65_536,

@@ -1,6 +1,6 @@
 """The archive of a bundle: a zip file with a manifest of digests.
 
-Must not know what the files mean.
+Must not know the content of the files.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 ENDING = ".trainmark.zip"
 MANIFEST_FILE = "manifest.json"
-_MOST_ENTRIES, _MOST_BYTES = 20_000, 64 << 30
-MAX_FILE_BYTES = 4 << 30  # written into a bundle; holes count, which a copy fills with zeros
+_MAX_ENTRIES, _MAX_BYTES = 20_000, 64 << 30
+MAX_FILE_BYTES = 4 << 30  # of a file in a bundle; holes count, because a copy fills them with zeros
 _NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-_DATE = (1980, 1, 1, 0, 0, 0)  # the first that zip has: the same input gives the same bytes
+_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes
 
 
 class BundleError(RecordError):
-    """A file that is no bundle, or results that cannot be bundled."""
+    """A file that is not a bundle, or results that cannot be bundled."""
 
 
 class AlteredError(BundleError):
-    """A bundle whose files are not those of its manifest."""
+    """A bundle whose files differ from its manifest."""
 
     exit_code = EXIT_FAILED
 
@@ -51,11 +51,11 @@ class PackedFile(Evidence):
 
 
 class Manifest(Frozen):
-    """What a bundle holds."""
+    """The files of a bundle with their digests."""
 
     schema_version: Literal[2] = 2
     suite: Suite
-    files: list[PackedFile] = Field(min_length=1, max_length=_MOST_ENTRIES)
+    files: list[PackedFile] = Field(min_length=1, max_length=_MAX_ENTRIES)
 
 
 def write(file: IO[bytes], folder: Path) -> Manifest:
@@ -104,33 +104,33 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
     """Unpack a bundle into a temporary folder, which is removed at the end of the block.
 
     Raises:
-        BundleError: it is not a bundle, or beyond what one may hold.
-        AlteredError: its files are not those of its manifest.
+        BundleError: it is not a bundle, or is beyond the limits of size.
+        AlteredError: its files differ from its manifest.
         EnvironmentFault: it does not fit on the disk.
     """
-    with tempfile.TemporaryDirectory() as place:
-        found = unpack(path, Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = unpack(path, Path(folder))
         try:
-            yield found
+            yield bundle
         except TrainmarkError as error:
-            error.where = error.where and error.where.replace(place, str(path))
+            error.where = error.where and error.where.replace(folder, str(path))
             raise
 
 
-def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpacked:
-    """Unpack a bundle into an empty folder, which may be left with some of it.
+def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked:
+    """Unpack a bundle into an empty folder; after an error the folder may have some files.
 
     Args:
-        most_bytes: that it may have unpacked.
+        max_bytes: largest accepted size of all unpacked files.
 
     Raises:
-        BundleError: it is not a bundle, or beyond what one may hold.
-        AlteredError: its files are not those of its manifest.
+        BundleError: it is not a bundle, or is beyond the limits of size.
+        AlteredError: its files differ from its manifest.
         EnvironmentFault: it does not fit on the disk.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _unpack(archive, folder, most_bytes)
+            return _unpack(archive, folder, max_bytes)
     except BundleError as error:
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
@@ -143,10 +143,11 @@ def unpack(path: Path, folder: Path, *, most_bytes: int = _MOST_BYTES) -> Unpack
         raise EnvironmentFault(what, where=str(path), fix=fix) from None
 
 
-def _unpack(archive: zipfile.ZipFile, folder: Path, most_bytes: int) -> Unpacked:
+def _unpack(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> Unpacked:
     names = archive.namelist()
-    if (total := sum(info.file_size for info in archive.infolist())) > most_bytes:
-        raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {most_bytes:,}")
+    total = sum(info.file_size for info in archive.infolist())
+    if total > max_bytes:
+        raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {max_bytes:,}")
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
     except (KeyError, ValidationError) as error:

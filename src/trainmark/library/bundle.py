@@ -1,7 +1,7 @@
 """Bundles: runs in one file that others can verify without a network.
 
-Owns what goes into a bundle, redacted copies and the records that they give; and the checks of
-bundles and runs: bytes, records recomputed, audit.
+Owns the content of a bundle: redacted copies of the evidence and the records computed from them;
+and the checks of bundles and runs: bytes, recomputed records, audit.
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}
 
 
 def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
-    """Write or replace a bundle, whole or not at all; the same input gives the same bytes.
+    """Write or replace a bundle atomically; the same input gives the same bytes.
 
     Args:
         runs: each as the run directories of its launches, as ``find_runs`` finds them.
 
     Raises:
-        BundleError: a run without its evidence or contradicted by it, or of a case that is not
+        BundleError: a run lacks its evidence, its evidence contradicts it, or its case is not
             installed.
-        EnvironmentFault: it cannot be written.
+        EnvironmentFault: the bundle cannot be written.
     """
     if not output.name.endswith(archive.ENDING):
         fix = f"end it in {archive.ENDING}"
         raise BundleError("not the name of a bundle", where=str(output), fix=fix)
     try:
-        with tempfile.TemporaryDirectory() as place, written_whole(output) as file:
+        with tempfile.TemporaryDirectory() as temporary, written_whole(output) as file:
             for number, launches in enumerate(runs, 1):
                 for launch, path in enumerate(launches, 1):
-                    below = f"r{launch}" if len(launches) > 1 else ""
-                    _add(path if path.is_dir() else path.parent, Path(place), number, below)
-            return archive.write(file, Path(place))
+                    subfolder = f"r{launch}" if len(launches) > 1 else ""
+                    run_dir = path if path.is_dir() else path.parent
+                    _add_launch(run_dir, Path(temporary), number, subfolder)
+            return archive.write(file, Path(temporary))
     except OSError as error:
         where = str(error.filename or output)
         raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
 
 
-def _add(folder: Path, place: Path, number: int, below: str) -> None:
-    """Write the redacted copies of a launch's files, and the record that they give."""
+def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None:
+    """Write the redacted copies of a launch's files, and the record computed from them."""
     for path in reduce.outputs(folder):
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
@@ -86,13 +87,13 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
     if plan.about.page.figures and plan.case not in cases.names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
         raise BundleError(what, where=str(folder))
-    checked = _recomputed(record.read_record(folder), folder, "")
-    if checked.state == "broken":
-        what = f"contradicted by its evidence: {render(checked.said[0], 'en')}"
+    check = _check_record(record.read_record(folder), folder, "")
+    if check.state == "broken":
+        what = f"contradicted by its evidence: {render(check.said[0], 'en')}"
         fix = "bundle the run as it was made; `trainmark verify` tells all that differs"
         raise BundleError(what, where=str(folder), fix=fix)
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
-    target = place / name / below
+    target = bundle / name / subfolder
     target.mkdir(parents=True)
     redactor = redaction.of_run(plan, folder)
     for path in reduce.outputs(folder):
@@ -103,13 +104,14 @@ def _add(folder: Path, place: Path, number: int, below: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check and what it found.
+    """One check with its result.
 
     Args:
         name: ``archive``, ``record``, ``audit`` or ``trust``.
         place: folder of the launch in a bundle; empty: the whole.
-        state: ``held``; ``noted``: nothing was asked for; ``unverifiable``: nothing contradicts,
-            but something that the check needs is missing; ``broken``: contradicted.
+        state: ``held``: nothing contradicts it; ``noted``: for information only;
+            ``unverifiable``: something that the check needs is missing; ``broken``: contradicted.
+        said: the result in sentences.
     """
 
     name: str
@@ -129,10 +131,13 @@ class Verification:
     def exit_code(self) -> int:
         """Return 0: verified, 1: contradicted, 2: it cannot be verified."""
         states = {check.state for check in self.checks}
-        return next((code for s, code in _EXIT_CODES.items() if s in states), EXIT_PASSED)
+        for state, code in _EXIT_CODES.items():
+            if state in states:
+                return code
+        return EXIT_PASSED
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the JSON that ``trainmark verify`` prints."""
+        """Return the JSON that ``trainmark verify`` prints."""
         return asdict(self) | {"exit_code": self.exit_code}
 
 
@@ -140,50 +145,52 @@ def verify(path: Path | str) -> Verification:
     """Verify a bundle, a run directory or the ``record.json`` in one.
 
     Raises:
-        RecordError: it is none of them, or a bundle beyond what one may hold.
-        EnvironmentFault: it cannot be unpacked here.
+        RecordError: it is none of them, or a bundle beyond the limits of size.
+        EnvironmentFault: the bundle cannot be unpacked on this machine.
     """
     path = Path(path)
     if path.is_dir() or path.name == RECORD_FILE:
         folder = path if path.is_dir() else path.parent
-        return Verification(str(path), tuple(_of_records(folder, [""])))
+        return Verification(str(path), tuple(_check_records(folder, [""])))
     try:
         with unpacked(path) as bundle:
-            return Verification(str(path), tuple(checks(bundle)))
+            return Verification(str(path), tuple(check_bundle(bundle)))
     except AlteredError as error:
-        said = message("bundle_altered", where=error.where, what=error.what)
-        return Verification(str(path), (Check("archive", "broken", (said,)),))
+        reason = message("bundle_altered", where=error.where, what=error.what)
+        return Verification(str(path), (Check("archive", "broken", (reason,)),))
 
 
-def checks(bundle: Unpacked) -> Iterator[Check]:
-    """Yield the checks of a bundle that is unpacked."""
+def check_bundle(bundle: Unpacked) -> Iterator[Check]:
+    """Yield the checks of an unpacked bundle."""
     files = bundle.manifest.files
     size = sum(file.bytes for file in files)
     yield Check("archive", "held", (message("bundle_whole", files=len(files), bytes=size),))
-    yield from _of_records(bundle.folder, bundle.launches)
+    yield from _check_records(bundle.folder, bundle.launches)
 
 
-def _of_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
+def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
     """Yield the checks of the records in folders below ``folder``."""
     records = {place: record.read_record(folder / place) for place in places}
-    for place, one in records.items():
-        yield _recomputed(one, folder / place, place)
-    # Held together against the audit's rules: none may be a copy of another.
-    hits = audit([view_record(one, place) for place, one in records.items()])
-    for hit in hits:
-        yield Check("audit", "broken", (hit.message,), hit.subject.file)
-    if not hits:
+    for place, loaded in records.items():
+        yield _check_record(loaded, folder / place, place)
+    # The audit compares all records, because one may be a copy of another.
+    findings = audit([view_record(loaded, place) for place, loaded in records.items()])
+    for finding in findings:
+        yield Check("audit", "broken", (finding.message,), finding.subject.file)
+    if not findings:
         yield Check("audit", "held", (message("bundle_audited"),))
-    for place, one in records.items():  # whether figures may be quoted, which agreement leaves open
-        said = (message(f"trust_grade_{one.trust.grade}"), *one.trust.reasons)
-        yield Check("trust", "noted", said, place)
+    # A record that agrees with its evidence may still not be quotable.
+    for place, loaded in records.items():
+        grade = message(f"trust_grade_{loaded.trust.grade}")
+        yield Check("trust", "noted", (grade, *loaded.trust.reasons), place)
 
 
-def _recomputed(found: Record, folder: Path, place: str) -> Check:
-    """Compare a record with its evidence and what is computed from it."""
-    if findings := verify_record(found, folder):
-        refuted = trust.is_refuted(trust.add_reasons(found, findings).trust)
-        return Check("record", "broken" if refuted else "unverifiable", tuple(findings), place)
-    figures, steps = len(found.figures), len(found.steps.time_ns)
-    agreed = message("bundle_recomputed", figures=figures, steps=steps)
-    return Check("record", "held", (agreed,), place)
+def _check_record(loaded: Record, folder: Path, place: str) -> Check:
+    """Compare a record with its evidence and with the figures recomputed from it."""
+    findings = verify_record(loaded, folder)
+    if findings:
+        is_refuted = trust.is_refuted(trust.add_reasons(loaded, findings).trust)
+        return Check("record", "broken" if is_refuted else "unverifiable", tuple(findings), place)
+    figures, steps = len(loaded.figures), len(loaded.steps.time_ns)
+    agreement = message("bundle_recomputed", figures=figures, steps=steps)
+    return Check("record", "held", (agreement,), place)

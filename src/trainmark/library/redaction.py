@@ -1,7 +1,7 @@
-"""Replace secrets and names of persons, machines and folders in what leaves the machine.
+"""Replace secrets and names of persons, machines and folders in data that leaves the machine.
 
 Applies ``redaction.toml`` and this machine's folders, user and host to text, documents, files of a
-run and records. Files of the run itself are never changed. Redacting a second time changes nothing.
+run and records. The files of the run itself are never changed. Redacting twice changes nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     _Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_SHORTEST_NAME = 3  # shorter ones occur in any text; in a path they are replaced with the path
+_MIN_NAME = 3  # characters; shorter names occur in any text, and paths are replaced as a whole
 _PLAIN = (int, float, type(None))  # values that need no redaction, for speed in long lists
-_LONGEST_LINE = 1 << 22  # bytes; a longer one is taken in pieces
+_MAX_LINE = 1 << 22  # bytes; a longer line is read in pieces
 _KEY_BEGINS, _KEY_ENDS = b"-----BEGIN ", b"-----END "  # of a private key
 
 _LISTED = read_toml(Path(__file__).with_suffix(".toml"))
@@ -47,11 +47,13 @@ _KEYS = {name: _pattern(written) for name, written in _LISTED["keys"].items()}
 _FILE_END = re.compile(_PARTS["file_end"])
 
 
-def _url(found: re.Match[str]) -> str:
+def _replace_url(match: re.Match[str]) -> str:
     """Remove the credentials from a public URL; of any other keep only the scheme."""
-    scheme, credentials, host, rest = found.groups()
-    own = f"{'<credentials>@' if credentials else ''}{host}{rest}"
-    return f"{scheme}://{own if _is_public(host) else '<host>'}"
+    scheme, credentials, host, rest = match.groups()
+    if not _is_public(host):
+        return f"{scheme}://<host>"
+    replaced = "<credentials>@" if credentials else ""
+    return f"{scheme}://{replaced}{host}{rest}"
 
 
 def _is_public(host: str) -> bool:
@@ -59,23 +61,23 @@ def _is_public(host: str) -> bool:
     return name.startswith(".127.") or any(name.endswith(f".{x}") for x in _LISTED["public_hosts"])
 
 
-def _path(found: re.Match[str]) -> str:
-    path = found.group().rstrip(".")
+def _replace_path(match: re.Match[str]) -> str:
+    path = match.group().rstrip(".")
     name = path.rpartition("/")[2]
-    end = found.group()[len(path) :]
+    end = match.group()[len(path) :]
     return "<path>" + (f"/{name}" if _FILE_END.search(name) else "") + end
 
 
-def _host(found: re.Match[str]) -> str:
+def _replace_host(match: re.Match[str]) -> str:
     """Replace the named group that matched, unless it is public or the name of a file."""
-    name = found[found.lastgroup or 0]
+    name = match[match.lastgroup or 0]
     if _is_public(name) or _FILE_END.search(name):
-        return found.group()
-    start, end = (at - found.start() for at in found.span(found.lastgroup or 0))
-    return f"{found.group()[:start]}<host>{found.group()[end:]}"
+        return match.group()
+    start, end = (index - match.start() for index in match.span(match.lastgroup or 0))
+    return f"{match.group()[:start]}<host>{match.group()[end:]}"
 
 
-_FUNCTIONS = {"url": _url, "path": _path, "host": _host}
+_FUNCTIONS = {"url": _replace_url, "path": _replace_path, "host": _replace_host}
 
 
 _SECRETS, _OTHERS = (
@@ -129,7 +131,7 @@ class Redactor:
         self._names = [
             (re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), new)
             for name, new in names.items()
-            if len(name) >= _SHORTEST_NAME and name not in _LISTED["nobody"]
+            if len(name) >= _MIN_NAME and name not in _LISTED["nobody"]
         ]
 
     def text(self, text: str) -> str:
@@ -180,11 +182,11 @@ def redacted_record(record: Record) -> Record:
 def redacted_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield a file in redacted pieces; in JSON only strings change, so that it stays valid JSON."""
     with path.open("rb") as file:
-        whole = path.suffix == ".json" and path.stat().st_size <= _LONGEST_LINE
-        while line := file.read() if whole else file.readline(_LONGEST_LINE):
+        whole = path.suffix == ".json" and path.stat().st_size <= _MAX_LINE
+        while line := file.read() if whole else file.readline(_MAX_LINE):
             if _KEY_BEGINS in line and not line.startswith(b"{"):  # a private key as a whole
-                while _KEY_ENDS not in line and len(line) < _LONGEST_LINE:
-                    if not (more := file.readline(_LONGEST_LINE)):
+                while _KEY_ENDS not in line and len(line) < _MAX_LINE:
+                    if not (more := file.readline(_MAX_LINE)):
                         break
                     line += more
             yield _line(line, redactor)

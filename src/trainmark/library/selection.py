@@ -1,7 +1,7 @@
-"""What words name, as ``report``, ``compare`` and ``audit`` take them: runs and others' results.
+"""Find the runs and published results that the words of a command name.
 
-Owns which kinds of words there are: a run directory, a ``record.json``, a folder of runs, a bundle;
-files and folders of others' results; ``reference:CASE``. Owns how runs lie in a folder.
+Owns the kinds of words: a run directory, a ``record.json``, a folder of runs, a bundle; files and
+folders with results of others; ``reference:CASE``. Owns the layout of runs in a folder.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.record.work import Row, Unread
 
-_DEPTH = 3  # a repeat of a run of a plan
+_MAX_DEPTH = 3  # of folders: a plan, a run, a repeat
 _REPEAT = re.compile(r"r\d+")
-Stamp = tuple[int, int]  # bytes and time of change: tells that a file is another than before
+Stamp = tuple[int, int]  # size in bytes and time of change, by which a changed file is noticed
 
 
 @dataclass(slots=True)
 class Selection:
-    """What words named.
+    """The records and rows that words name.
 
     Args:
-        records: one a launch, checked once: their trust says what contradicts them.
-        places: the path each record was read from.
-        rows: figures that others published, with what could not be read in ``unread``.
+        records: one for each launch, checked once; their trust has the contradictions.
+        places: the path of each record.
+        rows: figures that others published.
+        unread: places of their files that could not be read.
         skipped: the records that cannot be read.
     """
 
@@ -60,10 +61,10 @@ class Selection:
 
     @property
     def folders(self) -> list[Path | None]:
-        """Return the run directory of each record; None where it is in a bundle."""
+        """Return the run directory of each record; None: it is in a bundle."""
         paths = [Path(place) for place in self.places]
-        found = [path.parent if path.is_file() else path for path in paths]
-        return [path if path.is_dir() else None for path in found]
+        folders = [path.parent if path.is_file() else path for path in paths]
+        return [folder if folder.is_dir() else None for folder in folders]
 
     def add(self, places: Mapping[Path, str], *, verify: bool) -> None:
         """Read records, and check them unless ``verify`` is false; skip those that are damaged.
@@ -74,13 +75,13 @@ class Selection:
         for path, place in places.items():
             file = path / RECORD_FILE if path.is_dir() else path
             try:
-                found = record.read_record(file)
+                loaded = record.read_record(file)
             except RecordError as error:
                 if not file.exists():
                     raise
                 self.skipped.append(error)
                 continue
-            self.records.append(check_record(found, file.parent) if verify else found)
+            self.records.append(check_record(loaded, file.parent) if verify else loaded)
             self.places.append(place)
 
 
@@ -88,23 +89,23 @@ def newest_run() -> Path:
     """Return the newest run under ``./runs`` that has a record; the whole series of a repeat.
 
     Raises:
-        RecordError: there is none.
+        RecordError: there is no such run.
     """
     files = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
-    there = [file for file in files if file.exists()]
-    if not there:
+    existing = [file for file in files if file.exists()]
+    if not existing:
         fix = "`trainmark run CASE`, or name a run"
         raise RecordError("no runs found", where=str(RUNS_DIR), fix=fix)
-    run = files[max(there, key=lambda file: file.stat().st_mtime_ns)]
+    run = files[max(existing, key=lambda file: file.stat().st_mtime_ns)]
     return run[0].parent if len(run) > 1 else run[0]
 
 
 def find_runs(folder: Path) -> list[list[Path]]:
     """Return the runs that ``folder`` is or holds, each as the directories of its launches.
 
-    A run is its own launch or has repeats ``r1``, ``r2`` …; those of a plan file lie one
-    down. Where there is no record, ``folder`` alone is returned: reading it says so. Runs whose
-    launcher was killed get their record first.
+    A run is a single launch or has repeats ``r1``, ``r2`` …; the runs of a plan file are one level
+    deeper. If there is no record, only ``folder`` is returned, and reading it raises the error.
+    Runs whose launcher was killed get their record first.
 
     Raises:
         RecordError: ``folder`` is a run that is still running.
@@ -121,66 +122,66 @@ def find_runs(folder: Path) -> list[list[Path]]:
 
 
 def stamp(file: str) -> Stamp | None:
-    """Return what tells that a file has changed; None: it is not there."""
+    """Return the size and time of change of a file; None: it does not exist."""
     with suppress(OSError):
-        found = os.stat(file)  # noqa: PTH116 - of 100,000 files, half the time
-        return found.st_size, found.st_mtime_ns
+        status = os.stat(file)  # noqa: PTH116 - of 100,000 files, half the time
+        return status.st_size, status.st_mtime_ns
     return None
 
 
-def walk(folder: str, depth: int = _DEPTH) -> Iterator[tuple[str, Stamp]]:
-    """Yield each run directory below, with its record's stamp; unreadable folders are as empty."""
+def walk(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, Stamp]]:
+    """Yield each run directory below with the stamp of its record; skip unreadable folders."""
     with suppress(OSError):
-        with os.scandir(folder) as inside:
-            # What a link leads to shows when it is looked into: some lead round in a circle.
-            below = [x.path for x in inside if x.name[0] != "." and (x.is_symlink() or x.is_dir())]
+        with os.scandir(folder) as entries:
+            # A link is followed only when its target is read: some links form a circle.
+            below = [x.path for x in entries if x.name[0] != "." and (x.is_symlink() or x.is_dir())]
         for path in below:
-            found = stamp(f"{path}/{RECORD_FILE}")
-            if found is None and stamp(f"{path}/{PLAN_FILE}"):  # its launcher was killed
-                with suppress(RecordError):  # or it runs still
+            record_stamp = stamp(f"{path}/{RECORD_FILE}")
+            if record_stamp is None and stamp(f"{path}/{PLAN_FILE}"):  # its launcher was killed
+                with suppress(RecordError):  # it is still running
                     make_record(Path(path))
-                    found = stamp(f"{path}/{RECORD_FILE}")
-            if found:
-                yield path, found
+                    record_stamp = stamp(f"{path}/{RECORD_FILE}")
+            if record_stamp:
+                yield path, record_stamp
             elif depth > 1:
                 yield from walk(path, depth - 1)
 
 
 def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> Selection:
-    """Return what ``words`` name, in their order; without any, the newest run under ``./runs``.
+    """Return the records and rows that ``words`` name, in order; by default the newest run.
 
     Args:
-        verify: whether to compare records with their evidence.
-        rows: whether words may name figures of others; otherwise only records are read.
+        verify: compare records with their evidence.
+        rows: words may also name figures of others.
 
     Raises:
         RecordError: a word names no run and no results, or nothing at all can be read.
         UsageError: ``reference:CASE`` names no case.
     """
-    found = Selection()
+    selection = Selection()
     for word in words or [str(newest_run())]:
         if word.endswith(ENDING):
             with unpacked(Path(word)) as bundle:
                 places = {bundle.folder / place: f"{word}/{place}" for place in bundle.launches}
-                found.add(places, verify=verify)
+                selection.add(places, verify=verify)
         elif word.startswith(REFERENCE):
-            from trainmark.library.importers.table import references
+            from trainmark.library.importers.table import read_references
 
             if not rows:
                 fix = "name runs; `audit` and `report --against` take published rows"
                 raise RecordError("published rows, and no record", where=word, fix=fix)
-            found.rows += references(word.removeprefix(REFERENCE))
+            selection.rows += read_references(word.removeprefix(REFERENCE))
         else:
             launches = [launch for run in find_runs(Path(word)) for launch in run]
-            if not (rows and launches == [Path(word)] and _imported(Path(word), found)):
-                found.add({launch: str(launch) for launch in launches}, verify=verify)
-    if found.skipped and not found.records and not found.rows:
-        raise found.skipped[0]
-    return found
+            if not (rows and launches == [Path(word)] and _add_published(Path(word), selection)):
+                selection.add({launch: str(launch) for launch in launches}, verify=verify)
+    if selection.skipped and not selection.records and not selection.rows:
+        raise selection.skipped[0]
+    return selection
 
 
-def _imported(path: Path, found: Selection) -> bool:
-    """Add the rows that a file or folder holds, if it holds any and no record of ours."""
+def _add_published(path: Path, selection: Selection) -> bool:
+    """Add the rows of a file or folder to a selection, unless it has no rows or a record."""
     from trainmark.library.importers import files
     from trainmark.record.messages import render
 
@@ -188,26 +189,24 @@ def _imported(path: Path, found: Selection) -> bool:
         return False
     imported = files.read([path])
     if imported.rows:
-        found.rows += imported.rows
-        found.unread += imported.unread
+        selection.rows += imported.rows
+        selection.unread += imported.unread
         return True
     if not imported.unread or _is_record(path):
-        return False  # reading it as a record says why it is none
+        return False  # reading it as a record raises the error
     first = imported.unread[0]
-    why, where = (
-        render(first.reason, "en"),
-        f"{first.file}:{first.line}" if first.line else first.file,
-    )
+    reason = render(first.reason, "en")
+    where = f"{first.file}:{first.line}" if first.line else first.file
     if path.is_dir():
         files_read = len({entry.file for entry in imported.unread})
         raise RecordError(
             f"no run and no results in this folder: {files_read} files read",
             where=str(path),
-            rule=f"the first is {where}: {why}",
+            rule=f"the first is {where}: {reason}",
             fix="name a folder with runs, result pages, tables or logs",
         )
     fix = "add what is missing, or name another page, table or log"
-    raise RecordError(why, where=where, fix=fix)
+    raise RecordError(reason, where=where, fix=fix)
 
 
 def _is_record(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.library.importers.table import published
+from trainmark.library.importers.table import read_published
 from trainmark.pages import cells, charts, summary
 from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side
 from trainmark.pages.rendering import to_html, to_markdown
@@ -275,7 +275,7 @@ def default_comparisons(records: Sequence[Record], folder: Path | None) -> list[
     Args:
         folder: of the first run; None: earlier runs are not looked for.
     """
-    rows = published(record.plan.case for record in records)
+    rows = read_published(record.plan.case for record in records)
     earlier = [] if folder is None else _read_earlier_launches(records[0], folder)
     return [*rows, *earlier]
 

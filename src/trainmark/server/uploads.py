@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
 from trainmark.library.archive import ENDING, unpack
-from trainmark.library.bundle import checks
+from trainmark.library.bundle import check_bundle
 from trainmark.library.store.query import list_runs
 from trainmark.pages.site.views import run_file
 from trainmark.record import record
@@ -100,8 +100,8 @@ def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
 def _verified(place: Path) -> list[str]:
     """Unpack the bundle in ``place`` and return the run ids of its launches."""
     try:
-        bundle = unpack(place / BUNDLE, place, most_bytes=_MOST_UNPACKED_BYTES)
-        found = [x for x in checks(bundle) if x.state in ("broken", "unverifiable")]
+        bundle = unpack(place / BUNDLE, place, max_bytes=_MOST_UNPACKED_BYTES)
+        found = [x for x in check_bundle(bundle) if x.state in ("broken", "unverifiable")]
         run_ids = [record.read_record(place / one).run_id for one in bundle.launches]
     except EnvironmentFault as error:
         raise Refused(507, error.what) from None

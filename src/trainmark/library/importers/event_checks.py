@@ -1,7 +1,7 @@
-"""Compare what a log of events says twice: samples, batch, times, ends.
+"""Compare the facts that a log of events states twice: samples, batch, times, ends.
 
-A log that was edited, or written by a program that counts wrongly, contradicts itself only where
-it says a thing twice. What it says once is named as not checkable.
+A log that was edited, or whose program counts wrongly, contradicts itself only in facts that it
+states twice. A fact that it states once is listed as not checkable.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 _STEPS = ("step", "step_num")  # metadata: optimizer steps done until the event
-_NUMBERS = {"global_batch_size", "micro_batch_size", "gradient_accumulation_steps",
-            "train_samples"}  # fmt: skip
+_NUMBERS = {
+    "global_batch_size",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "train_samples",
+}
 # Two statements of one speed differ by evaluations, warm-up and rounding, not by half.
-_SAME_SPEED = 1.5
+_MAX_SPEED_RATIO = 1.5
 # Processes that print into one log may do so out of order by less than this.
-_OUT_OF_ORDER_S = 5.0
+_MAX_DISORDER_S = 5.0
 
 
 class Speeds(NamedTuple):
-    """What a log says of the speed of a run.
+    """The speed of a run by a log.
 
     Args:
         logged: speeds as printed, in samples a second.
@@ -47,11 +51,11 @@ class Speeds(NamedTuple):
 
 @dataclass
 class EventChecks:
-    """What the events of one run say of samples, steps and times.
+    """The samples, steps and times of the events of one run, and their contradictions.
 
     Args:
         ends: lines of the events that end the run.
-        contradictions: found so far.
+        contradictions: those found while reading.
     """
 
     ends: list[int] = field(default_factory=list)
@@ -59,11 +63,11 @@ class EventChecks:
     _numbers: dict[str, float] = field(default_factory=dict)
     _last_samples: tuple[float, int] = (0.0, 0)  # and the line
     _last_time: tuple[float, int] = (-math.inf, 0)
-    _furthest: tuple[float, float, float] = (0.0, 0.0, 0.0)  # steps, samples and epochs
+    _last_step: tuple[float, float, float] = (0.0, 0.0, 0.0)  # steps, samples and epochs
     _most_per_epoch: tuple[float, float] = (0.0, 0.0)  # samples and epochs
 
     def feed(self, event: Event) -> None:
-        """Add an event; what it cannot say is left out."""
+        """Add an event; facts that it lacks are skipped."""
         if event.name in ENDS:
             self.ends.append(event.line)
         if event.name in _NUMBERS and isinstance(event.value, int | float):
@@ -74,52 +78,57 @@ class EventChecks:
             self._feed_samples(event)
 
     def _feed_time(self, event: Event) -> None:
-        time_s, (last_s, last_line) = event.time_s, self._last_time
-        if time_s < last_s - _OUT_OF_ORDER_S:
-            self._add_once("log_time_falls", line=event.line, seconds=last_s - time_s,
-                           other=last_line)  # fmt: skip
-        self._last_time = max(self._last_time, (time_s, event.line))
+        last_s, last_line = self._last_time
+        if event.time_s < last_s - _MAX_DISORDER_S:
+            seconds = last_s - event.time_s
+            self._add_once("log_time_falls", line=event.line, seconds=seconds, other=last_line)
+        self._last_time = max(self._last_time, (event.time_s, event.line))
 
     def _feed_samples(self, event: Event) -> None:
-        samples, (last, last_line) = event.samples, self._last_samples
+        samples = event.samples
+        last, last_line = self._last_samples
         if samples < last:
-            self._add_once("log_samples_fall", line=event.line, samples=samples, before=last,
-                           other=last_line)  # fmt: skip
+            self._add_once(
+                "log_samples_fall", line=event.line, samples=samples, before=last, other=last_line
+            )
         self._last_samples = max(self._last_samples, (samples, event.line))
         steps = next((event.metadata[x] for x in _STEPS if x in event.metadata), None)
         epoch = event.metadata.get("epoch_num")
         epochs = float(epoch) + 1 if epoch is not None else 0.0
-        if steps is not None and float(steps) > self._furthest[0]:
-            self._furthest = float(steps), samples, epochs
+        if steps is not None and float(steps) > self._last_step[0]:
+            self._last_step = float(steps), samples, epochs
         if epochs and samples > self._most_per_epoch[0]:
             self._most_per_epoch = samples, epochs
 
     def _add_once(self, code: str, **arguments: float) -> None:
-        """Add a contradiction; of its kind the first one is enough."""
-        if all(one.code != code for one in self.contradictions):
+        """Add a contradiction unless there is one of its kind."""
+        if all(known.code != code for known in self.contradictions):
             self.contradictions.append(message(code, **arguments))
 
     def find_contradictions(self, speeds: Speeds, world_size: int | None) -> list[Message]:
-        """Return all in which the run contradicts itself, each with its numbers.
+        """Return all contradictions of the run, each with its numbers.
 
         Args:
             world_size: devices of the run; None: not known.
         """
-        compared = (
-            self._compare_steps(), self._compare_epochs(), self._compare_batch(world_size),
-            _compare_speeds(speeds), self._count_ends(),
-        )  # fmt: skip
-        return [*self.contradictions, *(found for found in compared if found is not None)]
+        comparisons = (
+            self._compare_steps(),
+            self._compare_epochs(),
+            self._compare_batch(world_size),
+            _compare_speeds(speeds),
+            self._count_ends(),
+        )
+        return [*self.contradictions, *(x for x in comparisons if x is not None)]
 
     def name_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
-        """Return which of samples, batch and times the run says only once."""
+        """Return which of samples, batch and times the run states only once."""
         has_speed = bool(speeds.logged) and speeds.measured is not None
-        batch = "global_batch_size" in self._numbers
-        has_steps = batch and self._furthest[0] > 0
+        has_batch = "global_batch_size" in self._numbers
+        has_steps = has_batch and self._last_step[0] > 0
         has_epochs = "train_samples" in self._numbers and self._most_per_epoch[1] > 0
         checked = {
             "samples": has_steps or has_epochs or has_speed,
-            "batch": not batch or has_steps or self._planned_batch(world_size) is not None,
+            "batch": not has_batch or has_steps or self._planned_batch(world_size) is not None,
             "times": has_speed,
         }
         return [name for name, is_checked in checked.items() if not is_checked]
@@ -132,20 +141,21 @@ class EventChecks:
         """
         batch = self._numbers.get("global_batch_size", 0.0)
         accumulated = self._numbers.get("gradient_accumulation_steps", 1.0)
-        steps, samples, epochs = self._furthest
+        steps, samples, epochs = self._last_step
         if not batch or not steps:
             return None
-        above = samples > (steps + 1) * batch
-        smaller_batches = max(epochs, 1.0)
-        least = (steps - smaller_batches) * batch / max(accumulated, 1.0)
-        if not above and samples >= least:
+        is_above = samples > (steps + 1) * batch
+        num_smaller_batches = max(epochs, 1.0)
+        min_samples = (steps - num_smaller_batches) * batch / max(accumulated, 1.0)
+        if not is_above and samples >= min_samples:
             return None
-        code = "log_samples_above_steps" if above else "log_samples_below_steps"
+        code = "log_samples_above_steps" if is_above else "log_samples_below_steps"
         return message(code, samples=samples, steps=steps, batch=batch)
 
     def _compare_epochs(self) -> Message | None:
         """Compare samples with epochs times training samples; a batch an epoch may be padded."""
-        rows, batch = (self._numbers.get(x, 0.0) for x in ("train_samples", "global_batch_size"))
+        rows = self._numbers.get("train_samples", 0.0)
+        batch = self._numbers.get("global_batch_size", 0.0)
         samples, epochs = self._most_per_epoch
         if not rows or samples <= epochs * (rows + batch):
             return None
@@ -180,7 +190,12 @@ def _compare_speeds(speeds: Speeds) -> Message | None:
     if not speeds.logged or not measured:
         return None
     logged = sum(speeds.logged) / len(speeds.logged)
-    if 1 / _SAME_SPEED < logged / measured < _SAME_SPEED:
+    if 1 / _MAX_SPEED_RATIO < logged / measured < _MAX_SPEED_RATIO:
         return None
-    return message("log_speeds_differ", logged=logged, measured=measured, samples=speeds.samples,
-                   seconds=speeds.seconds)  # fmt: skip
+    return message(
+        "log_speeds_differ",
+        logged=logged,
+        measured=measured,
+        samples=speeds.samples,
+        seconds=speeds.seconds,
+    )

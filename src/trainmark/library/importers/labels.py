@@ -1,4 +1,4 @@
-"""Read what names a run: labels such as ``A100单机8卡（1x8）``, device names, flags, settings."""
+"""Read the names of runs: labels such as ``A100单机8卡（1x8）``, device names, flags, settings."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _VENDORS = {*WORDS["names"]["vendors"], "tesla", "instinct", "huawei", "google",
 _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
 _FALSE = {"0", "false", "no", "off"}
-_AROUND = " -/*\\,"  # what stands between a device and its world
-_PER_MACHINE = 8  # cards; more than that are those of all machines
+_SEPARATORS = " -/*\\,"  # between a device and its world
+_MAX_PER_MACHINE = 8  # cards; a larger number counts the cards of all machines
 
 
 class Label(NamedTuple):
-    """What a label says; None if it does not."""
+    """The device and world that a label names; None: it does not name them."""
 
     device: str | None
     nnodes: int | None
@@ -46,65 +46,92 @@ class Label(NamedTuple):
 
 
 def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
-    """Return what a label and the name of its configuration file say, contradictions noted.
+    """Return the device and world that a label names, with a note if it contradicts itself.
 
-    ``columns`` is the world that other columns of the row print, as a label prints it: ``(1x8)``.
-
-    Words such as ``四机32卡`` count the cards of one machine up to 8, else those of all.
+    Args:
+        config_file: name of the configuration file, which may have the world, too.
+        columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
     """
     text = _NUMBERED.sub("", plain(label)).replace("×", "x")
-    in_label = _WORLD.search(text) or _BARE.search(text)
-    printed = in_label or _WORLD.fullmatch(columns)
-    head = text[: in_label.start()].rstrip() if in_label else text
-    words = _counting_words(head, printed)
+    world_in_label = _WORLD.search(text) or _BARE.search(text)
+    printed = world_in_label or _WORLD.fullmatch(columns)
+    head = text[: world_in_label.start()].rstrip() if world_in_label else text
+    words = _find_counting_words(head, printed)
     file = _FILE.fullmatch(plain(config_file))
-    nodes, cards, counted = _counted(words)
+    device = _read_device(head, words, printed, file)
     if printed:
         world = int(printed[1]), int(printed[2])
     elif file:
         world = int(file[2]), int(file[3])
+    elif words:
+        world = _read_counting_words(words)
     else:
-        world = counted
-    device = ""
-    if words:
-        device = head[: words.start()].strip(_AROUND)
-    elif printed:
-        device = head.strip(_AROUND)
-    if not device and file and _PRODUCT.fullmatch(file[1]):
-        device = file[1]
+        world = 0, 0
     if 0 in world:
-        return _counted_label(text, device)
+        return _read_counted_label(text, device)
     notes = []
-    are_all = cards == world[0] * world[1] and (nodes == world[0] or not (words and words[1]))
-    if words and counted != world and not are_all:
-        shown = f"{world[0]}x{world[1]}"
-        notes = [message("label_contradicts_itself", words=words[0].strip(), world=shown)]
+    if words and not _agree(words, world):
+        world_text = f"{world[0]}x{world[1]}"
+        notes = [message("label_contradicts_itself", words=words[0].strip(), world=world_text)]
     return Label(device or None, *world, notes)
 
 
-def _counting_words(head: str, printed: re.Match[str] | None) -> re.Match[str] | None:
+def _read_device(
+    head: str,
+    words: re.Match[str] | None,
+    printed: re.Match[str] | None,
+    file: re.Match[str] | None,
+) -> str:
+    """Return the device before the words or the world, else that of the file; empty: none."""
+    device = ""
+    if words:
+        device = head[: words.start()].strip(_SEPARATORS)
+    elif printed:
+        device = head.strip(_SEPARATORS)
+    if not device and file and _PRODUCT.fullmatch(file[1]):
+        device = file[1]
+    return device
+
+
+def _find_counting_words(head: str, printed: re.Match[str] | None) -> re.Match[str] | None:
     """Return the words that count machines and cards: ``四机32卡``, ``16卡``, ``2 nodes x 8``."""
     if printed:
-        # `H1004机32卡（4x8）`: the device's name ends where the number of machines begins.
+        # `H1004机32卡（4x8）`: the name of the device ends before the number of machines.
         exact = re.search(rf"({printed[1]}){_MACHINES}({_COUNT}){_CARDS}", head)
         if exact:
             return exact
     return _WORDS.search(head) or _ENGLISH.search(head) or _ALL_CARDS.search(head)
 
 
-def _counted(words: re.Match[str] | None) -> tuple[int, int, tuple[int, int]]:
-    """Return machines and cards as words count them, and machines with the cards of one."""
-    if words is None:
-        return 0, 0, (0, 0)
+def _count_nodes_and_cards(words: re.Match[str]) -> tuple[int, int]:
+    """Return the machines and cards that words count."""
     cards = _NUMERALS.get(words[2]) or int(words[2])
     nodes = _NUMERALS.get(words[1]) or int(words[1] or split_devices(cards)[0])
-    are_of_all = cards > _PER_MACHINE and nodes > 0 and cards % nodes == 0
-    return nodes, cards, (nodes, cards // nodes if are_of_all else cards)
+    return nodes, cards
 
 
-def _counted_label(text: str, device: str) -> Label:
-    """Return what ``8x A100`` says, of products that are known; else the device alone."""
-    name, count = counted_device(text)
+def _read_counting_words(words: re.Match[str]) -> tuple[int, int]:
+    """Return the machines that words count, and the cards of each.
+
+    More than 8 cards are those of all machines: ``四机32卡``.
+    """
+    nodes, cards = _count_nodes_and_cards(words)
+    is_total = cards > _MAX_PER_MACHINE and nodes > 0 and cards % nodes == 0
+    return nodes, cards // nodes if is_total else cards
+
+
+def _agree(words: re.Match[str], world: tuple[int, int]) -> bool:
+    """Tell whether words count the machines and cards of a world, per machine or in total."""
+    if _read_counting_words(words) == world:
+        return True
+    nodes, cards = _count_nodes_and_cards(words)
+    are_nodes_equal = nodes == world[0] or not words[1]
+    return cards == world[0] * world[1] and are_nodes_equal
+
+
+def _read_counted_label(text: str, device: str) -> Label:
+    """Return the product and number of ``8x A100`` if the product is known; else the device."""
+    name, count = split_count(text)
     if not count or not peaks.products(name):
         return Label(device or None, None, None, [])
     if is_machine(name):
@@ -115,7 +142,7 @@ def _counted_label(text: str, device: str) -> Label:
 def is_machine(name: str) -> bool:
     """Tell whether a name is that of a machine with several devices: ``DGX A100``, ``A3 (h100-8)``.
 
-    Words besides those of a product, its vendor, memory and form factor say so.
+    It is if it has other words than those of a product, its vendor, memory and form factor.
     """
     if _MACHINE_NAME.search(name):
         return True
@@ -128,8 +155,8 @@ def is_machine(name: str) -> bool:
     )
 
 
-def counted_device(text: str) -> tuple[str, int]:
-    """Return ``A100`` and 8 of ``8 x A100``; the text and 0 without a count."""
+def split_count(text: str) -> tuple[str, int]:
+    """Return ``A100`` and 8 of ``8 x A100``; if there is no count, the text and 0."""
     match = _COUNTED.fullmatch(plain(text).replace("×", "x"))
     if match is None:
         return text, 0
@@ -138,34 +165,36 @@ def counted_device(text: str) -> tuple[str, int]:
 
 
 def split_devices(count: int) -> tuple[int, int]:
-    """Return machines and devices of one; up to 8 devices are those of one machine."""
-    machines = max(1, count // _PER_MACHINE)
+    """Return the machines and the devices of each; up to 8 devices are in one machine."""
+    machines = max(1, count // _MAX_PER_MACHINE)
     return (machines, count // machines) if count % machines == 0 else (1, count)
 
 
-def count_of_devices(text: str) -> int | None:
-    """Return the devices that a heading counts: ``LoRA on 4 GPUs``; None: it counts none."""
+def count_devices(text: str) -> int | None:
+    """Return the number of devices in a heading: ``LoRA on 4 GPUs``; None: it has no number."""
     match = _COUNT_OF_DEVICES.search(text) or _COUNT_OF_PRODUCTS.search(text)
     if match is None or (match.re is _COUNT_OF_PRODUCTS and not peaks.products(match[2])):
         return None
     return int(match[1])
 
 
-def device_in(text: str) -> str | None:
+def find_device(text: str) -> str | None:
     """Return the part of a heading that names a known product; None: it names none.
 
-    ``V100 32G`` of ``DGX-1 (8x V100 32G)``: the product, with the word before it where that says
-    more, and memory and form factor behind it.
+    It is the product, with the word before it if that narrows it down, and the memory and form
+    factor after it: ``V100 32G`` of ``DGX-1 (8x V100 32G)``.
     """
     parts = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", plain(text)))
-    named = [match for place in range(len(parts)) if (match := _device_at(parts, place))]
-    # Of equally exact ones the last, which stands in brackets: `DGX A100 (8x A100 80GB)`.
-    return min(reversed(named), key=lambda name: len(peaks.products(name)), default=None)
+    names = [_read_product(parts, place) for place in range(len(parts))]
+    candidates = [name for name in names if name is not None]
+    # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
+    return min(reversed(candidates), key=lambda name: len(peaks.products(name)), default=None)
 
 
-def _device_at(parts: list[str], place: int) -> str | None:
-    """Return the product that a word of a text names, with the words that narrow it down."""
-    products, first, last = peaks.products(parts[place]), place, place + 1
+def _read_product(parts: list[str], place: int) -> str | None:
+    """Return the product that the word at ``place`` names, with the words that narrow it down."""
+    products = peaks.products(parts[place])
+    first, last = place, place + 1
     if place:
         before = peaks.products(parts[place - 1])
         both = peaks.products(f"{parts[place - 1]} {parts[place]}")
@@ -178,7 +207,7 @@ def _device_at(parts: list[str], place: int) -> str | None:
     return " ".join(parts[first:last])
 
 
-def device_and_vendor(short_name: str) -> tuple[str | None, str | None]:
+def split_vendor(short_name: str) -> tuple[str | None, str | None]:
     """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
     text = plain(short_name).partition("(")[0].strip(" /")
     first, _, rest = text.partition(" ")
@@ -197,7 +226,7 @@ def read_flags(text: str) -> dict[str, str]:
     return {name: value or "true" for name, value in _FLAG.findall(plain(text))}
 
 
-def precision_of_flags(flags: dict[str, str]) -> str | None:
+def find_precision(flags: dict[str, str]) -> str | None:
     """Return the precision that options choose; None: they choose none."""
     chosen = flags.get("precision") or flags.get("mixed_precision") or flags.get("dtype")
     if chosen:

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from trainmark.judge.audit.qualities import words
 from trainmark.library.importers import table
 from trainmark.library.importers.headers import split_unit
-from trainmark.library.importers.labels import count_of_devices, device_and_vendor, device_in
+from trainmark.library.importers.labels import count_devices, find_device, split_vendor
 from trainmark.library.importers.table import Page, TableLine, known_model
 from trainmark.library.importers.vocabulary import (
     WORDS,
@@ -118,7 +118,7 @@ def _with_facts(page: Page, facts: dict[str, str]) -> Page:
         points = any(word in value for word in WORDS["facts"]["pointer"])
         return "" if points or is_nothing(value) else plain(value)
 
-    device, vendor = device_and_vendor(fact("device"))
+    device, vendor = split_vendor(fact("device"))
     counted = fact("devices")
     return replace(
         page,
@@ -146,7 +146,7 @@ def _with_headings(page: Page, headings: list[_Part]) -> Page:
     return replace(
         page,
         section=" > ".join(reversed(texts)),
-        device=next(filter(None, map(device_in, texts)), page.device) or device_in(stem),
+        device=next(filter(None, map(find_device, texts)), page.device) or find_device(stem),
         devices=next(filter(None, map(_devices_of_run, texts)), page.devices),
         precision=page.precision or (named[0][0] if named else None),
         unit=next((unit.printed for text in texts if (unit := split_unit(text)[1])), ""),
@@ -166,7 +166,7 @@ def _is_inference(texts: list[str]) -> bool:
 
 def _devices_of_run(heading: str) -> int | None:
     """Return the devices that a heading counts; those in brackets are of the machine."""
-    return count_of_devices(re.sub(r"\([^()]*\)", " ", heading))
+    return count_devices(re.sub(r"\([^()]*\)", " ", heading))
 
 
 def _parts(text: str) -> Iterator[_Part]:

@@ -1,8 +1,8 @@
-"""Turn a table of others into rows, whatever file it stands in.
+"""Turn the table of a foreign file into rows, whatever the format of the file.
 
-Owns which tables hold results and which of their lines are rows, what the columns of a row say
-together, tables with a column for each precision or number of devices, and the published rows that
-cases ship. Must not know Markdown, CSV or files of others.
+Owns which tables hold results and which of their lines are rows, how the columns of a row are
+combined, tables with a column for each precision or number of devices, and the published rows that
+cases ship. Must not know Markdown, CSV or other file formats.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trainmark.library.importers import cells
 from trainmark.library.importers.cells import CellError
 from trainmark.library.importers.headers import TRAINING_FIGURES, read_headers, split_unit
 from trainmark.library.importers.labels import (
-    count_of_devices,
-    counted_device,
-    device_in,
+    count_devices,
+    find_device,
+    find_precision,
     is_machine,
-    precision_of_flags,
     read_changes,
     read_flags,
     read_label,
+    split_count,
     split_devices,
 )
 from trainmark.library.importers.units import parse_unit
@@ -56,24 +56,24 @@ if TYPE_CHECKING:
 _ZEROS = re.compile(r"\.0*$")  # of counts that were written as floating-point numbers
 _MARK = re.compile(r"\[([^\[\]]+)\]")  # of our own pages: `H100 (1x8) [diverged]`
 _STATUSES = {word: code for code, words in WORDS["status"].items() for word in words}
-_LABELS = ("configuration", "variant", "device")  # one of them says what a row is of
+_LABELS = ("configuration", "variant", "device")  # one of them names the row
 _TEXT_LABELS = ("configuration",)  # of founding pages, whose tables have headings between rows
 _WORLD_ROLES = ("nnodes", "nproc", "devices")
 _WORK = ("samples", "tokens", "steps")
 _NUMBER = re.compile(r"[0-9][0-9.,]*")
-_RULE = re.compile(r"-{2,}")
+_RULED_CELL = re.compile(r"-{2,}")
 _COUNT_HEAD = re.compile(r"(?i)([0-9]{1,6})\s*(?:x|nodes?|gpus?|devices?|cards?|机|卡)?")
 _MAX_TEXT = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What holds for every row of a file or of a table; ``notes`` are added to each.
+    """The facts that all rows of a file or a table share; ``notes`` are added to each row.
 
     Args:
         section: the headings above the table, outermost first.
-        devices: of all machines, where a heading or a fact counts them.
-        unit: of figures, where the nearest heading has one: ``Speed (it/s)``.
+        devices: of all machines, if a heading or a fact counts them.
+        unit: of figures, if the nearest heading has one: ``Speed (it/s)``.
         is_inference: the headings say that nothing is trained.
     """
 
@@ -94,7 +94,7 @@ class Page:
     def unread(
         self, line: int, kind: Literal["file", "table", "row", "cell"], why: Message, raw: str = ""
     ) -> Unread:
-        """Return what could not be read of this file."""
+        """Return an entry for a part of this file that could not be read."""
         return Unread(file=self.file, line=line, kind=kind, reason=why, raw=raw)
 
 
@@ -123,15 +123,15 @@ class _Table:
 def read(
     head: TableLine, body: Sequence[TableLine], page: Page, *, unknown: str = "ignored"
 ) -> Iterator[Row | Unread]:
-    """Yield the rows of a table, and what cannot be read of it.
+    """Yield the rows of a table, and the parts that cannot be read.
 
     Args:
         head: the headers; its number is that of the table, 0: each line is a row.
-        unknown: what becomes of headers that nobody knows, and of settings: ``unknown`` in foreign
-            tables, where settings are kept and other columns of numbers are listed as not read;
-            ``quality`` in references of cases; ``ignored`` in forms that are known as a whole.
+        unknown: role of columns with an unknown header: ``unknown`` in foreign tables, where
+            settings are kept and other columns of numbers are listed as not read; ``quality`` in
+            references of cases; ``ignored`` in forms whose columns are all known.
     """
-    head, body = _with_units_below(head, body)
+    head, body = _join_units(head, body)
     if _is_by_counts(head, body):
         yield from _read_by_counts(head, body, page)
         return
@@ -139,16 +139,17 @@ def read(
     columns = read_headers(head.cells, rows, unknown=unknown, is_inference=page.is_inference)
     columns = cells.with_commas(columns, rows)
     table = _Table(columns, head.number, page, unknown == "unknown")
-    if why := _why_no_results(table, rows):
-        yield page.unread(head.number, "table", why, head.raw)
+    reason = _find_missing_column(table, rows)
+    if reason is not None:
+        yield page.unread(head.number, "table", reason, head.raw)
         return
-    entries = list(_entries(table, body))
-    yield from _unknown_columns(table, head, rows)
+    entries = list(_read_lines(table, body))
+    yield from _report_unknown_columns(table, head, rows)
     is_empty = not any(isinstance(entry, Row) for entry in entries)
     if is_empty and any(map(_is_without_figures, entries)):
         figures = ", ".join(x.header for x in columns if x.is_figure)[:_MAX_TEXT]
-        why = message("table_without_figures", columns=figures)
-        yield page.unread(head.number, "table", why, head.raw)
+        reason = message("table_without_figures", columns=figures)
+        yield page.unread(head.number, "table", reason, head.raw)
         entries = [x for x in entries if not _is_without_figures(x)]
     yield from entries
 
@@ -157,10 +158,10 @@ def _is_without_figures(entry: Row | Unread) -> bool:
     return isinstance(entry, Unread) and entry.reason.code == "row_without_figures"
 
 
-def _with_units_below(
+def _join_units(
     head: TableLine, body: Sequence[TableLine]
 ) -> tuple[TableLine, Sequence[TableLine]]:
-    """Return headers joined with a first line of units: ``Memory`` above ``GB``."""
+    """Return the headers with the units of a first line of units: ``Memory`` above ``GB``."""
     if not head.number or not body or len(body[0].cells) != len(head.cells):
         return head, body
     first = [plain(cell) for cell in body[0].cells]
@@ -174,28 +175,29 @@ def _with_units_below(
     return head._replace(cells=joined), body[1:]
 
 
-def _entries(table: _Table, body: Sequence[TableLine]) -> Iterator[Row | Unread]:
-    """Yield what becomes of each line below the headers."""
+def _read_lines(table: _Table, body: Sequence[TableLine]) -> Iterator[Row | Unread]:
+    """Yield the rows of each line below the headers, or why it has none."""
     for line in body:
-        if table.line and (why := _why_no_row(line.cells, table.columns)):
-            if why.code == "row_is_heading":
-                page = replace(table.page, model=plain(str(why.args["text"])))
-                table = replace(table, page=page)
-            yield table.page.unread(line.number, "row", why, line.raw)
-        else:
+        reason = _why_no_row(line.cells, table.columns) if table.line else None
+        if reason is None:
             yield from _read_line(line, table)
+            continue
+        if reason.code == "row_is_heading":
+            page = replace(table.page, model=plain(str(reason.args["text"])))
+            table = replace(table, page=page)
+        yield table.page.unread(line.number, "row", reason, line.raw)
 
 
-def _why_no_results(table: _Table, rows: Sequence[Sequence[str]]) -> Message | None:
-    """Return why a table has no results: which column is missing; None: it has."""
-    shown = ", ".join(filter(None, (column.header for column in table.columns)))[:_MAX_TEXT]
+def _find_missing_column(table: _Table, rows: Sequence[Sequence[str]]) -> Message | None:
+    """Return which column a table of results would need; None: it has all of them."""
+    headers = ", ".join(column.header for column in table.columns if column.header)[:_MAX_TEXT]
     roles = {column.role for column in table.columns}
     if "target" not in roles and not any(map(_is_result, table.columns)):
-        return message("table_without_results", columns=shown)
-    named = roles & {*_LABELS, *_WORLD_ROLES, "model", "name"}
-    page = table.page
-    if not named and not (page.device or page.devices or _label_place(table.columns, rows)):
-        return message("table_without_configuration", columns=shown)
+        return message("table_without_results", columns=headers)
+    has_name = bool(roles & {*_LABELS, *_WORLD_ROLES, "model", "name"})
+    has_device = bool(table.page.device or table.page.devices)
+    if not has_name and not has_device and not _find_label_column(table.columns, rows):
+        return message("table_without_configuration", columns=headers)
     return None
 
 
@@ -209,8 +211,8 @@ def _is_result(column: Column) -> bool:
     return column.name in TRAINING_FIGURES or (column.is_open and not is_inference)
 
 
-def _label_place(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
-    """Return the place of the first column of texts that nobody knows; None: there is none."""
+def _find_label_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int | None:
+    """Return the index of the first unknown column of texts; None: there is none."""
     for place, column in enumerate(columns):
         texts = [row[place] for row in rows if not is_nothing(row[place])]
         if column.role in {"unknown", "ignored"} and texts and not any(map(_is_number, texts)):
@@ -226,27 +228,27 @@ def _is_name(text: str) -> bool:
     return not _is_number(text) and folded(text) not in {"true", "false", "yes", "no"}
 
 
-def _unknown_columns(
+def _report_unknown_columns(
     table: _Table, head: TableLine, rows: Sequence[Sequence[str]]
 ) -> Iterator[Unread]:
-    """Yield that columns of numbers are not read, because nobody knows their headers."""
+    """Yield an entry for the columns of numbers that are not read: their headers are unknown."""
     names = [
         column.header
         for place, column in enumerate(table.columns)
         if column.role == "unknown" and any(_is_number(row[place]) for row in rows)
     ]
     if names:
-        why = message("columns_not_read", columns=", ".join(names)[:_MAX_TEXT])
-        yield table.page.unread(head.number, "table", why, head.raw)
+        reason = message("columns_not_read", columns=", ".join(names)[:_MAX_TEXT])
+        yield table.page.unread(head.number, "table", reason, head.raw)
 
 
 def _why_no_row(printed: Sequence[str], columns: Sequence[Column]) -> Message | None:
-    """Return why a line is no row: a heading between rows, a sentence, other cells than headers."""
+    """Return why a line is no row: it is a heading or a sentence, or has too many or few cells."""
     pairs = list(zip(columns, printed, strict=False))
     labels = [cell for column, cell in pairs if column.role in _TEXT_LABELS]
     others = [cell.strip() for column, cell in pairs if column.role not in _TEXT_LABELS]
-    is_ruled = any(map(_RULE.fullmatch, others))
-    is_empty = all(is_nothing(cell) or _RULE.fullmatch(cell) for cell in others)
+    is_ruled = any(map(_RULED_CELL.fullmatch, others))
+    is_empty = all(is_nothing(cell) or _RULED_CELL.fullmatch(cell) for cell in others)
     if is_empty and not any(read_label(cell).nnodes for cell in labels):
         text = " ".join(labels).strip()[:_MAX_TEXT]
         if labels or not any(cell.strip() for cell in printed):
@@ -307,20 +309,20 @@ def _read_row(
 ) -> tuple[Row, list[Unread]]:
     """Return one row of a line, and its cells that cannot be read."""
     page = table.page
-    facts = _facts(pairs)
-    label, device = _label(facts, page)
+    facts = _read_facts(pairs)
+    label, device = _read_world_and_device(facts, page)
     model = facts.get("model") or facts.get("name") or page.model
-    configuration = _configuration(facts, label, device, model, pairs)
+    configuration = _name_row(facts, label, device, model, pairs)
     changes = read_changes(facts.get("changes", ""))
     if "parallel" in facts:
         changes["parallel"] = facts["parallel"]
     if table.has_settings:
         flags = read_flags(facts.get("variant", ""))
-        changes |= _settings(pairs, configuration) | flags
+        changes |= _read_settings(pairs, configuration) | flags
     else:
         flags = {}
     world_size = label.nnodes * label.nproc if label.nnodes and label.nproc else None
-    figures, unread = _figures(pairs, facts, page, line.number, world_size)
+    figures, unread = _read_figures(pairs, facts, page, line.number, world_size)
     metric = facts.get("metric") or next((x.name for x, _ in pairs if x.role == "quality"), None)
     row = Row(
         file=page.file,
@@ -340,19 +342,19 @@ def _read_row(
         device=device,
         nnodes=label.nnodes,
         nproc=label.nproc,
-        precision=_precision(facts, changes, flags, variant, page),
+        precision=_find_row_precision(facts, changes, flags, variant, page),
         data_origin=facts.get("data_origin"),
         changes=changes,
         figures=figures,
-        notes=[*page.notes, *label.notes, *_failures(facts)],
+        notes=[*page.notes, *label.notes, *_find_failures(facts)],
         evidence=page.evidence,
         metric=metric,
     )
     return row, unread
 
 
-def _facts(pairs: Sequence[Cell]) -> dict[str, str]:
-    """Return what a row's texts say, by role; changes may stand in several columns."""
+def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
+    """Return the texts of a row by role; changes may be in several columns."""
     facts: dict[str, str] = {}
     for column, cell in pairs:
         if column.is_figure or column.role == "setting" or is_nothing(cell):
@@ -364,11 +366,8 @@ def _facts(pairs: Sequence[Cell]) -> dict[str, str]:
     return facts
 
 
-def _settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
-    """Return the settings of a row by their names, and what columns say that nobody knows.
-
-    The latter tell rows apart, but for the one that is the row's label.
-    """
+def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
+    """Return the settings of a row by name, with the unknown columns that are not its label."""
     settings = {}
     for column, cell in pairs:
         is_unknown = column.role == "unknown" and cell != label
@@ -377,17 +376,17 @@ def _settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
     return settings
 
 
-def _label(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
-    """Return what label and columns say of the world, and the device."""
+def _read_world_and_device(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
+    """Return the label with the world that label and columns name, and the device."""
     device = plain(facts["device"]) if "device" in facts else None
     configuration = facts.get("configuration") or device or ""
-    world = _world(facts)
+    world = _read_world(facts)
     printed = f"({world[0]}x{world[1]})" if world[0] and world[1] else ""
     label = read_label(configuration, facts.get("config_file", ""), printed)
     if label.nnodes is None:
         nnodes, nproc = world
         if device and not (nnodes or nproc):
-            name, count = counted_device(device)
+            name, count = split_count(device)
             if count and is_machine(name):
                 device, nnodes = name, count
             elif count:
@@ -400,12 +399,12 @@ def _label(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
         device = label.device or device
     elif device is None:
         device = label.device
-    return label, device or page.device or device_in(configuration)
+    return label, device or page.device or find_device(configuration)
 
 
-def _world(facts: dict[str, str]) -> tuple[int | None, int | None]:
-    """Return machines and devices of one, as columns count them."""
-    counts = {name: _count(facts[name]) for name in _WORLD_ROLES if name in facts}
+def _read_world(facts: dict[str, str]) -> tuple[int | None, int | None]:
+    """Return the machines and the devices of each that columns count."""
+    counts = {name: _read_count(facts[name]) for name in _WORLD_ROLES if name in facts}
     nnodes, nproc, devices = (counts.get(name) for name in _WORLD_ROLES)
     if devices and nnodes is None and nproc is None:
         return split_devices(devices)
@@ -415,15 +414,15 @@ def _world(facts: dict[str, str]) -> tuple[int | None, int | None]:
     return nnodes, nproc
 
 
-def _count(text: str) -> int | None:
+def _read_count(text: str) -> int | None:
     digits = _ZEROS.sub("", plain(text)).replace(",", "")
-    return int(digits) if digits.isdecimal() and int(digits) > 0 else count_of_devices(text)
+    return int(digits) if digits.isdecimal() and int(digits) > 0 else count_devices(text)
 
 
-def _configuration(
+def _name_row(
     facts: dict[str, str], label: Label, device: str | None, model: str, pairs: Sequence[Cell]
 ) -> str:
-    """Return what a row is called: its label, else its device or model with the world."""
+    """Return the name of a row: its label, else its device or model with the world."""
     for role in ("configuration", "variant"):
         if role in facts:
             return facts[role]
@@ -439,20 +438,20 @@ def _configuration(
     return facts.get("device") or name or ""
 
 
-def _precision(
+def _find_row_precision(
     facts: dict[str, str],
     changes: dict[str, str],
     flags: dict[str, str],
     variant: str | None,
     page: Page,
 ) -> str | None:
-    """Return the precision that a row names, in its own words; None: it names none."""
+    """Return the precision of a row as it is printed; None: none is printed."""
     keys = WORDS["facts"]["precision"]
     named = next((changes[name] for name in keys if name in changes), None)
     printed = (
         facts.get("precision")
         or variant
-        or precision_of_flags(flags)
+        or find_precision(flags)
         or named
         or precision_of(facts.get("variant", ""))
         or page.precision
@@ -475,25 +474,25 @@ def known_model(*names: str) -> str:
     return ""
 
 
-def _failures(facts: dict[str, str]) -> list[Message]:
-    """Return that the run did not pass, where its status or the mark behind its label says so."""
+def _find_failures(facts: dict[str, str]) -> list[Message]:
+    """Return a note if the status of a run or the mark after its label says that it failed."""
     words = [facts.get("status", ""), *_MARK.findall(plain(facts.get("configuration", "")))]
     codes = {_STATUSES[folded(word)] for word in words if folded(word) in _STATUSES}
-    if _count(facts.get("failures", "")):
+    if _read_count(facts.get("failures", "")):
         codes.add("run_not_successful")
     return [message(code) for code in sorted(codes)]
 
 
-def _figures(
+def _read_figures(
     pairs: Sequence[Cell], facts: dict[str, str], page: Page, line: int, world_size: int | None
 ) -> tuple[dict[str, Reading], list[Unread]]:
-    """Return the figures of a row's cells, and the cells that cannot be read."""
+    """Return the figures of a row, and its cells that cannot be read."""
     columns_read: list[tuple[Column, str, Reading]] = []
     unread = []
     for column, cell in pairs:
         if not column.is_figure:
             continue
-        named, text = _with_facts(column, cell, facts, page)
+        named, text = _complete_cell(column, cell, facts, page)
         try:
             readings = cells.read(text, named, world_size=world_size)
         except CellError as error:
@@ -504,18 +503,20 @@ def _figures(
             ]
     figures: dict[str, Reading] = {}
     for column, name, reading in columns_read:
-        kept = column.header if _is_ambiguous(name, column, columns_read) else name
-        # A target may stand in the cell of its quality and in a column of its own.
-        if kept in figures and figures[kept].value != reading.value:
-            why = message("figure_given_twice", name=kept)
-            unread.append(page.unread(line, "cell", why, reading.raw))
+        key = column.header if _is_ambiguous(name, column, columns_read) else name
+        # A target may be in the cell of its quality and in a separate column.
+        if key in figures and figures[key].value != reading.value:
+            reason = message("figure_given_twice", name=key)
+            unread.append(page.unread(line, "cell", reason, reading.raw))
         else:
-            figures[kept] = reading
+            figures[key] = reading
     return figures, unread
 
 
-def _with_facts(column: Column, cell: str, facts: dict[str, str], page: Page) -> tuple[Column, str]:
-    """Return a column and its cell with the metric and the unit that stand elsewhere."""
+def _complete_cell(
+    column: Column, cell: str, facts: dict[str, str], page: Page
+) -> tuple[Column, str]:
+    """Return a column and its cell with the metric and unit of other columns or headings."""
     if column.reads == "quality" and "metric" in facts:
         return replace(column, name=facts["metric"]), cell
     if column.unit == "{work}/s":  # of our CSV
@@ -529,7 +530,7 @@ def _with_facts(column: Column, cell: str, facts: dict[str, str], page: Page) ->
 def _is_ambiguous(
     name: str, column: Column, columns_read: Sequence[tuple[Column, str, Reading]]
 ) -> bool:
-    """Tell whether several columns of a row would have the same figure, none by its own name."""
+    """Tell whether several columns of a row have the same figure, and none has its exact name."""
     if column.is_exact or column.role != "figure":
         return False
     values = {reading.value for _, other, reading in columns_read if other == name}
@@ -537,7 +538,7 @@ def _is_ambiguous(
 
 
 def _is_by_counts(head: TableLine, body: Sequence[TableLine]) -> bool:
-    """Tell whether the heads are numbers of nodes or devices: benchmarks down, counts across."""
+    """Tell whether the headers are numbers of nodes or devices, and the first column has names."""
     _, *counts = head.cells or ("",)
     printed = [plain(cell) for cell in counts]
     has_names = any(not _is_number(line.cells[0]) for line in body if line.cells)
@@ -547,20 +548,19 @@ def _is_by_counts(head: TableLine, body: Sequence[TableLine]) -> bool:
 def _read_by_counts(
     head: TableLine, body: Sequence[TableLine], page: Page
 ) -> Iterator[Row | Unread]:
-    """Yield a row for each cell of a table whose heads are numbers of nodes or devices."""
+    """Yield a row for each cell of a table whose headers are numbers of nodes or devices."""
     first, *counts = (plain(cell) for cell in head.cells)
-    around = f"{first} {page.section} {page.file}"
-    is_mlperf = has_phrase(around.replace("_", " "), WORDS["names"]["minutes_by_nodes"])
+    context = f"{first} {page.section} {page.file}"
+    is_mlperf = has_phrase(context.replace("_", " "), WORDS["names"]["minutes_by_nodes"])
     titles = [first, *reversed(page.section.split(" > "))]
-    unit = next((x for title in titles if (x := split_unit(title)[1])), None)
-    figure = "time to train (min)" if is_mlperf else f"{first} ({unit.printed})" if unit else ""
-    world = _counted_role(" ".join([*counts, *titles]), is_mlperf=is_mlperf)
+    figure = "time to train (min)" if is_mlperf else _find_counted_figure(first, titles)
+    world = _find_counted_role(" ".join([*counts, *titles]), is_mlperf=is_mlperf)
     if not figure or not world:
         code = "counts_without_unit" if world else "counts_of_what"
-        why = message(code, columns=", ".join(counts)[:_MAX_TEXT])
-        yield page.unread(head.number, "table", why, head.raw)
+        reason = message(code, columns=", ".join(counts)[:_MAX_TEXT])
+        yield page.unread(head.number, "table", reason, head.raw)
         return
-    page = replace(page, device=device_in(first) or page.device)
+    page = replace(page, device=find_device(first) or page.device)
     for line in body:
         name, *values = line.cells or ("",)
         rows = [
@@ -571,12 +571,21 @@ def _read_by_counts(
         yield from read(TableLine(head.number, ["model", world, figure], head.raw), rows, page)
 
 
+def _find_counted_figure(first: str, titles: Sequence[str]) -> str:
+    """Return the first header with the unit of the nearest title; empty: none has a unit."""
+    for title in titles:
+        _, unit = split_unit(title)
+        if unit is not None:
+            return f"{first} ({unit.printed})"
+    return ""
+
+
 def _digits(text: str) -> str:
     return re.sub(r"[^0-9]", "", text)
 
 
-def _counted_role(text: str, *, is_mlperf: bool) -> str:
-    """Return what heads count: ``nnodes`` or ``devices``; empty: no word says it."""
+def _find_counted_role(text: str, *, is_mlperf: bool) -> str:
+    """Return the role of the counts: ``nnodes`` or ``devices``; empty: no word names it."""
     if re.search(r"(?i)\bnodes?\b|机", text) or is_mlperf:
         return "nnodes"
     if re.search(r"(?i)\b(?:gpu|device|card|accelerator|npu)s?\b|卡", text):
@@ -584,7 +593,7 @@ def _counted_role(text: str, *, is_mlperf: bool) -> str:
     return ""
 
 
-def references(case: str) -> Iterator[Row]:
+def read_references(case: str) -> Iterator[Row]:
     """Yield each row of the ``reference.toml`` of ``case``, whose number is its line.
 
     Raises:
@@ -619,9 +628,9 @@ def references(case: str) -> Iterator[Row]:
                 yield row.model_copy(update={"stated": stated})
 
 
-def published(names: Iterable[str]) -> Iterator[Row]:
-    """Yield the published rows of those cases that are here, each case's once."""
-    here = cases.names()
+def read_published(names: Iterable[str]) -> Iterator[Row]:
+    """Yield the published rows of the installed cases among ``names``, of each case once."""
+    installed = cases.names()
     for name in dict.fromkeys(names):
-        if name in here:
-            yield from references(name)
+        if name in installed:
+            yield from read_references(name)

@@ -20,7 +20,7 @@ from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import scaling_between
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.library.importers.table import published
+from trainmark.library.importers.table import read_published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import list_runs
 from trainmark.pages.charts import overlays, ratios
@@ -140,7 +140,7 @@ def page(
 
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
-    rows = published([record.plan.case])
+    rows = read_published([record.plan.case])
     found = build_document([record], [*rows], address=links.record(record.run_id))
     run_id, case = escaped(record.run_id), escaped(record.plan.case)  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
