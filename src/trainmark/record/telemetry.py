@@ -117,20 +117,20 @@ class Readings:
     def _use(self, read: dict[str, Array], interval: Interval) -> Use:
         times_s, (start_s, end_s) = read["time_s"], interval
         inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))
-        found = {
+        quantities = {
             x: summarize_quantity(times_s[inside], read[x][inside], interval) for x in _QUANTITIES
         }
-        told = [self.reasons[at] for at in inside]
+        reasons_inside = [self.reasons[index] for index in inside]
         shares = {}
-        for name in sorted({name for reasons in told for name in reasons or ()}):
-            held = [nan if reasons is None else name in reasons for reasons in told]
+        for name in sorted({name for reasons in reasons_inside for name in reasons or ()}):
+            held = [nan if reasons is None else name in reasons for reasons in reasons_inside]
             share = summarize_quantity(times_s[inside], np.array(held, float), interval)
             shares[name] = min(1.0, share.mean) if share else 0.0
         shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
         return Use(
             readings=len(inside),
-            quantities={name: one for name, one in found.items() if one is not None},
-            throttled=shares if any(reasons is not None for reasons in told) else None,
+            quantities={name: known for name, known in quantities.items() if known is not None},
+            throttled=shares if any(reasons is not None for reasons in reasons_inside) else None,
             energy=measure_energy(times_s, read["energy_j"], interval),
         )
 
@@ -143,19 +143,27 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
     evaluation that reached the target.
     """
     ranks = timeline.ranks
-    found: dict[IntervalName, tuple[int, int]] = {"run": (0, timeline.wall_ns)}
+    edges_ns: dict[IntervalName, tuple[int, int]] = {"run": (0, timeline.wall_ns)}
     windows: dict[IntervalName, tuple[PhaseName, ...]] = {"train": PHASES, "measured": ("train",)}
-    for name, names in windows.items():
-        edges = [(x - one.launch_ns, y - one.launch_ns)
-                 for one in ranks
-                 for at, (x, y) in one.edges_ns.items() if at in names]  # fmt: skip
-        if edges:
-            found[name] = (min(first for first, _ in edges), max(last for _, last in edges))
-    if ranks[0].target_reached and "train" in found:
-        reached = (x.evaluations[-1].end_ns - x.launch_ns for x in ranks if x.evaluations)
-        found["to_target"] = (found["train"][0], max(reached))
-    return {name: (first / NS_PER_S, last / NS_PER_S)
-            for name, (first, last) in found.items() if first < last}  # fmt: skip
+    for name, phases in windows.items():
+        phase_edges_ns = [
+            (start_ns - rank.launch_ns, end_ns - rank.launch_ns)
+            for rank in ranks
+            for phase, (start_ns, end_ns) in rank.edges_ns.items()
+            if phase in phases
+        ]
+        if phase_edges_ns:
+            first_ns = min(start_ns for start_ns, _ in phase_edges_ns)
+            last_ns = max(end_ns for _, end_ns in phase_edges_ns)
+            edges_ns[name] = (first_ns, last_ns)
+    if ranks[0].target_reached and "train" in edges_ns:
+        ends_ns = [x.evaluations[-1].end_ns - x.launch_ns for x in ranks if x.evaluations]
+        edges_ns["to_target"] = (edges_ns["train"][0], max(ends_ns))
+    return {
+        name: (start_ns / NS_PER_S, end_ns / NS_PER_S)
+        for name, (start_ns, end_ns) in edges_ns.items()
+        if start_ns < end_ns
+    }
 
 
 @dataclass
@@ -175,9 +183,9 @@ class Samples:
                 case Sampling():
                     began = line
                 case events.Devices():
-                    for one in line.devices:
-                        device = devices.setdefault(one.index, Readings(one.index))
-                        device.add(_middle_s(line, start_ns), one)
+                    for sample in line.devices:
+                        device = devices.setdefault(sample.index, Readings(sample.index))
+                        device.add(_middle_s(line, start_ns), sample)
                 case events.Host():
                     host.add(_middle_s(line, start_ns), line)
                 case events.Fault():
@@ -192,8 +200,9 @@ class Samples:
 
     def lines(self) -> Iterator[SeriesLine]:
         """Yield the lines that charts draw, of devices by their ranks, of hosts by their number."""
-        devices = {compact(one.ranks): one.columns for one in self.devices}
-        yield from draw_lines(devices, {str(one.index): one.columns for one in self.hosts})
+        devices = {compact(device.ranks): device.columns for device in self.devices}
+        hosts = {str(host.index): host.columns for host in self.hosts}
+        yield from draw_lines(devices, hosts)
 
 
 def _middle_s(line: events.Devices | events.Host, start_ns: int) -> float:
@@ -202,13 +211,13 @@ def _middle_s(line: events.Devices | events.Host, start_ns: int) -> float:
 
 def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
     """Return what the samplers wrote, as far as it can be read."""
-    found = Samples()
+    samples = Samples()
     for node in timeline.nodes:
         start_ns = timeline.launch_ns - node.shift_ns
-        found.take(run_dir / telemetry_file(node.number), node.ranks, start_ns)
+        samples.take(run_dir / telemetry_file(node.number), node.ranks, start_ns)
     if not timeline.nodes:
-        found.take(run_dir / telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns)
-    return found
+        samples.take(run_dir / telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns)
+    return samples
 
 
 def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
@@ -216,23 +225,24 @@ def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
     spans, began = find_intervals(timeline), samples.began
     monitor, of_host = (began.monitor, began.host_sources) if began else (None, [])
     names = {"monitor": monitor or "monitor", "host": "host", **{x: x for x in of_host}}
-    said: dict[tuple[str, str], list[str]] = {}
+    texts_by_fault: dict[tuple[str, str], list[str]] = {}
     for fault in samples.faults:
         if fault.source in names:  # what was there
             source = names[fault.source]
-            said.setdefault((f"source.{fault.kind}", source), []).append(fault.said)
+            key = (f"source.{fault.kind}", source)
+            texts_by_fault.setdefault(key, []).append(fault.said)
     return Telemetry(
         interval_s=began.interval_s if began else None,
         monitor=monitor,
         host_sources=of_host,
         intervals_s=spans,
         devices=[
-            DeviceTelemetry(ranks=one.ranks, index=one.index, over=one.over(spans))
-            for one in samples.devices
+            DeviceTelemetry(ranks=device.ranks, index=device.index, over=device.over(spans))
+            for device in samples.devices
         ],
         hosts=[host.over(spans) for host in samples.hosts],
         faults=[
             message(code, source=source, said=texts[0], times=len(texts))
-            for (code, source), texts in said.items()
+            for (code, source), texts in texts_by_fault.items()
         ],
     )

@@ -241,21 +241,23 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         raise RecordError("not a run directory", where=str(path), rule=rule)
     ranks: list[RankTimeline] = []
     series = Series()
-    for rank in range(world_size):
-        timeline, steps = read_rank(run_dir, rank)
+    for number in range(world_size):
+        timeline, steps = read_rank(run_dir, number)
         ranks.append(timeline)
         series.add(steps)
     of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
     align_clocks(of_nodes, [rank.synced for rank in ranks])
-    whole = make_account(launcher, of_nodes, run_dir)
-    shifts_ns = {rank: node.shift_ns for node in of_nodes for rank in node.ranks}
-    starts_ns = [one.start_ns + shifts_ns.get(one.rank, 0) for one in ranks
-                 if one.start_ns is not None]  # fmt: skip
+    account = make_account(launcher, of_nodes, run_dir)
+    shifts_ns = {number: node.shift_ns for node in of_nodes for number in node.ranks}
+    starts_ns = [
+        rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
+    ]
     if starts_ns and of_nodes and not any("launch" in node.events for node in of_nodes):
-        whole.launch.t_ns = min(starts_ns)  # the launcher's clock is another machine's
-    ends_ns = [one.t_ns - whole.launch.t_ns for one in (whole.stop, whole.ranks_ended) if one]
-    for one in ranks:
-        one.launch_ns = whole.launch.t_ns - shifts_ns.get(one.rank, 0)
-        if not one.finished and one.error is None and one.wall_ns is not None:
-            one.unfinished_ns = max([0, *(end_ns - one.wall_ns for end_ns in ends_ns)])
-    return RunTimeline(ranks, series, whole, of_nodes)
+        account.launch.t_ns = min(starts_ns)  # the launcher's clock is another machine's
+    ends = (account.stop, account.ranks_ended)
+    ends_ns = [end.t_ns - account.launch.t_ns for end in ends if end is not None]
+    for rank in ranks:
+        rank.launch_ns = account.launch.t_ns - shifts_ns.get(rank.rank, 0)
+        if not rank.finished and rank.error is None and rank.wall_ns is not None:
+            rank.unfinished_ns = max([0, *(end_ns - rank.wall_ns for end_ns in ends_ns)])
+    return RunTimeline(ranks, series, account, of_nodes)
