@@ -1,8 +1,8 @@
 """Extract figures from training logs that other programs wrote: the record of one case.
 
-A log is read once. Values come from the user's keyword, from a known trainer's format, or from any
-key that says what its number is; a log of events from its runs. The public tool's modes turn
-their mean into the result.
+A log is read once. Its values come from the user's keyword, from the format of a known trainer, or
+from any key that names a speed; those of a log of events come from its runs. The modes of the
+public tool compute the result from their mean.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Analysis", "Options", "analyze", "parse_options", "summarize"]
 
-_HEAD_LINES = 50_000  # in which a preset is recognised for a keyword of the user
-_DIFFERS = 0.1  # of the result: another speed in the log that is to be named
+_MAX_HEAD_LINES = 50_000  # in which a preset is recognised for a keyword of the user
+_MAX_DIFFERENCE = 0.1  # of the result; another speed that differs more gets a note
 _MAX_KEYS = 8
 
 
 @dataclass
-class _Reading:
-    """What was read of a log.
+class _Extraction:
+    """The values extracted from a log, and what the reader must know of them.
 
     Args:
-        preset: by which; empty: the user's keyword alone.
+        preset: name of the format; empty: only the user's keyword was used.
         sample: the values that count; None: there are none.
-        others: other speeds that are in the log.
-        devices: of the job, as the log says; None: it does not.
+        others: other speeds in the log.
+        devices: of the job, by the log; None: not known.
         has_failed: the log says that the run failed.
         reason: why there is no value.
-        advice: what the user can do then.
+        advice: what the user can do about it.
     """
 
     preset: str = ""
@@ -77,55 +77,59 @@ def analyze(log: str, options: Options) -> Analysis:
     """
     options.check()
     has_keyword = bool(options.keyword) or options.reads_words
-    reading = _read_keyword(log, options) if has_keyword else _read_any(log, options)
-    if reading.preset:
-        reading.notes.insert(0, f"preset {reading.preset}")
+    extraction = _read_keyword(log, options) if has_keyword else _read_any(log, options)
+    if extraction.preset:
+        extraction.notes.insert(0, f"preset {extraction.preset}")
     figures: dict[str, Any] = {
         "log_file": log,
-        "preset": reading.preset or None,
+        "preset": extraction.preset or None,
         "values": 0,
-        "values_skipped": reading.values,
+        "values_skipped": extraction.values,
         "values_left_out": 0,
-        "lines_malformed": reading.malformed,
-        "first_malformed": reading.malformed_text or None,
+        "lines_malformed": extraction.malformed,
+        "first_malformed": extraction.malformed_text or None,
         "first_value": None,
-        "notes": reading.notes,
+        "notes": extraction.notes,
     }
-    devices = options.gpu_num or reading.devices
-    sample = reading.sample
+    devices = options.gpu_num or extraction.devices
+    sample = extraction.sample
     if sample is None:
-        reading.notes.insert(0, _no_value(reading))
-        loss = reading.loss if reading.loss is not None and math.isfinite(reading.loss) else None
-        record = _record(log, options, devices, loss=loss or 0.0, result=None, failed=True)
+        extraction.notes.insert(0, _describe_missing_value(extraction))
+        loss = (
+            extraction.loss
+            if extraction.loss is not None and math.isfinite(extraction.loss)
+            else None
+        )
+        record = _make_record(log, options, devices, loss=loss or 0.0, result=None, failed=True)
         return Analysis(record, figures | {"loss": loss})
     result = compute_result(sample, options, keyword_given=has_keyword)
-    figures |= _figures(sample, result)
-    _add_notes(reading, sample, result, options)
-    figures["others"] = _other_speeds(reading, result, options)
-    loss, failed = reading.loss, options.failed or reading.has_failed
+    figures |= _collect_figures(sample, result)
+    _add_notes(extraction, sample, result, options)
+    figures["others"] = _compare_other_speeds(extraction, result, options)
+    loss, failed = extraction.loss, options.failed or extraction.has_failed
     if loss is not None and not math.isfinite(loss):
-        reading.notes.append(f"the last loss is {loss}: the run diverged, no LOSS_RESULT")
+        extraction.notes.append(f"the last loss is {loss}: the run diverged, no LOSS_RESULT")
         loss, failed = None, True
     elif loss is None and (failed or result.value <= 0):
         loss = 0.0
     if result.value < 0:
-        reading.notes.append(f"{sample.source.name} is below zero: it is no speed")
+        extraction.notes.append(f"{sample.source.name} is below zero: it is no speed")
         failed = True
     if failed:
-        reading.notes.append(
+        extraction.notes.append(
             f"the run failed: FINAL_RESULT is 0, measured was {result.value:g} {result.unit}"
         )
-    record = _record(log, options, devices, loss=loss, result=result, failed=failed)
-    is_known = reading.loss is not None and math.isfinite(reading.loss)
-    return Analysis(record, figures | {"loss": reading.loss if is_known else None})
+    record = _make_record(log, options, devices, loss=loss, result=result, failed=failed)
+    is_known = extraction.loss is not None and math.isfinite(extraction.loss)
+    return Analysis(record, figures | {"loss": extraction.loss if is_known else None})
 
 
-def _read_keyword(log: str, options: Options) -> _Reading:
-    """Return the values behind the user's keyword; a preset says what is not given."""
+def _read_keyword(log: str, options: Options) -> _Extraction:
+    """Return the values behind the user's keyword; a preset supplies what the user left out."""
     lines = numbered_lines(log)
     preset, keyword, quantity = "", options.keyword, None
     if options.preset:
-        head = list(islice(lines, _HEAD_LINES))
+        head = list(islice(lines, _MAX_HEAD_LINES))
         lines = chain(head, lines)
         reader = LogReader(options.preset, 0)
         reader.read(head)
@@ -139,38 +143,43 @@ def _read_keyword(log: str, options: Options) -> _Reading:
         raise UsageError("no keyword to look for", where="keyword", fix=fix)
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
     keyword_reader = KeywordReader(
-        keyword=keyword, separator=options.separator, position=options.position,
-        cut=options.range, skip=options.skip_steps,
+        keyword=keyword,
+        separator=options.separator,
+        position=options.position,
+        cut=options.range,
+        skip=options.skip_steps,
         loss_keyword=options.keyword_loss or loss_key,
-    )  # fmt: skip
+    )
     keyword_reader.read(lines)
     is_time = options.model_mode is not None and options.model_mode in {*TIME_MODES, 4}
     unknown = quantity or Quantity("step_time" if is_time else "speed")
-    sample = keyword_reader.sample(unknown, preset if quantity is not None else "")
-    reading = _Reading(preset, sample, keyword_reader.loss, reason=f"no value with {keyword!r}")
-    reading.malformed, reading.malformed_text = (
-        keyword_reader.malformed,
-        keyword_reader.malformed_text,
+    sample = keyword_reader.make_sample(unknown, preset if quantity is not None else "")
+    extraction = _Extraction(
+        preset, sample, keyword_reader.loss, reason=f"no value with {keyword!r}"
     )
-    reading.values = len(keyword_reader.values)
-    reading.advice = "give keyword=TEXT, as it stands before the value in the log"
+    extraction.malformed = keyword_reader.malformed
+    extraction.malformed_text = keyword_reader.malformed_text
+    extraction.values = len(keyword_reader.values)
+    extraction.advice = "give keyword=TEXT, as it stands before the value in the log"
     if keyword_reader.quantity is not None and keyword_reader.quantity.reads == "step_time":
-        _note_units(reading, keyword_reader.quantity, options, has_preset=bool(preset))
-    return reading
+        _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
+    return extraction
 
 
 def _note_units(
-    reading: _Reading, quantity: Quantity, options: Options, *, has_preset: bool
+    extraction: _Extraction, quantity: Quantity, options: Options, *, has_preset: bool
 ) -> None:
-    """Say what the key says of units that the options do not give."""
+    """Add notes about units that the key names and the options leave out."""
     if quantity.seconds != 1.0 and options.time_unit is None and not has_preset:
-        unit = {1e-3: "ms"}.get(quantity.seconds, f"{quantity.seconds:g} s")
-        reading.notes.append(f"the log counts in {unit}, time_unit=s is assumed: give time_unit")
+        unit = "ms" if quantity.seconds == 1e-3 else f"{quantity.seconds:g} s"
+        extraction.notes.append(f"the log counts in {unit}, time_unit=s is assumed: give time_unit")
     if quantity.steps > 1 and options.steps_per_value is None:
-        reading.notes.append(f"each value is the time of {quantity.steps} steps, as its key says")
+        extraction.notes.append(
+            f"each value is the time of {quantity.steps} steps, as its key says"
+        )
 
 
-def _read_any(log: str, options: Options) -> _Reading:
+def _read_any(log: str, options: Options) -> _Extraction:
     """Return the values of the best speed of a log, of the named preset or of any."""
     preset = options.preset or AUTO
     reader = LogReader(preset, options.skip_steps, options.keyword_loss)
@@ -179,43 +188,47 @@ def _read_any(log: str, options: Options) -> _Reading:
     if preset in {AUTO, *MARKS}:
         events = read_event_speed(reader.event_runs, preset)
     if preset in MARKS or (events is not None and events.sample is not None):
-        return _reading_of_events(events, preset)
+        return _extract_events(events, preset)
     choice = choose(reader, options)
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
     loss = reader.wanted_loss if options.keyword_loss else reader.losses.get(loss_key)
-    reading = _Reading(choice.preset, choice.sample, loss, choice.others, choice.devices)
+    extraction = _Extraction(choice.preset, choice.sample, loss, choice.others, choice.devices)
     if reader.context.resumed_at:
         line = reader.context.resumed_at
-        reading.notes.append(f"line {line} says that the run resumed from a checkpoint")
+        extraction.notes.append(f"line {line} says that the run resumed from a checkpoint")
     if choice.sample is not None:
-        reading.notes += choice.reasons
-        reading.malformed = choice.sample.malformed
-        reading.malformed_text = choice.sample.malformed_text
-        return reading
+        extraction.notes += choice.reasons
+        extraction.malformed = choice.sample.malformed
+        extraction.malformed_text = choice.sample.malformed_text
+        return extraction
     malformed = [x for x in reader.readings.values() if x.malformed]
     if malformed:
-        reading.malformed = malformed[0].malformed
+        extraction.malformed = malformed[0].malformed
         text = malformed[0].malformed_text
-        reading.malformed_text = f"line {malformed[0].malformed_line}: {text}"
-    reading.values = max((x.lines for x in reader.readings.values()), default=0)
-    reading.reason = _reason(choice, preset)
-    reading.advice = _advice(reader, choice, has_events=events is not None)
-    return reading
+        extraction.malformed_text = f"line {malformed[0].malformed_line}: {text}"
+    extraction.values = max((x.lines for x in reader.readings.values()), default=0)
+    extraction.reason = _reason(choice, preset)
+    extraction.advice = _advice(reader, choice, has_events=events is not None)
+    return extraction
 
 
-def _reading_of_events(events: EventSpeed | None, preset: str) -> _Reading:
+def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
     """Return the speed of a log of events."""
     if events is None:
         advice = "name the log that has them"
-        return _Reading(preset, reason=f"no {MARKS[preset]} lines", advice=advice)
-    reading = _Reading(
-        events.preset, events.sample, events.loss, devices=events.devices,
-        has_failed=events.has_failed, notes=events.notes,
-    )  # fmt: skip
+        return _Extraction(preset, reason=f"no {MARKS[preset]} lines", advice=advice)
+    extraction = _Extraction(
+        events.preset,
+        events.sample,
+        events.loss,
+        devices=events.devices,
+        has_failed=events.has_failed,
+        notes=events.notes,
+    )
     if events.sample is None:
-        reading.reason = "no run has samples with times"
-        reading.advice = "`trainmark import` reads its other figures"
-    return reading
+        extraction.reason = "no run has samples with times"
+        extraction.advice = "`trainmark import` reads its other figures"
+    return extraction
 
 
 def _reason(choice: Choice, preset: str) -> str:
@@ -231,7 +244,7 @@ def _reason(choice: Choice, preset: str) -> str:
 
 
 def _advice(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
-    """Return what a log without a known speed has instead, and what to do."""
+    """Return what the user can do with a log without a known speed."""
     if choice.ambiguous:
         return "name one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
@@ -247,13 +260,13 @@ def _advice(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     return f"{numeric}give keyword=TEXT, as it stands before the value in the log"
 
 
-def _no_value(reading: _Reading) -> str:
-    """Return that there is no value, why, and what to do."""
-    counts = f"{reading.values} values and {reading.malformed} malformed lines"
-    return f"{reading.reason}: {counts}; {reading.advice}"
+def _describe_missing_value(extraction: _Extraction) -> str:
+    """Return why there is no value, and what the user can do."""
+    counts = f"{extraction.values} values and {extraction.malformed} malformed lines"
+    return f"{extraction.reason}: {counts}; {extraction.advice}"
 
 
-def _figures(sample: Sample, result: Result) -> dict[str, Any]:
+def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
     """Return the figures of the values and of the result."""
     shares = np.percentile(sample.values, [*SHARES.values()]).tolist()
     return {
@@ -274,9 +287,9 @@ def _figures(sample: Sample, result: Result) -> dict[str, Any]:
     }
 
 
-def _add_notes(reading: _Reading, sample: Sample, result: Result, options: Options) -> None:
-    """Add what a reader must know of the values and of the result."""
-    notes = reading.notes
+def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options: Options) -> None:
+    """Add notes about the values and the result that the user must know."""
+    notes = extraction.notes
     notes += sample.notes
     if len(sample.batches) and options.base_batch_size is None:
         notes.append(f"global batch size {result.batch:g}, the mean in the log")
@@ -299,8 +312,8 @@ def _add_notes(reading: _Reading, sample: Sample, result: Result, options: Optio
     if sample.source.quantity.scope == "node":
         notes.append("the speed is of one node: that of the job is as many times as much")
     elif options.gpu_num is None:
-        if reading.devices is not None:
-            notes.append(f"gpu_num {reading.devices}, as the log says")
+        if extraction.devices is not None:
+            notes.append(f"gpu_num {extraction.devices}, as the log says")
         elif sample.source.quantity.scope == "device":
             notes.append("the speed is of one device: give gpu_num=N for that of the job")
         else:
@@ -312,33 +325,45 @@ def _add_notes(reading: _Reading, sample: Sample, result: Result, options: Optio
         )
 
 
-def _other_speeds(reading: _Reading, result: Result, options: Options) -> list[dict[str, Any]]:
-    """Return the other speeds of the log; add a note where one differs from the result."""
+def _compare_other_speeds(
+    extraction: _Extraction, result: Result, options: Options
+) -> list[dict[str, Any]]:
+    """Return the other speeds of the log; add a note for each that differs from the result."""
     plain = Options(gpu_num=options.gpu_num, skip_steps=options.skip_steps)
     others = []
-    for sample in reading.others:
+    for sample in extraction.others:
         other = compute_result(sample, plain, keyword_given=False)
-        others.append({
-            "preset": sample.source.preset, "read_from": sample.source.name,
-            "values": len(sample.values), "result": other.value, "unit": other.unit,
-            "is_component": sample.source.is_component,
-        })  # fmt: skip
+        others.append(
+            {
+                "preset": sample.source.preset,
+                "read_from": sample.source.name,
+                "values": len(sample.values),
+                "result": other.value,
+                "unit": other.unit,
+                "is_component": sample.source.is_component,
+            }
+        )
         is_same_unit = unit_class(other.unit) == unit_class(result.unit)
-        differs = abs(other.value - result.value) > _DIFFERS * abs(result.value)
+        differs = abs(other.value - result.value) > _MAX_DIFFERENCE * abs(result.value)
         if is_same_unit and differs:
             why = "the timer of one component" if sample.source.is_component else "not used"
-            reading.notes.append(
+            extraction.notes.append(
                 f"{sample.source.name} ({sample.source.preset}) says {other.value:g} "
                 f"{other.unit}, from {len(sample.values)} values: {why}"
             )
     return others
 
 
-def _record(
-    log: str, options: Options, devices: int | None, *, loss: float | None, result: Result | None,
+def _make_record(
+    log: str,
+    options: Options,
+    devices: int | None,
+    *,
+    loss: float | None,
+    result: Result | None,
     failed: bool,
-) -> IndexRecord:  # fmt: skip
-    """Return the JSON record; a failed log's has 0 as the public tool's default has."""
+) -> IndexRecord:
+    """Return the JSON record; that of a failed log has 0, which is the public tool's default."""
     count = devices or 1
     value = 0.0 if failed or result is None else result.value
     return IndexRecord(

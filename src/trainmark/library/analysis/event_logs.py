@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from trainmark.library.importers.event_runs import EventRun
 
 MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}  # by preset
+_PRESETS = {mark: preset for preset, mark in MARKS.items()}
 
 
 @dataclass
 class EventSpeed:
-    """What a log of events says of its last run with a speed.
+    """The speed of the last run in a log of events that has one.
 
     Args:
         preset: ``mllog`` or ``perflog``.
@@ -57,15 +58,18 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
     if not runs:
         return None
     mark = runs[0].mark
-    name = next(preset for preset, known in MARKS.items() if known == mark)
     runs = [run for run in runs if run.mark == mark]
-    result = EventSpeed(name)
+    result = EventSpeed(_PRESETS[mark])
     with_speed = [run for run in runs if speed_of_training(run) is not None]
     chosen = with_speed[-1] if with_speed else None
     for number, run in enumerate(runs, 1):
         if run is not chosen:
-            state = "is aborted" if run.is_aborted else "has no speed"
-            state = state if speed_of_training(run) is None or run.is_aborted else "is not used"
+            if run.is_aborted:
+                state = "is aborted"
+            elif speed_of_training(run) is None:
+                state = "has no speed"
+            else:
+                state = "is not used"
             result.notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
     if chosen is not None:
         _describe(result, chosen, runs.index(chosen) + 1, len(runs))
@@ -81,12 +85,23 @@ def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> Non
     key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
     empty = np.empty(0)
     text = f"line {run.line}: {run.raw[:300]}" if run.line else f"line {run.first_line}"
+    malformed_text = ""
+    if run.malformed:
+        malformed_line, malformed = run.malformed[0]
+        malformed_text = f"line {malformed_line}: {malformed[:300]}"
     result.sample = Sample(
-        Source(result.preset, key, "", quantity), "samples/s", np.array([speed]), empty, "value",
-        empty, lines=1, malformed=len(run.malformed), first_text=text, is_closing=True,
-        malformed_text=f"line {run.malformed[0][0]}: {run.malformed[0][1][:300]}"
-        if run.malformed else "",
-    )  # fmt: skip
+        Source(result.preset, key, "", quantity),
+        "samples/s",
+        np.array([speed]),
+        empty,
+        "value",
+        empty,
+        lines=1,
+        malformed=len(run.malformed),
+        malformed_text=malformed_text,
+        first_text=text,
+        is_closing=True,
+    )
     if isinstance(run.loss, int | float):
         result.loss = float(run.loss)
     result.devices = world_size(columns)

@@ -1,7 +1,7 @@
 """Read the numbers behind a keyword, or at a position, as the public tool does.
 
 A line counts if it contains the keyword. The value is the number behind it, or the word at the
-position, of which ``range`` cuts characters.
+position, cut to the characters of ``range``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEADING_NUMBER = re.compile(rf"[{re.escape(OPENING)}]*({NUMBER})({MAGNITUDE})?"
 _FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
 _SHOWN_CHARACTERS = 300
 _OTHER_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
-# A key that begins with one of these words closes a log: it is no value of a step.
+# A key that begins with one of these words is part of a summary: it is no value of a step.
 _CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall)[ _]$")
 
 
@@ -47,14 +47,14 @@ class KeywordReader:
 
     Args:
         keyword: empty: every line counts, if a position is given.
-        separator: what stands between words; empty: white space.
+        separator: text between words; empty: white space.
         position: place of the word, from 0, from the end if negative; None: behind the keyword.
-        cut: which characters of the word count, ``N`` or ``A:B``; empty: all.
+        cut: the characters of the word that count, ``N`` or ``A:B``; empty: all.
         skip: values to leave out at the beginning.
-        loss_keyword: text before the loss, of which the last one in the log counts.
+        loss_keyword: text before the loss; the last loss in the log counts.
 
     Raises:
-        UsageError: a cut of another form.
+        UsageError: the cut has another form.
     """
 
     keyword: str
@@ -90,29 +90,29 @@ class KeywordReader:
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         """Add the values of all lines."""
         value = None if self.reads_words else re.compile(number_pattern(self.keyword), _FLAGS)
-        own = re.compile(keyword_pattern(self.keyword), _FLAGS) if self.keyword else None
+        whole_word = re.compile(keyword_pattern(self.keyword), _FLAGS) if self.keyword else None
         loss_keyword = self.loss_keyword
         loss = re.compile(number_pattern(loss_keyword), _FLAGS) if loss_keyword else None
         keyword = self.keyword
         for number, line in lines:
             if loss is not None and loss_keyword in line:
-                found_loss = loss.search(line)
-                if found_loss is not None:
-                    self.loss = to_number(found_loss[1], found_loss[2])
+                loss_match = loss.search(line)
+                if loss_match is not None:
+                    self.loss = to_number(loss_match[1], loss_match[2])
             if keyword not in line:
                 continue
             if value is None:
-                word = self._word_of(line)
-                found = _LEADING_NUMBER.match(f"{word} ")
+                word = self._cut_word(line)
+                match = _LEADING_NUMBER.match(f"{word} ")
             else:
-                found = value.search(line)
-            if found is not None:
-                is_closing = value is not None and self._is_closing(line, found.start())
-                self._add(number, line, found, is_closing=is_closing)
-            elif value is None or (own is not None and own.search(line)):
+                match = value.search(line)
+            if match is not None:
+                is_closing = value is not None and self._is_closing(line, match.start())
+                self._add(number, line, match, is_closing=is_closing)
+            elif value is None or (whole_word is not None and whole_word.search(line)):
                 self._reject(number, line)
 
-    def _word_of(self, line: str) -> str:
+    def _cut_word(self, line: str) -> str:
         """Return the characters of the word that counts; empty: the line is too short."""
         text, place = line.strip(), self.position
         if place is None:
@@ -125,8 +125,8 @@ class KeywordReader:
         before = line[max(0, start - 12) : start]
         return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
 
-    def _add(self, number: int, line: str, found: re.Match[str], *, is_closing: bool) -> None:
-        value = to_number(found[1], found[2])
+    def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:
+        value = to_number(match[1], match[2])
         if not math.isfinite(value):
             self._reject(number, line)
             return
@@ -134,7 +134,7 @@ class KeywordReader:
             self.closing.append(value)
             return
         if not self.values:
-            self._learn(line, found[1])
+            self._learn(line, match[1])
         if len(self.values) <= self.skip:
             self.first_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
         self.values.append(value)
@@ -149,9 +149,9 @@ class KeywordReader:
             self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
 
     def _learn(self, line: str, text: str) -> None:
-        """Take from the first line what the value is, and where the line has its step time."""
+        """Learn from the first line the quantity of the value and the key of the step time."""
         pairs = find_pairs(line)
-        pair = self._pair_of(pairs, line, text)
+        pair = self._find_pair(pairs, line, text)
         if pair is None:
             return
         self.key, self.quantity = pair.key, read_quantity(pair.key, pair.unit, pair.following)
@@ -162,13 +162,13 @@ class KeywordReader:
         if self.quantity is None or self.quantity.reads == "step_time":
             return
         for other in pairs:
-            found = read_quantity(other.key, other.unit, other.following)
-            if found is not None and found.reads == "step_time" and other.key:
+            quantity = read_quantity(other.key, other.unit, other.following)
+            if quantity is not None and quantity.reads == "step_time" and other.key:
                 pattern = re.compile(number_pattern(other.key), _FLAGS)
-                self._step_time = pattern, found.seconds / found.steps
+                self._step_time = pattern, quantity.seconds / quantity.steps
                 return
 
-    def _pair_of(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
+    def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
         """Return the pair of the value: the first with its text behind the keyword."""
         start = max(line.find(self.keyword), 0)
         for pair in pairs:
@@ -176,12 +176,12 @@ class KeywordReader:
                 return pair
         return None
 
-    def sample(self, unknown: Quantity, preset: str = "") -> Sample | None:
+    def make_sample(self, unknown: Quantity, preset: str = "") -> Sample | None:
         """Return the values that count; None: there are none.
 
         Args:
-            unknown: what the values are if the key does not say it.
-            preset: name of the preset whose form says it instead; empty: none.
+            unknown: the quantity of the values if their key does not name it.
+            preset: name of the preset whose form has the quantity instead; empty: none.
         """
         values, seconds = self.values, self.seconds
         notes = []
@@ -199,9 +199,16 @@ class KeywordReader:
         quantity = unknown if preset else self.quantity or unknown
         return Sample(
             Source(preset, self.key or self.keyword, "", quantity),
-            self.unit, counted.copy(), weights if has_weights else np.empty(0),
-            "time" if has_weights else "value", np.empty(0),
-            skipped=len(values) - len(counted), lines=len(values), malformed=self.malformed,
-            malformed_text=self.malformed_text, first_text=self.first_text, notes=notes,
+            self.unit,
+            counted.copy(),
+            weights if has_weights else np.empty(0),
+            "time" if has_weights else "value",
+            np.empty(0),
+            skipped=len(values) - len(counted),
+            lines=len(values),
+            malformed=self.malformed,
+            malformed_text=self.malformed_text,
+            first_text=self.first_text,
+            notes=notes,
             slow=find_slow_values(counted, is_rate=quantity.reads != "step_time"),
-        )  # fmt: skip
+        )

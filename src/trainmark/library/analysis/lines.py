@@ -217,8 +217,10 @@ class LogContext:
 
     def notice_text(self, number: int, text: str) -> None:
         """Take the epoch and the resume that a line names."""
-        if "poch" in text and (found := _EPOCH.search(text)):
-            self._epoch_of_text = float(found[1])
+        if "poch" in text:
+            epoch = _EPOCH.search(text)
+            if epoch is not None:
+                self._epoch_of_text = float(epoch[1])
         if not self.resumed_at and _has_any(text, _RESUME_PARTS) and _RESUMED.search(text):
             self.resumed_at = number
 
@@ -239,19 +241,19 @@ class LogContext:
         """Take the steps of a line with values or a loss; a new run begins where they fall."""
         self._has_values = self._has_values or bool(line.speeds)
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
-        fallen = self._find_fallen(line)
+        restarted = self._find_restarted(line)
         is_epoch_lower = None not in (line.epoch, self._epoch) and line.epoch < self._epoch  # type: ignore[operator]
-        if is_epoch_lower or any(_ends_run(counter, epoch) for counter in fallen):
+        if is_epoch_lower or any(_ends_run(counter, epoch) for counter in restarted):
             self.ends.append(self._last)
             self.starts.append(line.number)
             self.run += 1
             self._counters.clear()
-        self.cycle += bool(fallen) or is_epoch_lower
+        self.cycle += bool(restarted) or is_epoch_lower
         self._epoch = line.epoch
         is_complete = False
         for key, value in line.counters:
             counter = self._counters.get(key)
-            if counter is None or counter in fallen:
+            if counter is None or counter in restarted:
                 counter = self._counters[key] = _Counter(value, line.total, epoch)
             if value in counter.recent:
                 counter.has_ranks = True
@@ -262,15 +264,15 @@ class LogContext:
         step = line.step if line.step is not None else self._last.step
         self._last = RunEnd(line.number, step, is_complete)
 
-    def _find_fallen(self, line: LogLine) -> list[_Counter]:
+    def _find_restarted(self, line: LogLine) -> list[_Counter]:
         """Return the counters whose step is lower than before, unless a late rank prints it."""
-        fallen = []
+        restarted = []
         for key, value in line.counters:
             last = self._counters.get(key)
             if last is None or value >= last.value or (last.has_ranks and value in last.recent):
                 continue
-            fallen.append(last)
-        return fallen
+            restarted.append(last)
+        return restarted
 
 
 def _ends_run(counter: _Counter, epoch: float | None) -> bool:

@@ -1,7 +1,7 @@
-"""Say what a number in a log is, from the words of its key and the unit behind it.
+"""Read which quantity a number in a log is, from the words of its key and the unit behind it.
 
-Owns the vocabulary, ``words.toml``: rates, step times, counters, losses and what is about something
-else than training.
+Owns the vocabulary, ``words.toml``: rates, step times, counters, losses, and words that are not
+about training.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _EVALUATION = frozenset(WORDS["other_work"]["evaluation"])
 _PREPARATION = frozenset(WORDS["other_work"]["preparation"])
 
 
-def _one_of(words: object) -> str:
+def _any_of(words: object) -> str:
     """Return a pattern of any of the words, the longest first."""
     return "|".join(sorted(map(re.escape, map(str, words)), key=len, reverse=True))  # type: ignore[call-overload]
 
 
-_ITEM = _one_of(_UNIT_OF_ITEM)
-_STEP = _one_of(word for word, unit in _UNIT_OF_ITEM.items() if unit == STEPS_UNIT)
-_TIME = _one_of(_TIMES)
+_ITEM = _any_of(_UNIT_OF_ITEM)
+_STEP = _any_of(word for word, unit in _UNIT_OF_ITEM.items() if unit == STEPS_UNIT)
+_TIME = _any_of(_TIMES)
 # A key that ends in one of these has its unit there; `step_time_min` is a minimum.
-_TIME_ENDING = _one_of(_TIME_ENDINGS)
+_TIME_ENDING = _any_of(_TIME_ENDINGS)
 _DEVICE_WORDS = {*_OF_TABLES["device"], *WORDS["marks"]["devices"]}
-_DEVICE = rf"(?:{_one_of(word for word in _DEVICE_WORDS if word.isascii())})s?"
-_TAKES = _one_of(_DURATION)
+_DEVICE = rf"(?:{_any_of(word for word in _DEVICE_WORDS if word.isascii())})s?"
+_TAKES = _any_of(_DURATION)
 _COUNT = r"(?P<count>\d+)(?P<thousand> ?k)?"
 _COUNT_BEFORE = r"(?P<count2>\d+)(?P<thousand2> ?k)?"
 
@@ -71,7 +71,7 @@ _TIME_OF_MANY = re.compile(
     rf"|\b{_COUNT_BEFORE} (?:{_STEP}) (?:{_TAKES}|in)\b"
 )
 _PER_DEVICE = re.compile(rf"\bper {_DEVICE}\b")
-_PER_NODE = re.compile(rf"\bper (?:{_one_of(WORDS['marks']['nodes'])})\b")
+_PER_NODE = re.compile(rf"\bper (?:{_any_of(WORDS['marks']['nodes'])})\b")
 _WEAK_STEP_TIME = re.compile(
     rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
 )
@@ -101,7 +101,7 @@ UNIT = (
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What a number of a log says of the speed.
+    """The kind and unit of a number in a log that is a speed or a step time.
 
     Args:
         reads: ``speed`` samples or tokens a second, ``steps`` a second, or ``step_time``.
@@ -132,7 +132,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | None:
-    """Return what a number says of the speed of training; None: nothing.
+    """Return the quantity of a number about the speed of training; None: it is not about it.
 
     Args:
         key: the text before the number; empty: there is none.
@@ -144,20 +144,20 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         return None
     behind = _read_unit(unit)
     named = _read_key(words, behind)
-    found = named
-    if found is None and behind is not None and _says_what_it_counts(behind):
-        found = behind
-    if found is None:
+    quantity = named
+    if quantity is None and behind is not None and _is_specific(behind):
+        quantity = behind
+    if quantity is None:
         return None
     is_summary = not _SUMMARY.isdisjoint(words)
-    scope = found.scope
+    scope = quantity.scope
     if not scope and _PER_DEVICE.search(" ".join(words)):
         scope = "device"
     elif not scope and _PER_NODE.search(" ".join(words)):
         scope = "node"
-    if found.reads == "speed" and not _JOB.isdisjoint(words):
+    if quantity.reads == "speed" and not _JOB.isdisjoint(words):
         scope = "job"
-    return replace(found, is_summary=is_summary, scope=scope)
+    return replace(quantity, is_summary=is_summary, scope=scope)
 
 
 def _read_key(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
@@ -167,46 +167,46 @@ def _read_key(words: tuple[str, ...], behind: Quantity | None) -> Quantity | Non
     if rate is None and _UNIT_OF_ITEM.get(words[0] if words else "") != STEPS_UNIT:
         rate = _RATE_WITHOUT_PER.search(text)
     if rate is not None:
-        return _rate(rate)
+        return _make_rate(rate)
     abbreviation = next((word for word in words if word in _ABBREVIATIONS), None)
     if abbreviation is not None:
-        return _abbreviated(_ABBREVIATIONS[abbreviation], behind)
+        return _expand_abbreviation(_ABBREVIATIONS[abbreviation], behind)
     if _SPEED.isdisjoint(words):
-        return _step_time(words, behind)
+        return _read_step_time(words, behind)
     if behind is None:
         return Quantity("speed", is_weak=True)
-    return behind if _says_what_it_counts(behind) else None
+    return behind if _is_specific(behind) else None
 
 
-def _says_what_it_counts(unit: Quantity) -> bool:
+def _is_specific(unit: Quantity) -> bool:
     """Tell whether a unit is a rate, or a time of a step, and not a bare time."""
     return unit.reads != "step_time" or bool(unit.unit)
 
 
-def _step_time(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
+def _read_step_time(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
     """Return the step time that the words of a key name."""
     text = " ".join(words)
     per_step, of_many = _TIME_PER_STEP.search(text), _TIME_OF_MANY.search(text)
     if per_step is not None:
-        return Quantity("step_time", seconds=_TIMES[per_step["time"]], steps=_count(per_step))
+        return Quantity("step_time", seconds=_TIMES[per_step["time"]], steps=_read_count(per_step))
     if of_many is not None or _STEP_TIME.search(text):
-        return Quantity("step_time", seconds=_time_unit(words, behind), steps=_count(of_many))
+        return Quantity("step_time", seconds=_time_unit(words, behind), steps=_read_count(of_many))
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
-    if behind is not None and _says_what_it_counts(behind):
+    if behind is not None and _is_specific(behind):
         return behind
     return Quantity("step_time", seconds=_time_unit(words, behind), is_weak=True)
 
 
-def _rate(found: re.Match[str]) -> Quantity:
-    unit, groups = _UNIT_OF_ITEM[found["item"]], found.groupdict()
+def _make_rate(match: re.Match[str]) -> Quantity:
+    unit, groups = _UNIT_OF_ITEM[match["item"]], match.groupdict()
     per_device = bool(groups.get("device") or groups.get("each"))
     if unit == STEPS_UNIT:
-        return Quantity("steps", unit, seconds=_TIMES[found["time"]])
-    return Quantity("speed", unit, _TIMES[found["time"]], scope="device" if per_device else "")
+        return Quantity("steps", unit, seconds=_TIMES[match["time"]])
+    return Quantity("speed", unit, _TIMES[match["time"]], scope="device" if per_device else "")
 
 
-def _abbreviated(unit: str, behind: Quantity | None) -> Quantity:
+def _expand_abbreviation(unit: str, behind: Quantity | None) -> Quantity:
     """Return the quantity of ``tps`` and the like."""
     if not unit and behind is not None and behind.reads != "step_time":
         return behind
@@ -219,11 +219,11 @@ def _abbreviated(unit: str, behind: Quantity | None) -> Quantity:
     return Quantity("speed", unit, scope=scope)
 
 
-def _count(found: re.Match[str] | None) -> int:
-    """Return of how many steps a time is."""
-    if found is None:
+def _read_count(match: re.Match[str] | None) -> int:
+    """Return the number of steps of a time."""
+    if match is None:
         return 1
-    groups = {name: text for name, text in found.groupdict().items() if text}
+    groups = {name: text for name, text in match.groupdict().items() if text}
     number = groups.get("count") or groups.get("count2")
     factor = 1000 if groups.get("thousand") or groups.get("thousand2") else 1
     return max(int(number or 1), 1) * factor
@@ -245,10 +245,12 @@ def _read_unit(unit: str) -> Quantity | None:
     text = " ".join(words)
     rate, time_per_step = _RATE.search(text), _TIME_PER_STEP.search(text)
     if rate is not None:
-        return _rate(rate)
+        return _make_rate(rate)
     if time_per_step is not None:
         seconds = _TIMES[time_per_step["time"]]
-        return Quantity("step_time", unit="s/step", seconds=seconds, steps=_count(time_per_step))
+        return Quantity(
+            "step_time", unit="s/step", seconds=seconds, steps=_read_count(time_per_step)
+        )
     return Quantity("step_time", seconds=_TIMES[text]) if text in _TIMES else None
 
 
@@ -301,10 +303,10 @@ def is_work_of_step(key: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def counted_so_far(key: str) -> str:
-    """Return the unit of a counter of all that was trained, ``tokens/s``; empty: it is none."""
-    found = _WORK_SO_FAR.fullmatch(" ".join(split_words(key)))
-    return _UNIT_OF_ITEM[found["item"] or found["item2"]] if found else ""
+def read_counter_unit(key: str) -> str:
+    """Return the unit of a counter of all work trained, ``tokens/s``; empty: not a counter."""
+    match = _WORK_SO_FAR.fullmatch(" ".join(split_words(key)))
+    return _UNIT_OF_ITEM[match["item"] or match["item2"]] if match else ""
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""The values of a log, source by source and run by run, read in one pass."""
+"""Read the values of a log in one pass, separately for each source and run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from trainmark.library.analysis.lines import LogContext, may_have_values, read_line
 from trainmark.library.analysis.quantities import (
     Quantity,
-    counted_so_far,
     is_work_of_step,
+    read_counter_unit,
     read_quantity,
     unit_class,
 )
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from trainmark.library.importers.event_runs import EventRun
 
 _SHOWN_CHARACTERS = 300
-_SURVEYED_LINES = 2000  # in which all numeric keys are counted
-_RANKS_APART = 4  # steps that several ranks may print at the same time
+_MAX_SURVEYED_LINES = 2000  # in which all numeric keys are counted
+_MAX_STEPS_APART = 4  # of ranks that print into one log
 _BAR = re.compile(
     r"(?P<done>\d+)/(?P<total>\d+)\s*\[(?P<clock>[\d:]+)<[^,\]]*,\s*(?:\?|[\d.]+)\s*"
     r"(?:s/|)(?:it|steps?|iters?|batch(?:es)?)\b"
@@ -53,12 +53,12 @@ _MALFORMED_AFTER = r"['\"]?\s*[:=]\s*\S"
 
 
 def to_seconds(clock: str) -> float | None:
-    """Return the seconds of ``1 day, 2:03:04``, ``2:03:04`` or ``03:04``; None: it is no clock."""
-    found = _CLOCK.match(clock)
-    if found is None:
+    """Return the seconds of ``1 day, 2:03:04``, ``2:03:04`` or ``03:04``; None: not a time."""
+    match = _CLOCK.match(clock)
+    if match is None:
         return None
-    days, hours, minutes = (int(text or 0) for text in found.groups()[:3])
-    return ((days * 24 + hours) * 60 + minutes) * 60 + float(found[4])
+    days, hours, minutes = (int(text or 0) for text in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
 
 
 @dataclass
@@ -81,7 +81,8 @@ class Readings:
         unit: of a speed, from the form or behind the first number; empty: not known.
         malformed: lines that have the key, but no finite number behind it.
         has_steps: a line with a value also has the number of a step.
-        first_rate: and ``last_rate``: as printed, of a figure that is a mean until then.
+        first_rate: first printed value of a figure that is a mean since the start.
+        last_rate: last printed value of it.
     """
 
     source: Source
@@ -95,7 +96,7 @@ class Readings:
     has_steps: bool = False
     first_rate: float | None = None
     last_rate: float = 0.0
-    _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_RANKS_APART))
+    _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
     _other_work: int = 0
     _paused_s: float = 0.0
     _total: tuple[float, float] | None = None  # done, and seconds on the clock
@@ -111,7 +112,7 @@ class Readings:
     def add(
         self, line: LogLine, value: float, context: LogContext, *, seconds: float, work: float
     ) -> None:
-        """Add a value of a line; that of another rank for the same step is averaged in."""
+        """Add a value of a line; values of several ranks for one step are averaged."""
         if not math.isfinite(value):
             self.reject(line.number, line.text)
             return
@@ -160,20 +161,20 @@ class Readings:
     def add_whole(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
         """Add the last reading of a counter that began with 0, and of its clock."""
         last, self._total = self._total, None
-        begun, begun_s = last if last is not None and last[0] < done else (0.0, 0.0)
-        if clock_s > begun_s:
-            elapsed = clock_s - begun_s
-            self.add(line, (done - begun) / elapsed, context, seconds=elapsed, work=math.nan)
+        start, start_s = last if last is not None and last[0] < done else (0.0, 0.0)
+        if clock_s > start_s:
+            elapsed = clock_s - start_s
+            self.add(line, (done - start) / elapsed, context, seconds=elapsed, work=math.nan)
 
-    def work_of(self, line: LogLine) -> float:
-        """Return the work of the step or interval of a line, in what the speed counts; or NaN."""
+    def read_work(self, line: LogLine) -> float:
+        """Return the work of the step or interval of a line, in the unit of the speed; or NaN."""
         counted = unit_class(self.source.quantity.unit or self.unit)
         if counted == "samples/s" and line.batch is not None:
             return line.batch
         for pair in line.pairs:
             if is_work_of_step(pair.key):
                 return pair.value
-            if counted and unit_class(counted_so_far(pair.key)) == counted:
+            if counted and unit_class(read_counter_unit(pair.key)) == counted:
                 work, self._work_so_far = pair.value - self._work_so_far, pair.value
                 return work if work > 0 else math.nan
         return math.nan
@@ -224,16 +225,17 @@ class LogReader:
                 self._ended_runs += self._events.feed(number, text)
                 continue
             if self._wanted_loss is not None and self._loss_keyword in text:
-                found = self._wanted_loss.search(text)
-                self.wanted_loss = to_number(found[1], found[2]) if found else self.wanted_loss
+                match = self._wanted_loss.search(text)
+                if match is not None:
+                    self.wanted_loss = to_number(match[1], match[2])
             self.context.notice_text(number, text)
-            is_surveyed = number <= _SURVEYED_LINES
+            is_surveyed = number <= _MAX_SURVEYED_LINES
             line = None
             if is_surveyed or may_have_values(text):
                 line = read_line(number, text)
                 if is_surveyed:
                     self._survey(line)
-                if self._take(line):
+                if self._add_line(line):
                     continue
             self.context.notice_other_work(text, line)
 
@@ -244,32 +246,34 @@ class LogReader:
                 self.keys[pair.key] += 1
                 self.last_value_of[pair.key] = pair.value
 
-    def _take(self, line: LogLine) -> bool:
-        """Add the values and the loss of a line; tell whether it has a value."""
+    def _add_line(self, line: LogLine) -> bool:
+        """Add the values and the loss of a line; return whether it has a value."""
         if line.is_other_work:
             return False
-        has_loss = self._take_loss(line)
+        has_loss = self._add_loss(line)
         pairs = {pair.key: pair for pair in line.pairs}
         presets = self._recognise(line, pairs)
         if line.speeds or has_loss or presets:
             self.context.notice_values(line)
-        has_bar = self._take_bar(line)
-        of_presets = set()
+        has_bar = self._add_bar(line)
+        preset_keys = set()
         for key in pairs.keys() & self._by_key.keys():
             for source in self._by_key[key]:
                 if source.preset in presets or source.preset == self.preset:
-                    self._take_form(line, pairs[key], source)
-                    of_presets.add(key)
+                    self._add_form(line, pairs[key], source)
+                    preset_keys.add(key)
         for pair, quantity in line.speeds:
             is_rate_of_bar = has_bar and not pair.key and quantity.reads != "speed"
-            if not is_rate_of_bar and (pair.key not in of_presets or self.preset == PLAIN):
-                self._take_plain(line, pair, quantity)
+            if not is_rate_of_bar and (pair.key not in preset_keys or self.preset == PLAIN):
+                self._add_plain(line, pair, quantity)
         self._reject_malformed(line, pairs)
         return bool(line.speeds) or has_bar
 
-    def _take_loss(self, line: LogLine) -> bool:
+    def _add_loss(self, line: LogLine) -> bool:
+        if "oss" not in line.text:
+            return False
         has_loss = False
-        for key in self._loss_keys if "oss" in line.text else ():
+        for key in self._loss_keys:
             loss = line.find_loss(key)
             if loss is not None:
                 self.losses[key] = loss
@@ -286,26 +290,26 @@ class LogReader:
         self.recognised.update(presets)
         return presets
 
-    def _readings_of(self, source: Source) -> Readings:
-        place = source.preset, source.key, source.unit
-        if place not in self.readings:
-            self.readings[place] = Readings(source, self.skip, source.quantity.unit)
-        return self.readings[place]
+    def _get_readings(self, source: Source) -> Readings:
+        key = source.preset, source.key, source.unit
+        if key not in self.readings:
+            self.readings[key] = Readings(source, self.skip, source.quantity.unit)
+        return self.readings[key]
 
-    def _take_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
+    def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
         source = Source(PLAIN, pair.key, "" if pair.key else pair.unit, quantity)
-        readings = self._readings_of(source)
-        self._add(line, pair, readings)
+        readings = self._get_readings(source)
+        self._add_value(line, pair, readings)
 
-    def _take_form(self, line: LogLine, pair: Pair, source: Source) -> None:
-        readings = self._readings_of(source)
+    def _add_form(self, line: LogLine, pair: Pair, source: Source) -> None:
+        readings = self._get_readings(source)
         form = source.form
         assert form is not None
         if not form.clock:
-            self._add(line, pair, readings)
+            self._add_value(line, pair, readings)
             return
-        found = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
-        clock_s = to_seconds(found[1].strip()) if found else None
+        match = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
+        clock_s = to_seconds(match[1].strip()) if match else None
         if clock_s is None or not math.isfinite(pair.value):
             readings.reject(line.number, line.text)
             return
@@ -316,26 +320,26 @@ class LogReader:
             readings.first_rate = pair.value
         readings.last_rate = pair.value
 
-    def _add(self, line: LogLine, pair: Pair, readings: Readings) -> None:
+    def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
         quantity = readings.source.quantity
-        readings.unit = readings.unit or _unit_behind(pair)
+        readings.unit = readings.unit or _read_rate_unit(pair)
         seconds = math.nan
         if quantity.reads != "step_time" and line.step_time_s is not None:
             seconds = line.step_time_s
-        readings.add(line, pair.value, self.context, seconds=seconds, work=readings.work_of(line))
+        readings.add(line, pair.value, self.context, seconds=seconds, work=readings.read_work(line))
 
-    def _take_bar(self, line: LogLine) -> bool:
+    def _add_bar(self, line: LogLine) -> bool:
         """Add the difference of counter and clock of a progress bar of training."""
         if "<" not in line.text or not line.speeds:
             return False
-        found = _BAR.search(line.text)
-        clock_s = to_seconds(found["clock"]) if found else None
-        if found is None or clock_s is None:
+        match = _BAR.search(line.text)
+        clock_s = to_seconds(match["clock"]) if match else None
+        if match is None or clock_s is None:
             return False
         quantity = Quantity("steps", "steps/s", is_weak=True)
-        readings = self._readings_of(Source(PLAIN, f"{BAR} of {found['total']}", "", quantity))
-        done = float(found["done"])
-        if found["done"] == found["total"] and not self.context.resumed_at:
+        readings = self._get_readings(Source(PLAIN, f"{BAR} of {match['total']}", "", quantity))
+        done = float(match["done"])
+        if match["done"] == match["total"] and not self.context.resumed_at:
             readings.add_whole(line, done, clock_s, self.context)
         else:
             readings.add_total(line, done, clock_s, self.context)
@@ -350,10 +354,10 @@ class LogReader:
                 readings.reject(line.number, line.text)
 
 
-def _unit_behind(pair: Pair) -> str:
-    """Return the unit of a speed that stands behind its number: a known one, else its word."""
-    found = read_quantity("", pair.unit)
-    if found is not None and found.reads != "step_time":
-        return found.unit
+def _read_rate_unit(pair: Pair) -> str:
+    """Return the unit behind the number of a speed: a known unit, else the word there."""
+    quantity = read_quantity("", pair.unit)
+    if quantity is not None and quantity.reads != "step_time":
+        return quantity.unit
     other = _OTHER_RATE.fullmatch(pair.following)
     return other[1] if other else ""

@@ -1,8 +1,8 @@
-"""Which values of a source count, and their mean.
+"""Select the values of a source that count, and compute their mean.
 
-Owns three rules. Rates are averaged by time where the log has the time or the work of each value.
-A value that holds an evaluation or a checkpoint is left out, or its pause taken off. Of several
-runs in one log the last one counts.
+Owns three rules. Rates are averaged by time if the log has the time or the work of each value. A
+value that includes an evaluation or a checkpoint is left out, or corrected by its time. If a log
+has several runs, the last one counts.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-_HOLDS_MORE = 1.1  # times the usual: a value that holds an evaluation is longer than this
-_SLOW = 2.0  # times the median
-_LARGE_SHARE = 0.1  # of the sum, which a few slow values may not make unnoticed
-_FALLS = 1.5  # times the real speed: a mean since the start that counts work from before it
-_RARE = 5  # a closing line stands at most once for so many values of steps
+_MIN_PAUSE_RATIO = 1.1  # times the median, above which a value includes an evaluation
+_MIN_SLOW_RATIO = 2.0  # times the median
+_MIN_SLOW_SHARE = 0.1  # of the sum of times, above which slow values are reported
+_MIN_RESUME_RATIO = 1.5  # times the speed: a mean that counts work from before a resume
+_MIN_STEPS_PER_SUMMARY = 5  # lines of steps for each line of a summary
 
 
 @dataclass(slots=True)
 class Sample:
-    """The values of a source that count.
+    """The values of a source that count, with what is needed for their mean.
 
     Args:
         unit: of a speed; empty: not known.
-        values: in the log's own unit.
+        values: in the unit of the log.
         weights: seconds that each value covers; empty: not known, so the mean is by value.
         weighted_by: ``time`` or ``work``, from which the weights are; ``value``: there are none.
         batches: samples of a step over all devices for each value; empty: not known.
         skipped: values left out at the beginning.
-        left_out: values left out because they hold other work than training.
+        left_out: values left out because they include other work than training.
         lines: of the log with a value.
         first_text: the line of the first value that counts.
         slow: how many values are over twice the median, and their share of the sum of times.
@@ -78,7 +78,7 @@ class Sample:
         return float(self.values.mean())
 
 
-def costs_of(values: Array, *, is_rate: bool) -> Array:
+def compute_costs(values: Array, *, is_rate: bool) -> Array:
     """Return times, or numbers in proportion to them, of values that are times or rates."""
     if not is_rate:
         return values
@@ -98,7 +98,7 @@ def take_sample(
     if _is_clock(source, values):
         return None
     if is_last_value:
-        return _last_value(readings, run, notes, is_closing=is_closing, skip=skip)
+        return _take_last_value(readings, run, notes, is_closing=is_closing, skip=skip)
     counts = np.arange(len(values)) >= skip
     rejected = readings.malformed
     has_batch = np.isfinite(batches)
@@ -106,22 +106,32 @@ def take_sample(
         rejected += int((counts & ~has_batch).sum())
         counts &= has_batch
     all_values = values.copy()
-    left_out = _take_off_other_work(source, values, counts, run, notes)
+    left_out = _remove_other_work(source, values, counts, run, notes)
     if not counts.any():
         return None
     seconds, work = np.frombuffer(run.seconds)[counts], np.frombuffer(run.work)[counts]
-    weights, weighted_by = _weights(values[counts], seconds, work, is_rate=_is_rate(source))
+    weights, weighted_by = _compute_weights(values[counts], seconds, work, is_rate=_is_rate(source))
     sample = Sample(
-        source, readings.unit, values[counts], weights, weighted_by, batches[counts],
-        skipped=min(skip, len(values)), left_out=left_out, lines=readings.lines,
-        malformed=rejected, malformed_text=_malformed_text(readings), first_text=run.first_text,
-        has_steps=readings.has_steps, notes=notes,
-    )  # fmt: skip
+        source,
+        readings.unit,
+        values[counts],
+        weights,
+        weighted_by,
+        batches[counts],
+        skipped=min(skip, len(values)),
+        left_out=left_out,
+        lines=readings.lines,
+        malformed=rejected,
+        malformed_text=_malformed_text(readings),
+        first_text=run.first_text,
+        has_steps=readings.has_steps,
+        notes=notes,
+    )
     if not np.isfinite(sample.batches).all():
         sample.batches = np.empty(0)
     if left_out or (all_values != values).any():
         sample.mean_of_all = float(all_values[skip:].mean())
-    if readings.first_rate is not None and readings.first_rate > _FALLS * sample.mean:
+    if readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean:
         notes.append(
             f"{source.key} in the log falls from {readings.first_rate:g} to "
             f"{readings.last_rate:g}: it divides work from before a resume by the time after it; "
@@ -132,13 +142,21 @@ def take_sample(
 
 
 def take_only_mean(readings: Readings) -> Sample | None:
-    """Return the one mean since the start that a log has, where no difference can be made."""
+    """Return the only mean since the start in a log, of which no difference can be computed."""
     if readings.first_rate is None or readings.lines:
         return None
     empty = np.empty(0)
     values = np.array([readings.last_rate])
-    return Sample(readings.source, readings.source.quantity.unit, values, empty, "value", empty,
-                  lines=1, is_closing=True)  # fmt: skip
+    return Sample(
+        readings.source,
+        readings.source.quantity.unit,
+        values,
+        empty,
+        "value",
+        empty,
+        lines=1,
+        is_closing=True,
+    )
 
 
 def _is_rate(source: Source) -> bool:
@@ -151,26 +169,36 @@ def _malformed_text(readings: Readings) -> str:
     return f"line {readings.malformed_line}: {readings.malformed_text}"
 
 
-def _last_value(
+def _take_last_value(
     readings: Readings, run: RunValues, notes: list[str], *, is_closing: bool, skip: int
 ) -> Sample:
-    """Return the one value that holds for the whole run."""
+    """Return the last value, which is that of the whole run."""
     what = "a line at the end" if is_closing else "a running mean, of which the last value counts,"
     if skip:
         notes.append(f"{readings.source.name} is {what}: skip_steps has no effect on it")
     empty = np.empty(0)
     values = np.frombuffer(run.values)[-1:].copy()
     return Sample(
-        readings.source, readings.unit, values, empty, "value", empty, lines=readings.lines,
-        malformed=readings.malformed, malformed_text=_malformed_text(readings),
-        first_text=run.first_text, has_steps=readings.has_steps, is_closing=is_closing, notes=notes,
-    )  # fmt: skip
+        readings.source,
+        readings.unit,
+        values,
+        empty,
+        "value",
+        empty,
+        lines=readings.lines,
+        malformed=readings.malformed,
+        malformed_text=_malformed_text(readings),
+        first_text=run.first_text,
+        has_steps=readings.has_steps,
+        is_closing=is_closing,
+        notes=notes,
+    )
 
 
 def _choose_run(
     readings: Readings, context: LogContext, *, skip: int
 ) -> tuple[RunValues | None, list[str]]:
-    """Return the values of the last run that has some, and what is to be said of other runs."""
+    """Return the values of the last run that has some, and notes about the other runs."""
     runs = readings.runs
     if _are_epochs(context):
         return _join(list(runs.values())), []
@@ -192,7 +220,7 @@ def _choose_run(
 
 
 def _are_epochs(context: LogContext) -> bool:
-    """Tell whether steps that fall again and again are those of epochs, which all end alike."""
+    """Tell whether runs are epochs, which all end at the same step."""
     last_steps = [end.step for end in context.ends]
     return len(last_steps) > 1 and len(set(last_steps)) == 1 and last_steps[0] is not None
 
@@ -219,7 +247,7 @@ def _is_clock(source: Source, values: Array) -> bool:
     return bool((np.diff(values) > 0).all() and values[-1] > 2 * values[0])
 
 
-def _take_off_other_work(
+def _remove_other_work(
     source: Source, values: Array, counts: Array, run: RunValues, notes: list[str]
 ) -> int:
     """Correct or leave out the values that hold an evaluation or a checkpoint.
@@ -234,18 +262,18 @@ def _take_off_other_work(
     holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & counts
     if not holds_other.any():
         return 0
-    others = costs_of(values, is_rate=_is_rate(source))[counts & ~holds_other]
+    others = compute_costs(values, is_rate=_is_rate(source))[counts & ~holds_other]
     pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds
     usual = float(np.median(others)) if len(others) else None
     corrected = left_out = 0
     for place in np.flatnonzero(holds_other):
-        cost = float(costs_of(values[place : place + 1], is_rate=_is_rate(source))[0])
+        cost = float(compute_costs(values[place : place + 1], is_rate=_is_rate(source))[0])
         without = cost - float(pauses[place])
         is_known = pauses[place] > 0 and not _is_rate(source) and without > 0
         if is_known and (usual is None or abs(without - usual) < abs(cost - usual)):
             values[place] = without
             corrected += 1
-        elif usual is not None and cost > _HOLDS_MORE * usual:
+        elif usual is not None and cost > _MIN_PAUSE_RATIO * usual:
             counts[place] = False
             left_out += 1
     if corrected:
@@ -258,7 +286,9 @@ def _take_off_other_work(
     return left_out
 
 
-def _weights(values: Array, seconds: Array, work: Array, *, is_rate: bool) -> tuple[Array, str]:
+def _compute_weights(
+    values: Array, seconds: Array, work: Array, *, is_rate: bool
+) -> tuple[Array, str]:
     """Return the seconds that each rate covers, and from what they are known."""
     if is_rate:
         if np.isfinite(seconds).all() and (seconds > 0).all():
@@ -272,16 +302,16 @@ def find_slow_values(values: Array, *, is_rate: bool) -> tuple[int, float]:
     """Return how many values are over twice the median, if they make much of the sum.
 
     Returns:
-        Their number and their share of the sum of times; zeros where they make little of it.
+        Their number and their share of the sum of times; zeros if the share is small.
     """
-    costs = costs_of(values, is_rate=is_rate)
+    costs = compute_costs(values, is_rate=is_rate)
     if len(costs) < 3 or not costs.sum() > 0:
         return 0, 0.0
-    is_slow = costs > _SLOW * np.median(costs)
+    is_slow = costs > _MIN_SLOW_RATIO * np.median(costs)
     share = float(costs[is_slow].sum() / costs.sum())
-    return (int(is_slow.sum()), share) if share > _LARGE_SHARE else (0, 0.0)
+    return (int(is_slow.sum()), share) if share > _MIN_SLOW_SHARE else (0, 0.0)
 
 
-def is_rare(readings: Readings, most_lines: int) -> bool:
-    """Tell whether a source stands so seldom in a log that its lines close something."""
-    return readings.lines * _RARE <= most_lines or readings.lines == 1
+def is_rare(readings: Readings, max_lines: int) -> bool:
+    """Tell whether a source has so few lines that they are summaries."""
+    return readings.lines * _MIN_STEPS_PER_SUMMARY <= max_lines or readings.lines == 1
