@@ -316,6 +316,7 @@ class Case:
     How it is done is in the modules beside its ``case.py``; see ``trainmark.cases``.
 
     Args:
+        dataset: its name, or words for it in both languages.
         metric: short name of the quality as result pages print it, ``acc``.
         data_fields: recipe fields that the generated data depends on; ``data.generate``
             receives only these.
@@ -337,7 +338,7 @@ class Case:
     title: Text
     task: Text
     model: str
-    dataset: str
+    dataset: str | Text
     metric: str
     metric_note: Text
     sample_note: Text

@@ -13,6 +13,7 @@ import pytest
 from document_texts import Reader, html_page, markdown_page
 from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
+from trainmark import cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.library.importers.table import read_published
 from trainmark.pages import page, pictures, rendering
@@ -20,7 +21,7 @@ from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import dominant_limit, find_limits, rank_strip
 from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
-from trainmark.pages.texts import translate, verdict
+from trainmark.pages.texts import dataset_name, translate, verdict
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import find_row_differences
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message
@@ -742,3 +743,12 @@ def test_choice_of_kernels_that_was_left_open_is_told_by_what_ran():
     assert "Kernels: attention: Trainmark's CPU kernel, cross_entropy: PyTorch" in text
     assert "kernels=none" not in text
     assert "kernels=none" in markdown(record(**changes))
+
+
+def test_data_set_described_in_words_is_chinese_on_chinese_pages():
+    toy = read("toy")
+    about = toy.plan.about.model_copy(update={"dataset": cases.load("toy").dataset})
+    plan = toy.plan.model_copy(update={"about": about})
+    name = dataset_name(toy.model_copy(update={"plan": plan}))
+    assert not re.search("[A-Za-z]", translate(name, "zh"))
+    assert "two Gaussian clouds" in translate(name, "en")

@@ -49,9 +49,12 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
 
     short = {full: alias for alias, full in reversed(FIELD_ALIASES.items())}
     if what == "cases":
+        dataset = case.dataset
+        if not isinstance(dataset, str):
+            dataset = dataset.in_language(lang)
         return [{
             "name": case.name, "aliases": ", ".join(case.aliases), "model": case.model,
-            "dataset": case.dataset, "quality": case.metric, "task": case.task.in_language(lang),
+            "dataset": dataset, "quality": case.metric, "task": case.task.in_language(lang),
         }]  # fmt: skip
     if what == "recipes":
         return [

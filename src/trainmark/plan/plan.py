@@ -74,7 +74,7 @@ class PlannedCase(Frozen):
     title: Text
     task: Text
     model: str
-    dataset: str
+    dataset: str | Text
     metric: str
     metric_note: Text
     sample_note: Text
