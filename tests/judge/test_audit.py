@@ -39,7 +39,7 @@ def arithmetic(found: list[Finding], code: str, name: str) -> list[Any]:
     return [one.message.args[name] for one in found if one.message.code == code]
 
 
-def test_the_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
+def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
     found = of_reference("distilbert_sst2")
     assert {*arithmetic(found, "audit_passes_differ", "passes")} == {"9.5, 10.0, 3.0, 3.1"}
     shares = arithmetic(found, "audit_tf32", "share")
@@ -47,7 +47,7 @@ def test_the_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32()
     assert {one.severity for one in found} == {"warning"}
 
 
-def test_the_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
+def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
     found = of_reference("dlrm_criteo")
     assert arithmetic(found, "audit_per_rank", "times") == [2, 16, 32]
     once = arithmetic(found, "audit_per_rank", "once")
@@ -55,13 +55,13 @@ def test_the_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
 
 
 @pytest.mark.parametrize("case", ["llama2_7b_lora", "glm_superglue"])
-def test_sound_rows_of_the_founding_pages_raise_no_alarm(case: str) -> None:
+def test_sound_rows_of_founding_pages_have_no_finding(case: str) -> None:
     """The MFU of 36.1% follows from 4017 tokens/s."""
     assert of_reference(case) == []
 
 
 @given(passes=st.floats(0.1, 1.0), starting_s=st.floats(0, 120), seconds=st.floats(1, 1e6))
-def test_a_row_with_at_most_one_pass_is_never_accused(
+def test_row_with_at_most_one_pass_has_no_finding(
     passes: float, starting_s: float, seconds: float
 ) -> None:
     rate = passes * 4_195_197_692 / seconds
@@ -78,7 +78,7 @@ def test_a_row_with_at_most_one_pass_is_never_accused(
         ("nuv", 3.1, []),
     ],
 )  # fmt: skip
-def test_a_row_reached_its_target_by_the_direction_of_its_metric(
+def test_target_is_judged_by_direction_of_metric(
     metric: str, value: float, rules: list[str]
 ) -> None:
     figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
@@ -86,7 +86,7 @@ def test_a_row_reached_its_target_by_the_direction_of_its_metric(
     assert [one.rule for one in found] == rules
 
 
-def test_a_device_or_a_model_that_nobody_knows_is_left_alone() -> None:
+def test_unknown_device_or_model_has_no_finding() -> None:
     figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
     assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) != []
     assert audit([row(figures, model="llama3 8b", device="X1", precision="fp32")]) == []
@@ -101,9 +101,7 @@ def test_a_device_or_a_model_that_nobody_knows_is_left_alone() -> None:
         ("fp32/amp/fp16", None), ("int8", None),
     ],
 )  # fmt: skip
-def test_the_declared_precision_is_read_from_what_is_printed(
-    printed: str, precision: str | None
-) -> None:
+def test_declared_precision_is_read_from_printed_words(printed: str, precision: str | None) -> None:
     assert row({}, cells={"precision": printed}).precision == precision
 
 
@@ -116,11 +114,11 @@ def test_the_declared_precision_is_read_from_what_is_printed(
         ("# Accelerators", False), ("accumulation", False), ("mapping", False), ("ppl", False),
     ],
 )  # fmt: skip
-def test_a_quality_is_a_share_by_its_whole_words(name: str, share: bool) -> None:
+def test_share_is_recognised_by_whole_words(name: str, share: bool) -> None:
     assert is_share(name) is share
 
 
-def test_a_per_cent_beside_shares_is_found_in_csv(tmp_path: Path) -> None:
+def test_per_cent_among_shares_is_found_in_csv(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -128,7 +126,7 @@ def test_a_per_cent_beside_shares_is_found_in_csv(tmp_path: Path) -> None:
     assert [(one.rule, one.subject.line) for one in found] == [("range", 3)]
 
 
-def test_a_page_and_its_translation_are_no_copies(tmp_path: Path) -> None:
+def test_translation_of_page_is_not_copy(tmp_path: Path) -> None:
     table = "| GPUs | tokens/s/GPU | samples/s |\n|---|---|---|\n| 8 | 3314 | 51 |\n"
     for name, title in (("en.md", "Performance"), ("zh.md", "性能")):
         (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
@@ -140,7 +138,7 @@ def test_a_page_and_its_translation_are_no_copies(tmp_path: Path) -> None:
     assert [one.rule for one in found] == ["same_figures"]
 
 
-def test_without_a_sequence_length_the_shortest_one_counts() -> None:
+def test_missing_sequence_length_counts_as_shortest() -> None:
     """Of a page that does not name what its rows change: 40 samples/s of 128 tokens or of 512."""
     figures = {"p_whole": 320.0}
     given = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
@@ -161,7 +159,7 @@ def test_without_a_sequence_length_the_shortest_one_counts() -> None:
         ("mine", {"parameters": "8 B"}, ["audit_peak"]),
     ],
 )
-def test_the_size_of_a_language_model(
+def test_size_of_language_model_is_read_from_name(
     model: str, changes: dict[str, str], codes: list[str]
 ) -> None:
     given = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
@@ -169,7 +167,7 @@ def test_the_size_of_a_language_model(
     assert [one.message.code for one in found] == codes
 
 
-def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
+def test_workloads_have_source_and_unique_name() -> None:
     document = read_toml(Path(trainmark.judge.audit.__file__).with_name("workloads.toml"))
     entries = [*document["workload"], *document["sizes"]]
     assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
@@ -179,7 +177,7 @@ def test_every_workload_has_a_source_and_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("page", "lang"), [("audit.md", "en"), ("audit.zh.md", "zh")])
-def test_the_page_lists_every_rule_as_it_is(page: str, lang: str) -> None:
+def test_page_lists_all_rules(page: str, lang: str) -> None:
     lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
     for name, rule in RULES.items():
         checks = render(message(f"audit_rule.{name}"), lang)

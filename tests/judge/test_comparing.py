@@ -35,7 +35,7 @@ def times(rates: list[float], factor: float) -> list[float]:
         (1.031, "too_noisy", 3),
     ],
 )
-def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str, code: int) -> None:
+def test_verdict_needs_whole_interval(factor: float, verdict: str, code: int) -> None:
     found = compare(series("a", RATES), series("b", times(RATES, factor), first_minute=10))
     assert (found.verdict, found.exit_code, found.paired) == (verdict, code, False)
     assert {one.verdict for one in found.figures} == {verdict}
@@ -48,7 +48,7 @@ def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str, code: i
             assert f"{one.low:.3f}" in render(one.sentence, lang)
 
 
-def test_a_time_that_grows_is_slower_and_memory_that_grows_is_worse() -> None:
+def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
     a = [launch(f"a{n}", n, n, figures={"e2e_time": 50.0, "mem": 1e9}) for n in range(1, 6)]
     b = [launch(f"b{n}", n, 9 + n, figures={"e2e_time": 60.0, "mem": 2e9}) for n in range(1, 6)]
     found = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
@@ -62,7 +62,7 @@ def test_a_time_that_grows_is_slower_and_memory_that_grows_is_worse() -> None:
     ]  # fmt: skip
 
 
-def test_fewer_than_five_launches_are_described_only() -> None:
+def test_fewer_than_five_launches_have_too_little_data() -> None:
     found = compare(series("a", RATES[:4]), series("b", times(RATES, 0.5), first_minute=10))
     (one, *_) = found.figures
     assert (one.verdict, one.launches) == ("too_little_data", (4, 5))
@@ -70,7 +70,7 @@ def test_fewer_than_five_launches_are_described_only() -> None:
     assert (found.exit_code, found.sentence.code) == (3, "compare_no_interval")
 
 
-def test_launches_done_in_turns_are_paired() -> None:
+def test_alternating_launches_are_paired() -> None:
     """The machine drifts by 20%, both sides alike: only pairs see the 5%."""
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
     found = compare(*turns(drift, times(drift, 0.95)))
@@ -79,7 +79,7 @@ def test_launches_done_in_turns_are_paired() -> None:
     assert (one_by_one.paired, one_by_one.verdict) == (False, "too_noisy")
 
 
-def test_of_a_round_that_is_not_whole_nothing_counts() -> None:
+def test_incomplete_round_is_left_out() -> None:
     a, b = turns([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
     b[5] = b[5].model_copy(
         update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
@@ -141,7 +141,7 @@ def test_launch_that_failed_before_its_model_was_built_is_left_out(failed_of: st
     assert left_out == expected
 
 
-def test_side_of_failed_launches_alone_has_too_little_data() -> None:
+def test_side_with_only_failed_launches_has_too_little_data() -> None:
     found = compare(series("a", RATES), [early_failure("b1")])
     assert (found.verdict, found.exit_code) == ("too_little_data", 3)
     assert [one.launches for one in found.figures] == [(5, 0)]
@@ -157,7 +157,9 @@ def test_side_of_failed_launches_alone_has_too_little_data() -> None:
         (5, 5, "no_difference", 0),
     ],
 )
-def test_a_target_that_only_a_reaches(of_a: int, of_b: int, verdict: str, code: int) -> None:
+def test_target_that_only_side_a_reaches_is_missed(
+    of_a: int, of_b: int, verdict: str, code: int
+) -> None:
     """Of A and B so many launches miss it; the others go on to be compared."""
     a, b = series("a", RATES * 2), series("b", RATES * 2, first_minute=20)
     a[:of_a], b[:of_b] = map(missed, a[:of_a]), map(missed, b[:of_b])
@@ -201,7 +203,7 @@ def test_wrong_arguments_are_refused(given: dict[str, Any], says: str) -> None:
         compare(series("a", RATES), series("b", RATES), **given)
 
 
-def test_the_same_run_twice_and_an_empty_side_are_refused() -> None:
+def test_same_run_twice_and_an_empty_side_are_refused() -> None:
     a = series("a", RATES)
     with pytest.raises(UsageError, match="given twice"):
         compare(a, a)
@@ -209,7 +211,7 @@ def test_the_same_run_twice_and_an_empty_side_are_refused() -> None:
         compare(a, [])
 
 
-def test_what_differs_in_the_environment_is_named_and_what_is_equal_is_not() -> None:
+def test_only_differences_of_environment_are_listed() -> None:
     base = golden().environment
     other = base | {
         "driver": "590.1", "variables": {}, "others_cpu_share": 0.5,
@@ -223,7 +225,7 @@ def test_what_differs_in_the_environment_is_named_and_what_is_equal_is_not() -> 
     }
 
 
-def test_a_trend_of_an_unpaired_side_is_told_and_nothing_is_called() -> None:
+def test_trend_of_unpaired_side_is_too_noisy() -> None:
     """The machine slows down by 0.6% a launch: B is as fast as A, and seems 3% slower."""
     rates = [100 * 0.994**n * (1 + 0.0005 * (-1) ** n) for n in range(10)]
     found = compare(series("a", rates[:5]), series("b", rates[5:], first_minute=10))
@@ -263,7 +265,7 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
         assert fault.value.fix is None
 
 
-def test_another_model_is_refused_though_its_recipe_is_allowed() -> None:
+def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     b = [one.model_copy(update={"environment": one.environment | {"job": {"parameters": 7}}})
          for one in series("b", RATES, recipe={"max_steps": 7})]  # fmt: skip
     with pytest.raises(UsageError, match="never compared") as fault:
@@ -308,7 +310,7 @@ def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
     assert found.sentence.args["efficiency"] == pytest.approx(0.75)
 
 
-def test_scaling_is_shown_too_if_what_else_differs_is_allowed() -> None:
+def test_scaling_is_shown_with_allowed_differences() -> None:
     a, b = at_ranks("a", [100.0], 2, max_epochs=10), at_ranks("b", [360.0], 8, 10, max_epochs=2)
     with pytest.raises(UsageError, match="max_epochs"):
         compare(a, b)
@@ -318,7 +320,7 @@ def test_scaling_is_shown_too_if_what_else_differs_is_allowed() -> None:
     assert [one.name for one in found.allowed] == ["max_epochs"]
 
 
-def test_efficiency_above_what_devices_can_do_is_doubted() -> None:
+def test_efficiency_above_one_is_doubted() -> None:
     found = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
     assert found.scaling is not None
     (doubt,) = found.scaling.doubts
@@ -327,7 +329,7 @@ def test_efficiency_above_what_devices_can_do_is_doubted() -> None:
     assert "366.5%" in said
 
 
-def test_ranks_may_be_allowed_and_other_work_is_refused_as_before() -> None:
+def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
     a, b = at_ranks("a", RATES, 2), at_ranks("b", RATES, 8, 10)
     found = compare(a, b, allow=["ran_world"])
     assert (found.scaling, found.verdict) == (None, "no_difference")
@@ -342,7 +344,7 @@ def test_ranks_may_be_allowed_and_other_work_is_refused_as_before() -> None:
         compare(a, failed)
 
 
-def test_trust_of_each_side_is_its_own() -> None:
+def test_each_side_has_its_trust() -> None:
     doubtful = grade_reasons([message("trust_generated_data")])
     a, b = series("a", RATES), series("b", RATES, first_minute=10, trust=doubtful)
     found = compare(a, b)

@@ -84,14 +84,14 @@ def test_all_launches_of_other_work_break_the_closed_rules(
     assert broken([planned(**changes | OPEN)] * 5) == set()
 
 
-def test_four_launches_are_too_few_and_none_is_refused() -> None:
+def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
     assert broken([planned()] * 4) == {"launches"}
     with pytest.raises(RecordError):
         check([])
 
 
 @pytest.mark.parametrize("name", cases.names())
-def test_every_shipped_case_has_rules_that_fit_what_is_published(name: str) -> None:
+def test_shipped_cases_have_rules_that_fit_published_rules(name: str) -> None:
     assert (cases.folder(name) / overrides.RULES_FILE).is_file()
     rules, published = overrides.rules_of(cases.load(name)), reference.of_case(name)
     if published.samples_per_pass is not None:
@@ -123,7 +123,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
 
 
 @pytest.mark.parametrize(("text", "launches"), [(None, 5), ("[closed]\nlaunches = 10\n", 10)])
-def test_a_case_has_the_general_rules_but_for_what_its_file_says(
+def test_file_of_case_overrides_general_rules(
     outside: Any, text: str | None, launches: int
 ) -> None:
     rules = overrides.rules_of(cases.load(outside(text)))
@@ -135,14 +135,14 @@ def test_a_case_has_the_general_rules_but_for_what_its_file_says(
     ("text", "named"),
     [("[closed", "cannot be read"), ("[closed]\nlaunches = 0", "closed.launches")],
 )
-def test_a_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
+def test_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
     name = outside(text)
     with pytest.raises(UsageError, match=named) as fault:
         overrides.rules_of(cases.load(name))
     assert fault.value.where == f"{name}/rules.toml"
 
 
-def test_the_command_ends_by_the_division_that_is_claimed(
+def test_exit_code_follows_claimed_division(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
 ) -> None:
     folder = tmp_path / "result"

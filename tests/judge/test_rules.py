@@ -65,12 +65,12 @@ def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Subject]:
     return views + [subject.view_row(row(one, number)) for number, one in enumerate(given["rows"])]
 
 
-def test_every_rule_has_a_planted_error_and_every_file_a_rule() -> None:
+def test_rules_and_planted_errors_match() -> None:
     assert {rule for rule, _ in PLANTS.values()} == set(RULES)
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_the_planted_error_is_found(name: str) -> None:
+def test_planted_error_is_found(name: str) -> None:
     rule, plant = PLANTS[name]
     found = [one for one in audit(subjects(plant, changed=True)) if one.rule == rule]
     assert [(one.message.code, one.severity) for one in found] == [
@@ -84,5 +84,5 @@ def test_the_planted_error_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_the_sound_neighbour_raises_no_alarm(name: str) -> None:
+def test_sound_neighbour_has_no_finding(name: str) -> None:
     assert audit(subjects(PLANTS[name][1], changed=False)) == []

@@ -37,13 +37,13 @@ def test_launches_have_a_geometric_mean_and_students_interval() -> None:
     assert not found.is_range
 
 
-def test_fewer_than_five_have_their_range() -> None:
+def test_fewer_than_five_values_have_range() -> None:
     found = summarize_launches([1.0, 4.0])
     assert (found.mean, found.low, found.high, found.is_range) == (pytest.approx(2), 1, 4, True)
     assert estimate_ratio([1.0] * 5, [2.0] * 4) == (pytest.approx(2.0), None, None)
 
 
-def test_a_value_that_is_not_above_zero_makes_the_mean_arithmetic() -> None:
+def test_mean_is_arithmetic_if_value_is_not_positive() -> None:
     found = summarize_launches([-1.0, 0.0, 1.0, 2.0, 3.0])
     assert (found.mean, found.low) == (1.0, pytest.approx(1 - 2.77645 * sqrt(0.5), rel=1e-4))
 
@@ -58,7 +58,7 @@ def test_two_groups_have_welchs_interval() -> None:
     assert (log(low or 0), log(high or 0)) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-3)
 
 
-def test_a_trend_is_one_that_chance_does_not_explain() -> None:
+def test_trend_is_change_beyond_chance() -> None:
     rng = np.random.default_rng(3)
     noise = np.exp(0.002 * rng.standard_normal((2, 5)))
     drift = np.exp(0.006 * np.arange(10)).reshape(2, 5)
@@ -69,7 +69,7 @@ def test_a_trend_is_one_that_chance_does_not_explain() -> None:
     )
 
 
-def test_step_times_of_a_copy_are_proportional_and_those_of_launches_are_not() -> None:
+def test_only_step_times_of_copy_are_proportional() -> None:
     rng = np.random.default_rng(4)
     times = (1e8 * (1 + 0.01 * rng.standard_normal(50))).astype(int)
     assert is_proportional(times.tolist(), (0.93 * times).astype(int).tolist())
@@ -85,23 +85,23 @@ def stated(name: str) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_intervals_hold_as_often_as_the_page_says(kind: str) -> None:
+def test_coverage_of_intervals_matches_page(kind: str) -> None:
     for count, known in zip(LAUNCHES[:2], stated(kind), strict=False):
         found = coverage(kind, count, repetitions=600, seed=3)
         assert [100 * x for x in found.values()] == pytest.approx(known, abs=3)
 
 
-def test_what_is_seen_is_as_the_page_says() -> None:
+def test_detected_differences_match_page() -> None:
     loss, equal, false = power(5, 0.01, repetitions=800, seed=9)
     assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(stated("1%")[0], abs=2.5)
 
 
-def test_launches_without_a_drift_seem_to_drift_as_often_as_the_page_says() -> None:
+def test_false_drifts_are_as_frequent_as_page_says() -> None:
     (known,) = stated("trend seen, 1%")[0]
     assert 100 * trends(5, 0.01, repetitions=800, seed=9) == pytest.approx(known, abs=1.5)
 
 
-def test_a_drift_below_a_third_of_the_threshold_is_none() -> None:
+def test_drift_below_third_of_threshold_is_ignored() -> None:
     steady = [100.0 + 0.001 * place for place in range(5)]  # certain, and 0.005% over a side
     drifting = [100.0 + place for place in range(5)]
     assert drift_of_sides(steady, steady, 0.03) is None

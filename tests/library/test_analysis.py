@@ -37,7 +37,7 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
         )),
     ],
 )  # fmt: skip
-def test_the_leading_number_behind_the_keyword_is_the_value(keyword, line, expected):
+def test_leading_number_behind_the_keyword_is_the_value(keyword, line, expected):
     reader = KeywordReader(keyword=keyword)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])
@@ -80,7 +80,7 @@ def speed(path, **options):
     return analyze(path, Options(**{"keyword": "ips:", "model_mode": 1} | options))
 
 
-def test_a_plain_log(log):
+def test_plain_log(log):
     found = speed(log(LINES), skip_steps=2)
     all_ = found.figures
     assert found.record.FINAL_RESULT == 6.0
@@ -102,7 +102,7 @@ def test_a_plain_log(log):
         gzip.compress,
     ],
 )
-def test_what_terminals_and_crashes_leave_changes_no_value(log, spoil):
+def test_terminal_codes_and_crash_output_change_no_value(log, spoil):
     found = speed(log(spoil(LINES.encode())))
     assert found.record.FINAL_RESULT == 5.0
     assert (found.figures["values"], found.figures["lines_malformed"]) == (8, 0)
@@ -124,28 +124,28 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
         ("ips: 1\n", {"failed": True}, "measured was 1 steps/s"),
     ],
 )
-def test_a_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
+def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
     found = speed(log(data), ips_unit="steps/s", **options)
     assert (found.record.FINAL_RESULT, found.record.JOB_FAIL_FLAG) == (0.0, 1)
     assert why in summarize(found)
     assert summarize(found).endswith("FAILED")
 
 
-def test_the_names_of_profiles_are_in_the_record(log):
+def test_names_of_profiles_are_in_the_record(log):
     named = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
     record = json.loads(speed(log(LINES), **named).record.to_json())
     assert {key: record[key] for key in named} == named
     assert named.keys().isdisjoint(json.loads(speed(log(LINES)).record.to_json()))
 
 
-def test_a_damaged_or_missing_log_is_refused(log):
+def test_damaged_or_missing_log_is_refused(log):
     with pytest.raises(DataError, match="damaged gzip"):
         speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
     with pytest.raises(DataError, match="cannot read"):
         speed("no/such/log")
 
 
-def test_a_loss_that_is_not_finite_fails_the_record(log):
+def test_loss_that_is_not_finite_fails_the_record(log):
     found = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
     assert found.record.JOB_FAIL_FLAG == 1
     assert "LOSS_RESULT" not in json.loads(found.record.to_json())
@@ -185,7 +185,7 @@ def test_options_that_do_not_fit_are_refused(log, options, told):
         speed(log(LINES), **options)
 
 
-def test_a_unit_does_not_rename_what_the_log_counts(log):
+def test_unit_does_not_rename_what_the_log_counts(log):
     with pytest.raises(UsageError, match="counts samples/s"):
         speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
     assert speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT == "tokens/s"

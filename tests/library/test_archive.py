@@ -46,7 +46,7 @@ def test_files_that_are_not_those_of_the_manifest_are_found(
     assert codes(changed(packed, items=items)) == (1, ["bundle_altered"])
 
 
-def test_a_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
+def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
     with zipfile.ZipFile(packed) as zipped:
         info = zipped.getinfo("1-toy/events.rank0.jsonl")
         at = info.header_offset + 30 + len(info.filename) + 40
@@ -84,7 +84,7 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
         )),
     ],
 )  # fmt: skip
-def test_a_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
+def test_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
     if names := [file["name"] for file in manifest.get("files", [])]:
         with zipfile.ZipFile(packed) as zipped:
@@ -96,14 +96,14 @@ def test_a_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str,
     assert str(refused.value.where).startswith(str(packed))
 
 
-def test_a_bundle_larger_than_may_be_unpacked_is_refused(packed: Path, tmp_path: Path) -> None:
+def test_bundle_larger_than_may_be_unpacked_is_refused(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(archive.BundleError, match="at most 1,000") as refused:
         archive.unpack(packed, tmp_path / "none", max_bytes=1000)
     assert refused.value.exit_code == 2
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_no_archive_is_refused(tmp_path: Path, packed: Path) -> None:
+def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     path = tmp_path / "x.trainmark.zip"
     with pytest.raises(RecordError, match="not a bundle"):
         bundle.verify(path)

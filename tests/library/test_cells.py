@@ -54,7 +54,7 @@ def test_each_form_of_a_cell(header, cell, expected):
     assert values(header, cell) == expected
 
 
-def test_the_target_of_a_table_has_the_name_of_its_only_quality():
+def test_target_of_a_table_has_the_name_of_its_only_quality():
     target, _ = read_headers(["目标精度", "auc"])
     assert cells.read("0.38", target)["auc_target"].value == 0.38
 
@@ -70,7 +70,7 @@ def test_the_target_of_a_table_has_the_name_of_its_only_quality():
         ("mem", "24000", "cell_is_no_number"),  # not GiB
     ],
 )
-def test_what_is_no_figure_is_refused_with_a_reason(header, cell, code):
+def test_invalid_figure_is_refused_with_reason(header, cell, code):
     with pytest.raises(CellError) as fault:
         cells.read(cell, column(header))
     assert fault.value.reason.code == code
@@ -90,7 +90,7 @@ def test_commas_are_decimal_where_other_cells_of_the_column_say_so(cells_, value
 
 
 @pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
-def test_a_comma_that_may_be_either_is_refused(others):
+def test_comma_that_may_be_either_is_refused(others):
     (own,) = cells.with_commas([column("p_core")], [[cell] for cell in ["0,125", *others]])
     with pytest.raises(CellError):
         cells.read("0,125", own)
@@ -104,7 +104,7 @@ def test_a_comma_that_may_be_either_is_refused(others):
         ("scan (rows/s)", "scan", "rows/s"),
     ],
 )
-def test_an_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
+def test_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
     own = column(header)
     assert (own.role, own.name, own.unit) == ("figure", name, unit)
     assert cells.read(f"12.5 {unit}", own)[name].value == 12.5

@@ -33,7 +33,7 @@ RECORD = (
 )
 
 
-def test_the_public_tools_words_give_its_record(analyze):
+def test_public_tools_words_give_its_record(analyze):
     code, out, err = analyze(*PUBLIC)
     assert (code, out) == (0, RECORD)
     assert "2 values, 1 skipped, 1 malformed lines" in err
@@ -41,14 +41,14 @@ def test_the_public_tools_words_give_its_record(analyze):
     assert "mean 15  min 10  p50 15  p90 19  p99 19.9  max 20" in err
 
 
-def test_the_public_tools_own_words_are_taken(analyze):
+def test_public_tools_own_words_are_taken(analyze):
     words = [word for pair in PUBLIC[1:] for word in pair.split("=")]
     words[::2] = [f"--{name}" for name in words[::2]]
     assert analyze("--filename", "train.log", *words)[:2] == (0, RECORD)
     assert analyze("train.log", "--keyword=ips:", *words[2:])[:2] == (0, RECORD)
 
 
-def test_a_failed_run_has_a_record_and_exits_with_one(analyze):
+def test_failed_run_has_a_record_and_exits_with_one(analyze):
     Path("other.log").write_text("speed: 7\n")
     code, out, err = analyze("train.log", "other.log", "keyword=speed:", "model_mode=1")
     first, second = map(json.loads, out.splitlines())
@@ -67,13 +67,13 @@ def test_a_failed_run_has_a_record_and_exits_with_one(analyze):
         (["train.log", "keyword=ips:", "time_unit=us"], "time_unit"),
     ],
 )
-def test_what_does_not_fit_prints_no_record_and_exits_with_two(analyze, words, said):
+def test_invalid_options_print_no_record_and_exit_with_two(analyze, words, said):
     code, out, err = analyze(*words)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_a_pipe_is_read():
+def test_pipe_is_read():
     words = [sys.executable, "-m", "trainmark", "analyze", "-", "keyword=ips:", "model_mode=1"]
     done = subprocess.run(words, input=LOG, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["FINAL_RESULT"] == 40.0

@@ -33,13 +33,13 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
-def test_a_path_that_does_not_exist_is_a_fault_of_usage(cli):
+def test_path_that_does_not_exist_is_a_fault_of_usage(cli):
     code, out, err = cli("import", "nonesuch.md", "--json")
     assert (code, out) == (2, "")
     assert "nonesuch.md" in err
 
 
-def test_a_folder_with_whatever_lies_in_it(cli, tmp_path):
+def test_folder_with_mixed_files_is_read(cli, tmp_path):
     folder = tmp_path / "all"
     folder.mkdir()
     os.mkfifo(folder / "pipe.md")

@@ -36,7 +36,7 @@ def test_our_csv_gives_back_the_figures_of_its_records(imported):
         ("failed", ["run_not_successful"]),
     ],
 )
-def test_a_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
+def test_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
     text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
     (row,) = imported(text, "r.csv").rows
     assert [note.code for note in row.notes] == codes

@@ -15,7 +15,7 @@ INDEX = {
 }  # fmt: skip
 
 
-def test_a_record_is_a_row_of_its_line(imported):
+def test_record_is_a_row_of_its_line(imported):
     text = f"{IndexRecord(**INDEX).to_json()}\n"
     first, row = imported(text + text, "results").rows
     assert (row.form, first.line, row.line) == ("index", 1, 2)
@@ -28,7 +28,7 @@ def test_a_record_is_a_row_of_its_line(imported):
     assert row.cells["mission_name"] == "语义表示"
 
 
-def test_a_failed_job_has_no_figure(imported):
+def test_failed_job_has_no_figure(imported):
     failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
     (row,) = imported(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
@@ -66,5 +66,5 @@ def test_job_that_the_public_tool_could_not_analyze_has_no_unit(imported):
         ("", ["file_without_results"]),
     ],
 )
-def test_what_cannot_be_read_is_listed(imported, text, codes):
+def test_unreadable_parts_are_listed(imported, text, codes):
     assert [entry.reason.code for entry in imported(text, "file.json").unread] == codes

@@ -35,7 +35,7 @@ from trainmark.library.importers import labels
         ("[1] NVIDIA A100-SXM4-40GB 1 node x 2 (1x2)", "", "NVIDIA A100-SXM4-40GB", (1, 2)),
     ],
 )
-def test_what_a_label_says(label, config_file, device, world):
+def test_label_gives_device_and_world(label, config_file, device, world):
     found = labels.read_label(label, config_file)
     assert (found.device, (found.nnodes, found.nproc), found.notes) == (device, world, [])
 
@@ -48,7 +48,7 @@ def test_what_a_label_says(label, config_file, device, world):
         ("单机8卡", "config_A100x2x8", "label_contradicts_itself"),
     ],
 )
-def test_a_contradiction_is_noted(label, config_file, code):
+def test_contradiction_is_noted(label, config_file, code):
     assert [note.code for note in labels.read_label(label, config_file).notes] == [code]
 
 
@@ -61,9 +61,7 @@ def test_a_contradiction_is_noted(label, config_file, code):
         ("", "(2x8)", None, (2, 8), []),
     ],
 )
-def test_what_columns_say_of_the_world_is_held_against_the_label(
-    label, columns, device, world, codes
-):
+def test_world_of_columns_is_compared_with_label(label, columns, device, world, codes):
     found = labels.read_label(label, columns=columns)
     assert (found.device, (found.nnodes, found.nproc)) == (device, world)
     assert [note.code for note in found.notes] == codes

@@ -73,9 +73,7 @@ def leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
     return [(name, sign) for name, text in texts.items() for sign in secret if sign in text]
 
 
-def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
-    run_dir: Path, tmp_path: Path
-) -> None:
+def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_path: Path) -> None:
     for name, text in REDACTED.items():
         (run_dir / name).write_text(text)
     for name in ("page.html", "page.zh.md", "artifacts/model.txt", "index/speed", ".hidden.txt"):
@@ -110,7 +108,7 @@ def test_nothing_that_was_planted_is_in_a_bundle_and_the_run_stays_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["log.rank0.txt", "events.rank7.jsonl", "notes.json"])
-def test_a_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
+def test_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
     run_dir: Path, tmp_path: Path, name: str
 ) -> None:
     with (run_dir / name).open("wb") as file:
@@ -138,7 +136,7 @@ def series(run_dir: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_same_input_gives_the_same_bytes(
+def test_same_input_gives_the_same_bytes(
     series: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = tmp_path / "1.trainmark.zip", tmp_path / "2.trainmark.zip"
@@ -162,7 +160,7 @@ def test_the_same_input_gives_the_same_bytes(
         assert archive.testzip() is None
 
 
-def test_a_bundle_is_written_whole_or_not_at_all(
+def test_bundle_is_written_atomically(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out" / "x.trainmark.zip"
@@ -187,7 +185,7 @@ def test_a_bundle_is_written_whole_or_not_at_all(
         bundle.pack([[run_dir]], tmp_path / "x.zip")
 
 
-def test_a_run_without_its_evidence_is_not_bundled(
+def test_run_without_its_evidence_is_not_bundled(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     for entry in reduce.evidence(run_dir):
@@ -220,7 +218,7 @@ def test_damaged_plan_is_one_error_with_its_line_or_key(
     assert "Traceback" not in err
 
 
-def test_a_record_that_its_evidence_contradicts_is_not_bundled(
+def test_record_that_its_evidence_contradicts_is_not_bundled(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     document = json.loads((run_dir / "record.json").read_text())

@@ -31,7 +31,7 @@ def read(text, **facts):
     return list(files.read_page(text, Page(file="page.md", form="flagperf", **facts)))
 
 
-def test_the_nine_column_table():
+def test_nine_column_table():
     first, second = read(FACTS + NINE)
     assert (first.line, first.table, first.form) == (9, 7, "flagperf")
     assert first.raw == NINE.splitlines()[2]
@@ -52,7 +52,7 @@ def test_the_nine_column_table():
     assert second.figures["mem"].raw == "OOM"
 
 
-def test_a_page_of_large_models():
+def test_page_of_large_models():
     (row,) = read(
         FACTS.replace("precision,见“性能指标”", "bf16")
         + "| 配置 | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU |\n"
@@ -65,7 +65,7 @@ def test_a_page_of_large_models():
     assert (row.figure("token/p/s"), row.figure("MFU"), row.metric) == (253.61, 21.5, None)
 
 
-def test_the_legacy_table():
+def test_legacy_table():
     row, empty = read(
         "| 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能（samples/s) |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -79,7 +79,7 @@ def test_the_legacy_table():
     assert (empty.line, empty.reason.code) == (4, "row_without_figures")  # a target is none
 
 
-def test_a_table_with_headings_between_its_rows():
+def test_table_with_headings_between_its_rows():
     heading, row, text, empty = read(
         "| 配置 | config | precision | fix_hp | parallel_strategy | throughput | memory |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -97,7 +97,7 @@ def test_a_table_with_headings_between_its_rows():
     assert empty.reason.code == "row_is_text"
 
 
-def test_a_cell_that_cannot_be_read_is_listed_beside_its_row():
+def test_cell_that_cannot_be_read_is_listed_beside_its_row():
     row, cell = read(NINE.replace("361", "3-4天").replace("| X100单机单卡", "\n"))[:2]
     assert isinstance(row, Row)
     assert "e2e_time" not in row.figures
@@ -123,7 +123,7 @@ def test_pipes_code_and_quotes():
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("status", ["diverged", "oom"])
-def test_a_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
+def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     record = record.model_copy(update={"status": status, "cause": None})
     label = translate(record_configuration(record), lang).replace("[", r"\[").replace("]", r"\]")
@@ -137,7 +137,7 @@ def test_a_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
     ("cells", "count"),
     [("| 9 |", 9), ("| |", 9), ("||", 9), ("| 9 | |", 9), ("|", 8), ("| 9 | 8 |", 10)],
 )
-def test_a_row_with_other_cells_than_headers_is_not_read(cells, count):
+def test_row_with_other_cells_than_headers_is_not_read(cells, count):
     text = NINE.replace("| 13.9/40.0 |", cells)
     for shown in (text, "> " + text.replace("\n", "\n> ")):
         row = read(shown)[0]
@@ -149,7 +149,7 @@ def test_a_row_with_other_cells_than_headers_is_not_read(cells, count):
             assert row.reason.args == {"cells": count, "columns": 9}
 
 
-def test_the_place_of_a_page_says_model_and_vendor(tmp_path):
+def test_place_of_a_page_says_model_and_vendor(tmp_path):
     page = files._placed(
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
@@ -184,7 +184,7 @@ def test_encodings_and_line_ends(tmp_path, encoding, ending):
     assert rows[0].configuration == "X100单机8卡（1x8）"
 
 
-def test_a_folder_is_read_whole_but_for_hidden_files(tmp_path):
+def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
     folder = tmp_path / "pages"
     (folder / "b").mkdir(parents=True)
     (folder / ".git").mkdir()
@@ -199,7 +199,7 @@ def test_a_folder_is_read_whole_but_for_hidden_files(tmp_path):
     assert found.unread == []
 
 
-def test_a_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
+def test_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
     for beside in ("a/record.json", "b/r1/record.json"):
         (tmp_path / beside).parent.mkdir(parents=True)
         (tmp_path / beside).write_text("{}", encoding="utf-8")
@@ -212,7 +212,7 @@ def test_a_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path
     assert len(files.read([tmp_path / "a" / "page.en.md"]).rows) == 2
 
 
-def test_an_ordinary_table_has_a_device_and_no_configuration():
+def test_ordinary_table_has_a_device_and_no_configuration():
     table = "| device | nnodes | nproc | precision | p_whole |\n|---|---|---|---|---|\n"
     (row,) = read(table + "| A100 | 2 | 8 | ＦＰ３２ | 1764 |\n")
     assert (row.device, row.world_size, row.precision) == ("A100", 16, "fp32")
@@ -221,7 +221,7 @@ def test_an_ordinary_table_has_a_device_and_no_configuration():
     assert (row.device, row.world_size, row.configuration) == ("A100", 8, "A100（1×8）")
 
 
-def test_a_table_that_lacks_a_column_names_it():
+def test_table_that_lacks_a_column_names_it():
     entry = read("| who | p_whole |\n|---|---|\n| A100 | 1764 |\n")[0]
     assert entry.reason.code == "table_without_configuration"
 
@@ -236,7 +236,7 @@ def test_decimal_commas_of_a_column():
 @pytest.mark.parametrize(
     ("name", "title"), [("x.md", "distilbert_sst2"), ("distilbert.md", "Ours")]
 )
-def test_a_title_or_file_that_names_a_known_model_says_it(tmp_path, name, title):
+def test_title_or_file_that_names_a_known_model_says_it(tmp_path, name, title):
     page = tmp_path / name
     page.write_text(
         f"# {title}\n\n| configuration | precision | p_train |\n|---|---|---|\n"

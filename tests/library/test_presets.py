@@ -59,19 +59,19 @@ def test_step_times_without_a_batch_become_steps_a_second():
     assert (with_batch.FINAL_RESULT, with_batch.UNIT) == (60.0, "samples/s")
 
 
-def test_the_preset_of_most_lines_is_taken():
+def test_preset_of_most_lines_is_taken():
     found = run("megatron", (GOLDEN / "logs/nanogpt.log").read_text())
     assert found.figures["notes"][0] == "preset megatron"
 
 
-def test_a_log_of_batches_without_samples_has_no_speed():
+def test_log_of_batches_without_samples_has_no_speed():
     line = "iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | global batch size: 0 |\n"
     Path("train.log").write_text(line)
     found = analyze("train.log", Options(preset="megatron")).record
     assert (found.FINAL_RESULT, found.JOB_FAIL_FLAG) == (0.0, 1)
 
 
-def test_a_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_a_fix():
+def test_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_a_fix():
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
     found = analyze("train.log", Options(preset="auto")).record
     assert (found.FINAL_RESULT, found.UNIT, found.LOSS_RESULT) == (320.5, "samples/s", 2.1)

@@ -28,7 +28,7 @@ def page_of(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
+def test_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
     printed = list(files.read_page(page_of(case), Page(file="page.md", form="flagperf")))
     shipped = list(read_references(case))
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
@@ -40,7 +40,7 @@ def test_a_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
         assert [getattr(row, name) for name in same] == [getattr(known, name) for name in same]
 
 
-def test_a_row_of_a_reference_says_where_it_stands():
+def test_row_of_a_reference_says_where_it_stands():
     first, second = select(["reference:distilbert"]).rows[:2]
     assert (first.file, first.form, first.case) == (
         "reference:distilbert_sst2", "reference", "distilbert_sst2",
@@ -51,7 +51,7 @@ def test_a_row_of_a_reference_says_where_it_stands():
     assert second.changes == {"bs": "96"}
 
 
-def test_a_case_without_references_has_none_and_an_unknown_one_is_refused():
+def test_case_without_references_has_none_and_an_unknown_one_is_refused():
     assert select(["reference:toy"]).rows == []
     with pytest.raises(UsageError, match="nonesuch"):
         select(["reference:nonesuch"])

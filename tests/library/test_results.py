@@ -37,7 +37,7 @@ def listed(cli, *words):
     return [run["run_id"] for run in json.loads(out)["runs"]]
 
 
-def test_a_folder_of_runs_is_listed_the_newest_first(cli, runs):
+def test_folder_of_runs_is_listed_the_newest_first(cli, runs):
     assert listed(cli, "device~a100", "--sort", "p_core") == ["a", "c"]
     code, out, err = cli("results")
     assert (code, err) == (0, "")
@@ -51,7 +51,7 @@ def test_a_folder_of_runs_is_listed_the_newest_first(cli, runs):
     assert cli("results", "cas=toy")[0] == 2
 
 
-def test_json_has_values_of_the_type_they_are_of(cli, runs):
+def test_json_values_keep_their_types(cli, runs):
     document = json.loads(cli("results", "run_id=c", "--json")[1])
     (run,) = document["runs"]
     assert (document["total"], document["unread"]) == (1, [])
@@ -62,7 +62,7 @@ def test_json_has_values_of_the_type_they_are_of(cli, runs):
     assert run == {"path": "runs/c", "torch": "2.11.0", "labels": "self-reported odd"}
 
 
-def test_a_record_that_cannot_be_read_is_listed(cli, runs):
+def test_record_that_cannot_be_read_is_listed(cli, runs):
     (runs / "a" / "record.json").write_text('{"suite": ')
     code, out, err = cli("results")
     assert (code, "runs/c" in out, "runs/a" in out) == (1, True, False)
@@ -73,7 +73,7 @@ def test_a_record_that_cannot_be_read_is_listed(cli, runs):
     ]
 
 
-def test_a_store_without_runs_is_listed_as_that(cli, tmp_path):
+def test_store_without_runs_is_reported(cli, tmp_path):
     (tmp_path / "runs").mkdir()
     code, out, err = cli("results")
     assert (code, out.strip(), "no run in runs" in err) == (0, "", True)
@@ -87,7 +87,7 @@ def test_a_store_without_runs_is_listed_as_that(cli, tmp_path):
         ("starlette", ["serve", "--port", "0"], "server"),
     ],
 )
-def test_a_verb_whose_extra_is_missing_names_it(package, words, extra, tmp_path):
+def test_verb_whose_extra_is_missing_names_it(package, words, extra, tmp_path):
     script = (
         f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {words}\n"
         "from trainmark.cli.app import main\nmain()\n"

@@ -34,12 +34,12 @@ def test_runs_are_found_beside_those_of_plan_files_and_their_repeats(tmp_path: P
 
 
 @pytest.mark.parametrize("other", ["b", "b/r1", "r2/r1"])
-def test_a_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
+def test_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
     left(tmp_path, "P/r1", f"P/{other}")
     assert sorted(found(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
 
 
-def test_what_lies_in_a_run_is_no_run_and_what_lies_deeper_than_a_repeat_is_none(
+def test_folders_inside_runs_and_below_repeats_are_not_runs(
     tmp_path: Path,
 ) -> None:
     left(tmp_path, "A", "A/inside", "1/2/3/4")

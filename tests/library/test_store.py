@@ -73,13 +73,13 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
         ("distilled", "not a filter"),
     ],
 )
-def test_what_is_no_filter_is_refused_with_a_fix(many, word, reason):
+def test_invalid_filter_is_refused_with_fix(many, word, reason):
     with pytest.raises(UsageError) as refused:
         list_runs(many, [word])
     assert reason in str(refused.value)
 
 
-def test_the_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_path):
+def test_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_path):
     for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
         write(tmp_path / name, document(name, plan__case=name, figures__final_result__unit=unit))
     index = opened(tmp_path)
@@ -92,7 +92,7 @@ def listed(folder, *words):
     return "".join(name for (name,) in found.rows)
 
 
-def test_the_index_follows_the_files(tmp_path):
+def test_index_follows_the_files(tmp_path):
     for name, day in zip("abc", (1, 3, 2), strict=True):
         write(tmp_path / name, document(name, started=f"2026-11-0{day}T08:00:00+00:00"))
     assert listed(tmp_path) == "bca"
@@ -106,7 +106,7 @@ def test_the_index_follows_the_files(tmp_path):
     assert listed(tmp_path, "p_core<2") == "e"
 
 
-def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
+def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     write_run(tmp_path / "a", [launch_event()], rank_events())
     (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     found = list_runs(opened(tmp_path), columns=["case", "status"])
@@ -114,7 +114,7 @@ def test_a_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     assert (tmp_path / "a" / "record.json").exists()
 
 
-def test_an_index_that_is_made_anew_says_the_same(tmp_path):
+def test_rebuilt_index_has_same_entries(tmp_path):
     write(tmp_path / "runs" / "a", document("a"))
     write(tmp_path / "far/b", document("b"))
     (tmp_path / "runs/others").symlink_to(tmp_path / "far")
@@ -124,7 +124,7 @@ def test_an_index_that_is_made_anew_says_the_same(tmp_path):
     assert everything(opened(tmp_path / "runs")) == before
 
 
-def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
+def test_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
     write(tmp_path / "a", document("a"))
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert listed(tmp_path) == "a"

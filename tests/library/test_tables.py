@@ -44,7 +44,7 @@ def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
     assert [row.line for row in found.rows] == [6, 7, 8, 13]
 
 
-def test_a_column_for_each_precision_gives_a_row_for_each() -> None:
+def test_column_for_each_precision_gives_a_row_for_each() -> None:
     found = read("two_precisions.md")
     assert found.unread == []
     assert len({row.table for row in found.rows}) == 3
@@ -83,7 +83,7 @@ def test_units_in_cells_decide_where_heads_have_none() -> None:
     ]  # fmt: skip
 
 
-def test_benchmarks_down_and_nodes_across() -> None:
+def test_table_of_benchmarks_by_nodes_is_read() -> None:
     found = read("mlperf_summary.csv")
     assert found.unread == []
     rows = [row for row in found.rows if row.model == "llama2"]
@@ -105,7 +105,7 @@ def test_counts_in_heads_need_a_unit_and_what_they_count(imported) -> None:
     ]  # fmt: skip
 
 
-def test_a_text_table_in_a_block_of_code() -> None:
+def test_text_table_in_a_block_of_code() -> None:
     found = read("text_table.md")
     assert found.unread == []
     row = found.rows[2]
@@ -114,7 +114,7 @@ def test_a_text_table_in_a_block_of_code() -> None:
     assert (row.figure("perf"), row.figures["perf"].unit) == (5415.41, "")
 
 
-def test_a_flat_json_object_of_a_node() -> None:
+def test_flat_json_object_of_a_node() -> None:
     found = read("flat.jsonl")
     assert found.unread == []
     row = found.rows[0]
@@ -170,28 +170,28 @@ def test_plain_english_heads(name: str, figures: list[dict[str, float]]) -> None
         ("Memory length", "setting", "Memory length"), ("Mean", "unknown", "Mean"),
     ],
 )  # fmt: skip
-def test_what_a_header_means(header: str, role: str, name: str | None) -> None:
+def test_header_gives_quantity_and_unit(header: str, role: str, name: str | None) -> None:
     column = read_header(header)
     assert column.role == role
     if name is not None:
         assert column.name == name
 
 
-def test_a_throughput_without_any_unit_is_of_nobody_knows_what(imported) -> None:
+def test_throughput_without_unit_is_not_read(imported) -> None:
     (row,) = page(imported, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
     assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
     (row,) = page(imported, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n").rows
     assert row.figure("p_whole") == 412.0
 
 
-def test_a_unit_that_contradicts_its_head_is_refused(imported) -> None:
+def test_unit_that_contradicts_its_head_is_refused(imported) -> None:
     text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
     found = page(imported, text)
     assert "p_whole" not in found.rows[0].figures
     assert [(x.kind, x.reason.code) for x in found.unread] == [("cell", "cell_is_no_number")]
 
 
-def test_a_count_or_a_name_under_the_same_head() -> None:
+def test_count_or_a_name_under_the_same_head() -> None:
     counts, names = read_headers(["GPU", "Devices"], [["8", "2 x A100"], ["16", "1 x A100"]])
     assert (counts.role, names.role) == ("devices", "device")
 
@@ -206,7 +206,7 @@ def test_rows_without_any_figure_are_not_read(imported, cli, tmp_path) -> None:
     assert cli("audit", "page.md")[0] == 2
 
 
-def test_columns_of_numbers_that_nobody_knows_are_listed(imported) -> None:
+def test_unknown_columns_of_numbers_are_listed(imported) -> None:
     found = page(imported, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n")
     (entry,) = found.unread
     assert (entry.reason.code, entry.reason.args) == ("columns_not_read", {"columns": "goodness"})
@@ -248,7 +248,7 @@ def test_printed_units(
 
 
 @pytest.mark.parametrize("text", ["FP32", "FP32/FP16", "T", "2/4", "epochs", "dataset", ""])
-def test_what_is_no_unit(text: str) -> None:
+def test_invalid_units_are_rejected(text: str) -> None:
     assert parse_unit(text) is None
 
 
@@ -260,7 +260,7 @@ def test_what_is_no_unit(text: str) -> None:
         ("Results of BI-V100", "BI-V100"), ("NVIDIA results", None), ("MTT S5000", None),
     ],
 )  # fmt: skip
-def test_the_device_that_a_heading_names(heading: str, device: str | None) -> None:
+def test_device_that_a_heading_names(heading: str, device: str | None) -> None:
     assert find_device(heading) == device
 
 
@@ -271,7 +271,7 @@ def test_devices_are_split_over_machines_of_eight(count: int, world: tuple[int, 
     assert split_devices(count) == world
 
 
-def test_a_folder_without_results_is_not_asked_for_a_record(cli, tmp_path) -> None:
+def test_folder_without_results_is_not_asked_for_a_record(cli, tmp_path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "notes.md").write_text("no table\n", encoding="utf-8")
     code, _, err = cli("audit", "pages")
@@ -317,7 +317,7 @@ def test_units_below_the_headers_and_in_headings(imported) -> None:
     assert [(row.precision, row.figure("step/s")) for row in rows] == [("fp32", 2.1), ("fp16", 5.0)]
 
 
-def test_a_bold_line_is_a_heading_and_devices_stand_across(imported) -> None:
+def test_bold_line_is_a_heading_and_devices_stand_across(imported) -> None:
     text = (
         "**Rate (samples/second)**\n\n| | 1 GPU | 8 GPUs |\n|---|---|---|\n| vit | 700 | 5,400 |\n"
     )
@@ -327,7 +327,7 @@ def test_a_bold_line_is_a_heading_and_devices_stand_across(imported) -> None:
     ]  # fmt: skip
 
 
-def test_the_devices_of_a_heading(imported) -> None:
+def test_devices_of_a_heading(imported) -> None:
     text = (
         "# Training on 8xH100 SXM\n\n| Model | tokens/s/GPU |\n|---|---|\n| llama3 8b | 8,012 |\n"
     )
@@ -364,7 +364,7 @@ def test_nested_json_objects(imported) -> None:
     assert [(row.model, row.figure("p_train_tokens")) for row in rows] == [("a", 1.5), ("b", 2.5)]
 
 
-def test_the_cause_of_skipped_rules_is_named(cli, tmp_path) -> None:
+def test_cause_of_skipped_rules_is_named(cli, tmp_path) -> None:
     table = "| model | device | tokens/s/GPU |\n|---|---|---|\n| mine | A100 | 900 |\n"
     (tmp_path / "page.md").write_text(table, encoding="utf-8")
     code, _, err = cli("audit", "page.md")

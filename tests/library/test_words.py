@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
+def test_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
     found = select([str(packed), str(run_dir)])
     first, second = found.records
     assert (first.figures, first.steps) == (second.figures, second.steps)
@@ -25,7 +25,7 @@ def test_a_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
     assert found.refuted == []
 
 
-def test_the_program_reports_bundles_and_verifies_several_paths(
+def test_program_reports_bundles_and_verifies_several_paths(
     packed: Path, run_dir: Path, cli: Callable[..., Any]
 ) -> None:
     code, out, _ = cli("report", packed, "--format", "md")
@@ -120,7 +120,7 @@ def test_only_damaged_records_are_an_error(broken: Path, cli: Callable[..., Any]
         assert (code, out, str(broken) in err) == (2, "", True)
 
 
-def test_a_wrong_name_among_others_shows_nothing(
+def test_wrong_name_among_others_is_error(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     code, out, err = cli("report", run_dir, tmp_path / "typo")
