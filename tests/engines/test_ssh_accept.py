@@ -1,0 +1,82 @@
+"""``trainmark accept`` on four namespaces with an sshd each; one of them hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from engines.ssh_hosts import Hosts, why_not
+from trainmark.acceptance.evidence import EVIDENCE_DIR
+from trainmark.acceptance.result import read_result
+
+if why_not():
+    pytest.skip(f"no hosts for ssh here: {why_not()} (make test-engines)", allow_module_level=True)
+
+HANGS = 2
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    folder = tmp_path / "hosts"
+    folder.mkdir()
+    found = Hosts(folder, count=4)
+    yield found
+    found.end()
+
+
+def stop_agent(rank, patience_s=300.0):
+    """Stop a node's agent, whose beats then end."""
+    end_s = time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if "trainmark.acceptance.agent" in words and words[
+                words.index("--node-rank") + 1
+            ] == str(rank):
+                process.send_signal(signal.SIGSTOP)
+                return process
+        time.sleep(0.2)
+    raise AssertionError("the agent never started")
+
+
+def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_path):
+    settings = hosts.site(run_root=None)
+    settings["environment"] |= {"TRAINMARK_CACHE": str(tmp_path / "cache")}
+    (tmp_path / "cluster.yaml").write_text(json.dumps(settings | {"master_port": 29_611}))
+    out = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "trainmark", "accept", "toy", "--launcher", "ssh", "--nnodes", "4",
+        "--nproc", "1", "--cluster", str(tmp_path / "cluster.yaml"), "--device", "cpu",
+        "--repeats", "2", "--seconds", "0.2", "--deadline", "120", "--join", "60", "--out", str(out),
+    ]  # fmt: skip
+    environment = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        hosts.login.inside(*command), env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    stopped = stop_agent(HANGS)
+    try:
+        printed, _ = process.communicate()
+    finally:
+        stopped.kill()
+
+    assert process.returncode == 1, printed
+    result = read_result(out)
+    assert result.names("fail") == [hosts.address(HANGS)], printed
+    healthy = {hosts.address(number) for number in range(4) if number != HANGS}
+    texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]
+    events = [json.loads(line) for text in texts for line in text.splitlines()]
+    pairs = {
+        tuple(event["members"])
+        for event in events
+        if event["event"] == "measured" and event["phase"] == "pairs"
+    }
+    assert {name for pair in pairs for name in pair} == healthy
+    assert len(pairs) == 3
