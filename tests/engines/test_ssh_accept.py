@@ -54,7 +54,8 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     command = [
         sys.executable, "-m", "trainmark", "accept", "toy", "--launcher", "ssh", "--nnodes", "4",
         "--nproc", "1", "--cluster", str(tmp_path / "cluster.yaml"), "--device", "cpu",
-        "--repeats", "2", "--seconds", "0.2", "--deadline", "120", "--join", "60", "--out", str(out),
+        "--repeats", "2", "--seconds", "0.2", "--deadline", "120", "--join", "60",
+        "--out", str(out),
     ]  # fmt: skip
     environment = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(
