@@ -48,7 +48,8 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     recipe_type = cases.load(name).recipe_type
     assert is_dataclass(recipe_type)
     assert issubclass(recipe_type, Recipe)
-    assert len(recipe_type.__mro__) - len(Recipe.__mro__) in (0, 1)  # derived at most once
+    # Derived at most by way of the fields that language models share.
+    assert len(recipe_type.__mro__) - len(Recipe.__mro__) <= 2
     names = {item.name for item in fields(recipe_type)}
     rules = [fields_under(recipe_type, rule) for rule in get_args(Rule)]
     assert set().union(*rules) == names

@@ -35,6 +35,7 @@ class NextTokenJob:
         model: called with ids and targets, both (B, T); returns the SUM of the losses in nats. Cut
             over the ranks of a replica already.
         blocks: modules that FSDP shards one by one.
+        experts: see ``parallelize``.
         optimizer: called with the model once it is parallelized; returns its optimizer.
         schedule_lr, compiled, more: see ``Stepper`` and ``parallelize``.
     """
@@ -47,6 +48,7 @@ class NextTokenJob:
         ranks: Ranks,
         model: nn.Module,
         blocks: Iterable[nn.Module],
+        experts: Iterable[nn.Module] = (),
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule_lr: Callable[[int], float],
         compiled: bool,
@@ -57,8 +59,9 @@ class NextTokenJob:
         self.ranks, self.model = ranks, model
         self.parameters = sum(item.numel() for item in model.parameters())
         replicas = parallelize(
-            model, ranks, compiled=compiled, shards=blocks if recipe.fsdp else None
-        )
+            model, ranks, compiled=compiled, shards=blocks if recipe.fsdp else None,
+            experts=experts,
+        )  # fmt: skip
         self.sharding = Sharding.of(context, num_rows=len(data.train), ranks=ranks)
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
@@ -122,18 +125,22 @@ class NextTokenJob:
         assert num_samples == total, f"{num_samples} of {total} validation samples were scored"
         return evaluation
 
+    def flops_per_token(self) -> tuple[float, float]:
+        """Return the model FLOPs of training a token, and those of causal attention among them."""
+        return next_token_flops(self.recipe)
+
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of ``counts``: PaLM, appendix B, 6 N + 12 L D T a token.
 
         N counts the weights of matrix products, those of the head included.
         """
-        per_token, _ = next_token_flops(self.recipe)
+        per_token, _ = self.flops_per_token()
         return per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record says of the job; see ``Job.facts``."""
         ranks = self.ranks
-        per_token, attention = next_token_flops(self.recipe)
+        per_token, attention = self.flops_per_token()
         return {
             SHARE: attention / per_token,
             "parameters": self.parameters,

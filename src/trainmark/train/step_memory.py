@@ -296,9 +296,13 @@ def next_token_flops(recipe: Any) -> tuple[float, float]:
     return 6.0 * recipe.matmul_weights + attention, attention
 
 
-def next_token_sizes(recipe: Any, parameters: int) -> Sizes:
-    """Return the sizes of a language model with so many parameters."""
-    per_token, attention = next_token_flops(recipe)
+def next_token_sizes(parameters: int, flops_per_token: tuple[float, float]) -> Sizes:
+    """Return the sizes of a language model with so many parameters.
+
+    Args:
+        flops_per_token: of training, and those of attention among them.
+    """
+    per_token, attention = flops_per_token
 
     def flops(counts: Counts) -> float:
         return per_token * counts.tokens_padded

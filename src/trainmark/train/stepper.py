@@ -9,10 +9,12 @@ loss.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from trainmark.errors import DivergedError
 from trainmark.recipe import AUTOCAST
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
 
     from trainmark.protocols import Batch, JobContext
 
@@ -44,15 +47,43 @@ def add_over_ranks(*values: Number, world_size: int, device: torch.device) -> li
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return AdamW's two groups: matrices and tables with weight decay, biases and norms without.
+    """Return AdamW's groups: matrices and tables with weight decay, biases and norms without.
 
-    The first group holds the parameters with at least two dimensions.
+    A matrix has at least two dimensions; the biases of several experts in one tensor are biases.
+    No group mixes parameters of different meshes, which a fused optimizer cannot update together.
     """
-    parameters = list(model.parameters())
+    groups: dict[tuple[Any, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decays = parameter.dim() >= 2 and not name.endswith("bias")
+        groups.setdefault((mesh_of(parameter), decays), []).append(parameter)
     return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": weight_decay if decays else 0.0}
+        for (_, decays), parameters in groups.items()
     ]
+
+
+def mesh_of(tensor: Tensor) -> DeviceMesh | None:
+    """Return the mesh over which ``tensor`` is sharded; None: it is a plain tensor."""
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
+
+
+@torch.no_grad()
+def clip_gradients(model: nn.Module, max_norm: float) -> None:
+    """Scale the gradients down to a global norm of ``max_norm``, over all meshes together."""
+    by_mesh: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            by_mesh.setdefault(mesh_of(parameter), []).append(parameter)
+    if len(by_mesh) == 1:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        return
+    norms = []
+    for parameters in by_mesh.values():
+        norm = torch.nn.utils.get_total_norm([x.grad for x in parameters if x.grad is not None])
+        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    total = torch.stack(norms).norm()
+    for parameters in by_mesh.values():
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
 
 
 def warmup_factor(finished_steps: int, warmup_steps: float) -> float:
@@ -67,6 +98,11 @@ def decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -
     """Return the progress of the next step from the warm-up's end to ``decay_steps``, 0 to 1."""
     done = (finished_steps - warmup_steps) / max(decay_steps - warmup_steps, 1)
     return min(1.0, max(0.0, done))
+
+
+def cosine_factor(progress: float, lowest: float) -> float:
+    """Return the rate over the peak: a cosine from 1 at ``progress`` 0 to ``lowest`` at 1."""
+    return lowest + (1 - lowest) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class LossScaler(torch.amp.GradScaler):
@@ -252,7 +288,7 @@ class Stepper:
             group["lr"] = base * factor
         if self._max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
+            clip_gradients(self.model, self._max_grad_norm)
         skipped = self.scaler.step_or_skip(self.optimizer)
         if factor > 0:
             self._steps_with_rate += 1

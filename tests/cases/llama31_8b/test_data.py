@@ -12,7 +12,8 @@ import pytest
 
 import tiny_llama31
 from gpt_tokenizers import ids_of, write_one_file
-from trainmark.cases.llama31_8b import data, prepare
+from trainmark.cases.llama31_8b import prepare
+from trainmark.data import c4_pairs as data
 from trainmark.data.indexed import IndexedReader
 from trainmark.errors import DataError
 
@@ -45,9 +46,10 @@ def texts_of(reader: IndexedReader) -> list[list[int]]:
 
 @pytest.fixture
 def prepared(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(prepare, "VALIDATION_DOCUMENTS", 45)
     tokenizer = write_one_file(tmp_path / "tokenizer")
-    prepare.prepare(raw, tmp_path / "data", lambda _: None, tokenizer=tokenizer)
+    with monkeypatch.context() as patched:
+        patched.setattr(data, "VALIDATION_DOCUMENTS", 45)
+        prepare.prepare(raw, tmp_path / "data", lambda _: None, tokenizer=tokenizer)
     return tmp_path / "data"
 
 

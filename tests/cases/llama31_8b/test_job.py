@@ -42,7 +42,7 @@ def test_the_loss_is_the_librarys_own() -> None:
     job = tiny_llama31.new_job()
     ids = torch.from_numpy(job.data.train.in_order().tokens(range(8)))
     ours = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
-    theirs = job.model.llama(input_ids=ids[:, :-1]).logits
+    theirs = job.model.library(input_ids=ids[:, :-1]).logits
     loss = torch.nn.functional.cross_entropy(theirs.flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(ours, loss, rtol=0, atol=1e-6)
 
@@ -50,10 +50,10 @@ def test_the_loss_is_the_librarys_own() -> None:
 def test_weights_are_drawn_as_the_reference_draws_them() -> None:
     job = tiny_llama31.new_job(hidden_size=256, ffn_size=512)
     drawn = dict(job.model.named_parameters())
-    block = "llama.model.layers.1."
+    block = "library.model.layers.1."
     for name, std in (
-        ("llama.model.embed_tokens.weight", 0.02),
-        ("llama.lm_head.weight", 0.02),
+        ("library.model.embed_tokens.weight", 0.02),
+        ("library.lm_head.weight", 0.02),
         (f"{block}mlp.up_proj.weight", 0.02),
         (f"{block}mlp.down_proj.weight", 0.01),  # 0.02 / sqrt(2 x 2 layers)
         (f"{block}self_attn.o_proj.weight", 0.01),

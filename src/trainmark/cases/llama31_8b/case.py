@@ -9,17 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from annotated_types import Ge, Gt, Le, Lt
+from typing import Any, ClassVar
 
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
+from trainmark.recipe import PositiveInt, recipe_field
 from trainmark.spec import Case, Mission, PrepareOption, Text
 from trainmark.torch_version import require_torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from trainmark.train.language_recipe import LanguageRecipe, mlperf_keys, refuse_undivided
 
 # Llama 3.1: https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json, 2026-11-23.
 ROPE_THETA = 500_000.0
@@ -31,58 +27,24 @@ _OLDEST_TORCH_FOR_FP8 = "2.11"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama31Recipe(Recipe):
-    """The model's sizes, how it is trained and how it is cut over ranks."""
+class Llama31Recipe(LanguageRecipe):
+    """The model's sizes, how it is trained and how it is cut over ranks.
+
+    Defaults of ``LanguageRecipe``: ``seq_length`` is that of pretrain_llama31.py:145,
+    ``lr_warmup_steps`` of config_H200_1x8x1_8b.sh:75, ``min_lr_fraction`` and ``lr_decay_steps`` of
+    pretrain_llama31.py:157 and :310, ``eval_samples`` of README.md, test data order; those of
+    the optimizer are of NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:154 calls.
+    """
 
     has_fp8: ClassVar[bool] = True
 
-    num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(
-        32, "transformer blocks; other numbers are other models", rule="scope"
-    )
-    hidden_size: PositiveInt = recipe_field(4096, "width of the residual stream")
-    num_heads: PositiveInt = recipe_field(32, "attention heads")
-    num_kv_heads: PositiveInt = recipe_field(8, "heads of keys and values")
     ffn_size: PositiveInt = recipe_field(14_336, "width of the feed-forward layers")
-    seq_length: PositiveInt = recipe_field(8192, "tokens of a sample")  # pretrain_llama31.py:145
-    vocab_size: PositiveInt = recipe_field(128_256, "rows of the token table")
-    eval_samples: PositiveInt = recipe_field(  # README.md, test data order
-        1024, "sequences that an evaluation scores, the first of the validation data", rule="scope"
-    )
-    shuffled_together: PositiveInt = recipe_field(
-        1, "as many epochs as hold so many samples are shuffled together", rule="scope"
-    )
-    # The next three: NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:154 calls.
-    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.95, "second moment's decay")
-    adam_eps: PositiveFloat = recipe_field(1e-5, "added to the second moment's root")
-    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
-    min_lr_fraction: NonNegativeFloat = recipe_field(  # pretrain_llama31.py:157
-        0.1, "where the cosine ends, of the peak rate"
-    )
-    lr_warmup_steps: PositiveInt = recipe_field(  # config_H200_1x8x1_8b.sh:75
-        512, "steps with a linearly rising learning rate"
-    )
-    lr_decay_steps: PositiveInt = recipe_field(  # pretrain_llama31.py:310
-        1_200_000, "steps of warm-up and cosine together"
-    )
     tensor_parallel: PositiveInt = recipe_field(
         1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
     )
     sequence_parallel: bool = recipe_field(
         False, "between attention and feed-forward layers, each of these ranks holds a part of the "
         "sequence", rule="closed",
-    )  # fmt: skip
-    fsdp: bool = recipe_field(
-        True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
-    )
-    checkpoint_activations: Literal["none", "selective", "full"] = recipe_field(
-        "none",
-        "recompute in the backward pass: full blocks, or all of a block but matmuls and attention",
-        rule="closed",
-    )
-
-    checkpoint_every_steps: PositiveInt | None = recipe_field(
-        None, "optimizer steps between two checkpoints of the training; none: none is saved",
-        rule="closed",
     )  # fmt: skip
 
     @property
@@ -100,23 +62,19 @@ class Llama31Recipe(Recipe):
             UsageError: naming the field and what it must divide.
             EnvironmentFault: fp8 without its extra, or with a torch that is too old for it.
         """
-        for field, value, of, whole in (
-            ("num_heads", self.num_heads, "hidden_size", self.hidden_size),
-            ("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
-            ("tensor_parallel", self.tensor_parallel, "num_kv_heads", self.num_kv_heads),
-            ("tensor_parallel", self.tensor_parallel, "ffn_size", self.ffn_size),
-            ("tensor_parallel", self.tensor_parallel, "vocab_size", self.vocab_size),
-            ("tensor_parallel", self.tensor_parallel if self.sequence_parallel else 1,
-             "seq_length", self.seq_length),
-            ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
-        ):  # fmt: skip
-            if whole % value:
-                raise UsageError(
-                    f"{field}={value} does not divide {of} {whole}",
-                    where=f"recipe field {field}",
-                    rule="every rank of a replica holds the same heads, columns and classes",
-                    fix=f"use a divisor of {whole}",
-                )
+        refuse_undivided(
+            (
+                ("num_heads", self.num_heads, "hidden_size", self.hidden_size),
+                ("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
+                ("tensor_parallel", self.tensor_parallel, "num_kv_heads", self.num_kv_heads),
+                ("tensor_parallel", self.tensor_parallel, "ffn_size", self.ffn_size),
+                ("tensor_parallel", self.tensor_parallel, "vocab_size", self.vocab_size),
+                ("tensor_parallel", self.tensor_parallel if self.sequence_parallel else 1,
+                 "seq_length", self.seq_length),
+                ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
+            ),
+            "every rank of a replica holds the same heads, columns and classes",
+        )  # fmt: skip
         cut_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or cut_replicas):
             raise UsageError(
@@ -178,27 +136,6 @@ def _throughput(world: str, **fields: Any) -> Llama31Recipe:
     )  # fmt: skip
 
 
-def mlperf(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what MLPerf's ruleset asks of a log beside what every log has.
-
-    ``closed_llama31_8b.yaml`` of mlperf-logging names keys and values.
-    """
-    return {
-        "max_sequence_length": recipe["seq_length"],
-        "max_steps": recipe["max_steps"],
-        "opt_name": "adamw",
-        "opt_end_learning_rate": recipe["learning_rate"] * recipe["min_lr_fraction"],
-        "opt_learning_rate_warmup_steps": recipe["lr_warmup_steps"],
-        "opt_learning_rate_decay_steps": recipe["lr_decay_steps"] - recipe["lr_warmup_steps"],
-        "opt_learning_rate_decay_schedule": "cosine with linear warmup",
-        "opt_adamw_beta_1": 0.9,  # torch's default, which job.py leaves
-        "opt_adamw_beta_2": recipe["adam_beta2"],
-        "opt_adamw_epsilon": recipe["adam_eps"],
-        "opt_adamw_weight_decay": recipe["weight_decay"],
-        "opt_gradient_clip_norm": recipe["max_grad_norm"],
-    }
-
-
 CASE = Case(
     name="llama31_8b",
     title=Text("Llama 3.1 8B pre-training", "Llama 3.1 8B 预训练"),
@@ -237,5 +174,5 @@ CASE = Case(
         PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
     ),
     aliases=("llama3",),
-    mlperf=mlperf,
+    mlperf=mlperf_keys,  # closed_llama31_8b.yaml of mlperf-logging
 )  # fmt: skip

@@ -1,16 +1,11 @@
-"""The two pairs in a data folder, the check before a run, and the load on a rank. No torch."""
+"""The two pairs in a data folder, and the memory that training takes. No torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.data import language
-from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
-from trainmark.data.prepared import read_manifest
-from trainmark.data.sampling import Samples, Splits, sample_count
-from trainmark.errors import DataError
+from trainmark.data.c4_pairs import check, generate, load
 from trainmark.recipe import AUTOCAST
-from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
     ADAM_MOMENTS,
     FULL,
@@ -28,100 +23,7 @@ if TYPE_CHECKING:
 
     from .case import Llama31Recipe
 
-LAYOUT = "megatron-indexed"
-INDICES = "indices"  # subfolder of a data folder for what was computed from it
-# The published pairs: README.md of the reference, section 3; their digests are not published.
-TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.en_text_document"
-TRAIN_SHARDS = range(768, 1024)
-VALIDATION_DOCUMENTS, VALIDATION_TOKENS, VOCABULARY = 91_205, 47_186_855, 128_256
-GENERATED_DOCUMENTS = 64  # for validation
-
-
-def generate(folder: Path, recipe: Llama31Recipe) -> None:
-    """Write both pairs in a language whose entropy is known; see ``trainmark.data.language``."""
-    vocab_size, seed = recipe.vocab_size, recipe.seed
-    language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
-    language.generate(
-        folder, vocab_size=vocab_size, seed=seed + 1, prefix=VALIDATION,
-        documents=GENERATED_DOCUMENTS,
-    )  # fmt: skip
-
-
-def _pair(folder: Path, word: str, published: str) -> Path:
-    """Return the path of the folder's one pair with ``word`` in its name, without the endings."""
-    with readable(folder):
-        index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
-    if len(index_files) != 1:
-        raise DataError(
-            f"{len(index_files)} indices with {word} in their names",
-            where=str(folder),
-            rule=f"one pair of .idx and .bin each for train and validation, as {published}",
-            fix="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
-        )
-    return index_files[0].with_suffix("")
-
-
-def load(folder: Path, recipe: Llama31Recipe) -> Splits:
-    """Open both pairs; nothing of the tokens is held in memory.
-
-    Raises:
-        DataError: the first fault found, with file, rule and fix.
-    """
-    made, digests = [], []
-    for word, published, max_samples in (
-        ("train", TRAIN, None), ("validation", VALIDATION, recipe.eval_samples)
-    ):  # fmt: skip
-        reader = IndexedReader.open(_pair(folder, word, published))
-        if sample_count(len(reader.tokens), recipe.seq_length) == 0:
-            raise DataError(
-                f"{len(reader.tokens)} tokens: not one whole sample",
-                where=str(bin_file(reader.prefix)),
-                rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                fix="lower seq_length, or give more text",
-            )
-        content = checked_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
-        digests.append(content.digest[:16])
-        together = recipe.shuffled_together
-        order = f"{content.digest[:16]}-{recipe.seq_length}-{together}"
-        made.append(
-            Samples(
-                reader, range(reader.num_documents), recipe.seq_length, recipe.seed,
-                together=together, cache=folder / INDICES / order, most=max_samples,
-            )
-        )  # fmt: skip
-    train, validation = made
-    return Splits(train, validation, "-".join(digests))
-
-
-def check(folder: Path, recipe: Llama31Recipe) -> DataFacts:
-    """Check all that ``recipe`` reads and name the content.
-
-    Raises:
-        DataError: as ``load``.
-    """
-    loaded = load(folder, recipe)
-    facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
-    if recipe.data == "generated":
-        return DataFacts(*facts, best_quality=language.entropy_rate())
-    samples = loaded.validation
-    changed = {
-        name: value
-        for name, value, published in (
-            ("train_shards", read_manifest(folder).get("train_shards"), len(TRAIN_SHARDS)),
-            ("validation_documents", len(samples.documents), VALIDATION_DOCUMENTS),
-        )
-        if value not in (published, None)  # none: made by another program
-    }
-    published = "validation_documents" not in changed and recipe.vocab_size == VOCABULARY
-    if published and samples.num_tokens != VALIDATION_TOKENS:
-        raise DataError(
-            f"{samples.num_tokens:,} validation tokens",
-            where=str(folder),
-            rule=f"the {VALIDATION_DOCUMENTS:,} documents have {VALIDATION_TOKENS:,} tokens of "
-            "Llama 3.1's tokenizer, none of which ends a document",
-            fix="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
-        )
-    return DataFacts(*facts, changed_rules=changed)
+__all__ = ["check", "check_fit", "generate", "load", "predict"]
 
 
 def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:

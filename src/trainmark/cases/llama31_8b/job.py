@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +10,7 @@ from trainmark.train.attention import fit_attention
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
-from trainmark.train.stepper import decay_groups, decay_progress
+from trainmark.train.stepper import cosine_factor, decay_groups, decay_progress
 
 from . import data as corpus
 from .model import build_model, materialize, tensor_parallelize
@@ -41,8 +40,7 @@ def lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
     if finished_steps < warmup:
         return (finished_steps + 1) / (warmup + 1)
     done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    lowest = recipe.min_lr_fraction
-    return lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2
+    return cosine_factor(done, recipe.min_lr_fraction)
 
 
 class Llama31Job(NextTokenJob):

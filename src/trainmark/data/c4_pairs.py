@@ -1,0 +1,153 @@
+"""C4 as the two pairs of indexed tokens that MLPerf's language models train on. No torch.
+
+Owns the published names and numbers, the check before a run, the load on a rank, and generated
+pairs of the same form. Cases of these models share it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from trainmark.data import language
+from trainmark.data.encoding import source_files, write_pairs
+from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
+from trainmark.data.prepared import read_manifest
+from trainmark.data.sampling import Samples, Splits, sample_count
+from trainmark.errors import DataError
+from trainmark.spec import DataFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.data.prepared import Say
+
+LAYOUT = "megatron-indexed"
+INDICES = "indices"  # subfolder of a data folder for what was computed from it
+# The published pairs: README.md of the reference, section 3; their digests are not published.
+TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.en_text_document"
+TRAIN_SHARDS = range(768, 1024)
+VALIDATION_DOCUMENTS, VALIDATION_TOKENS, VOCABULARY = 91_205, 47_186_855, 128_256
+GENERATED_DOCUMENTS = 64  # for validation
+SHARD = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(?:\.gz)?")
+
+
+def generate(folder: Path, recipe: Any) -> None:
+    """Write both pairs in a language whose entropy is known; see ``trainmark.data.language``."""
+    vocab_size, seed = recipe.vocab_size, recipe.seed
+    language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
+    language.generate(
+        folder, vocab_size=vocab_size, seed=seed + 1, prefix=VALIDATION,
+        documents=GENERATED_DOCUMENTS,
+    )  # fmt: skip
+
+
+def _pair(folder: Path, word: str, published: str) -> Path:
+    """Return the path of the folder's one pair with ``word`` in its name, without the endings."""
+    with readable(folder):
+        index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
+    if len(index_files) != 1:
+        raise DataError(
+            f"{len(index_files)} indices with {word} in their names",
+            where=str(folder),
+            rule=f"one pair of .idx and .bin each for train and validation, as {published}",
+            fix="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
+        )
+    return index_files[0].with_suffix("")
+
+
+def load(folder: Path, recipe: Any) -> Splits:
+    """Open both pairs; nothing of the tokens is held in memory.
+
+    Raises:
+        DataError: the first fault found, with file, rule and fix.
+    """
+    made, digests = [], []
+    for word, published, max_samples in (
+        ("train", TRAIN, None), ("validation", VALIDATION, recipe.eval_samples)
+    ):  # fmt: skip
+        reader = IndexedReader.open(_pair(folder, word, published))
+        if sample_count(len(reader.tokens), recipe.seq_length) == 0:
+            raise DataError(
+                f"{len(reader.tokens)} tokens: not one whole sample",
+                where=str(bin_file(reader.prefix)),
+                rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
+                fix="lower seq_length, or give more text",
+            )
+        content = checked_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
+        digests.append(content.digest[:16])
+        together = recipe.shuffled_together
+        order = f"{content.digest[:16]}-{recipe.seq_length}-{together}"
+        made.append(
+            Samples(
+                reader, range(reader.num_documents), recipe.seq_length, recipe.seed,
+                together=together, cache=folder / INDICES / order, most=max_samples,
+            )
+        )  # fmt: skip
+    train, validation = made
+    return Splits(train, validation, "-".join(digests))
+
+
+def check(folder: Path, recipe: Any) -> DataFacts:
+    """Check all that ``recipe`` reads and name the content.
+
+    Raises:
+        DataError: as ``load``.
+    """
+    loaded = load(folder, recipe)
+    facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
+    if recipe.data == "generated":
+        return DataFacts(*facts, best_quality=language.entropy_rate())
+    samples = loaded.validation
+    changed = {
+        name: value
+        for name, value, published in (
+            ("train_shards", read_manifest(folder).get("train_shards"), len(TRAIN_SHARDS)),
+            ("validation_documents", len(samples.documents), VALIDATION_DOCUMENTS),
+        )
+        if value not in (published, None)  # none: made by another program
+    }
+    published = "validation_documents" not in changed and recipe.vocab_size == VOCABULARY
+    if published and samples.num_tokens != VALIDATION_TOKENS:
+        raise DataError(
+            f"{samples.num_tokens:,} validation tokens",
+            where=str(folder),
+            rule=f"the {VALIDATION_DOCUMENTS:,} documents have {VALIDATION_TOKENS:,} tokens of "
+            "Llama 3.1's tokenizer, none of which ends a document",
+            fix="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
+        )
+    return DataFacts(*facts, changed_rules=changed)
+
+
+def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> None:
+    """Write both pairs from a folder with ``c4-train.*`` and ``c4-validation.*``.
+
+    No token ends a document: NeMo's script appends one on demand only, and the reference does not
+    demand it (README.md, section 3). Options: ``tokenizer``, ``workers``; see ``write_pairs``.
+
+    Raises:
+        DataError: no shard of one kind, or as ``write_pairs``.
+    """
+    files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
+    for name, file in source_files(raw).items():
+        if match := SHARD.fullmatch(name):
+            kind, number = match.groups()
+            if kind == "validation" or int(number) in TRAIN_SHARDS:
+                files_by_split[kind][name] = file
+    first, last = TRAIN_SHARDS[0], TRAIN_SHARDS[-1]
+    for kind, shards in files_by_split.items():
+        if not shards:
+            raise DataError(
+                f"no shard c4-{kind}.*.json.gz", where=str(raw),
+                rule=f"C4 en has 1,024 training shards, of which {first} to {last} are trained, "
+                "and 8 for validation",
+                fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
+            )  # fmt: skip
+    count = len(files_by_split["train"])
+    if count != len(TRAIN_SHARDS):
+        say(f"{count} of the {len(TRAIN_SHARDS)} training shards: runs will count as open")
+    write_pairs(
+        raw, data, say, case=case, ends=False, train_shards=count,
+        pairs={TRAIN: files_by_split["train"], VALIDATION: files_by_split["validation"]},
+        most={VALIDATION: VALIDATION_DOCUMENTS}, **options,
+    )  # fmt: skip
