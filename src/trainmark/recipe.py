@@ -128,6 +128,11 @@ class Recipe:
         """
 
     @property
+    def is_bound(self) -> bool:
+        """Tell whether the run shows how fast a training could be at most, and is none itself."""
+        return False
+
+    @property
     def evaluates(self) -> bool:
         """Tell whether a run makes evaluations; one that does also evaluates at its end."""
         return self.eval_every_epochs is not None or self.eval_every_samples is not None

@@ -67,6 +67,7 @@ class FigureSpec:
         column: its CSV column; empty: its name with the unit in words.
         on_host: its definition where ranks are processes that share a host's cores and memory.
         detail: left out of the figures of a repeat.
+        first_screen: of a case's own figure: shown beside speed, time and memory.
     """
 
     name: str
@@ -77,6 +78,7 @@ class FigureSpec:
     better: Literal["higher", "lower"] | None = None
     column: str = ""
     detail: bool = False
+    first_screen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,13 @@ class TableSpec:
     Args:
         rows: name of the job's fact that is a list of rows; empty: the entries make a list of
             names with values.
+        curves: draw each entry over the first one, the step, in place of a table.
     """
 
     heading: Text
     entries: tuple[Shown, ...]
     rows: str = ""
+    curves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

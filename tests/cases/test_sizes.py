@@ -21,6 +21,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "glm_superglue": [{}, {"num_layers": 3, "hidden_size": 32}],
     "llama2_7b_lora": [{}, {"lora_rank": 4, "lora_targets": "q_proj,down_proj"}],
     "dlrm_criteo": [{}, {"top_layers": "32,16,1", "bottom_layers": "32,16"}],
+    "gpt_oss_20b": [{}, {"num_layers": 3, "num_experts": 4, "top_k": 3, "ffn_size": 96}],
     "gpt_megatron": [{}, {"num_layers": 3, "hidden_size": 32, "seq_length": 48}],
     "llama31_8b": [{}, {"num_layers": 2, "ffn_size": 96, "num_kv_heads": 4}],
 }

@@ -55,7 +55,7 @@ def least_loss(joint: Any) -> float:
     return float(-(joint * np.log(chances, out=np.zeros_like(joint), where=chances > 0)).sum())
 
 
-@pytest.mark.parametrize("case", ["gpt_megatron", "llama31_8b"])
+@pytest.mark.parametrize("case", ["gpt_megatron", "gpt_oss_20b", "llama31_8b"])
 def test_a_tiny_target_is_reached_with_both_symbols_of_context_only(case: str) -> None:
     last, before = language.tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)

@@ -12,6 +12,7 @@ from trainmark.record.record import read_record
 # Of the quality: the share of the best possible that is asked for, and the unit of the speed.
 CASES = {
     "glm_superglue": ("nlp_glm-tiny_sp_bs16_fp32_1_speed", "samples/s", (0.9, 1.0)),
+    "gpt_oss_20b": ("nlp_gpt-oss-20b-tiny_sp_bs16_fp32_1_speed", "tokens/s", (1.0, 1.09)),
     "gpt_megatron": ("nlp_gpt-tiny_sp_bs32_fp32_1_speed", "tokens/s", (1.0, 1.05)),
     "llama2_7b_lora": ("nlp_llama2-7b-lora-tiny_sp_bs6_fp32_1_speed", "tokens/s", (0.75, 1.0)),
     "llama31_8b": ("nlp_llama3.1-8b-tiny_sp_bs16_fp32_1_speed", "tokens/s", (1.0, 1.09)),

@@ -273,6 +273,16 @@ def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     assert fault.value.fix is None
 
 
+def test_a_balanced_bound_is_never_compared_with_a_training() -> None:
+    b = [one.model_copy(update={"plan": one.plan.model_copy(
+             update={"labels": [*one.plan.labels, "balanced-bound"]})})
+         for one in series("b", RATES, first_minute=10)]  # fmt: skip
+    for allow in ([], ["bound"]):
+        with pytest.raises(UsageError, match="never compared") as fault:
+            compare(series("a", RATES), b, allow=allow)
+        assert fault.value.fix is None
+
+
 def at_ranks(name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any) -> Any:
     """Return launches on so many ranks, with these throughputs of all ranks."""
     made = []

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from trainmark.plan import overrides, plan, resolving
 from trainmark.plan.choosing import choose, refuse_ranks
 from trainmark.plan.request import RunRequest
 from trainmark.recipe import Recipe
+from trainmark.record.trust import grade_launch
 from trainmark.spec import DataFacts, RankMemory
 
 if TYPE_CHECKING:
@@ -296,6 +298,18 @@ def test_labels_say_what_a_reader_must_know(resolve: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(cases, "load", lambda _: replace(TOY, recipes={"tiny": recipe}))
     assert "recipe-written-for-1x8" in resolve().labels
     assert "recipe-written-for-1x8" not in resolve(nproc=8).labels
+
+
+def test_forced_balance_is_labelled_as_a_bound_and_not_to_be_quoted(resolve: Any) -> None:
+    bound = resolve("gpt_oss_20b", words=["routing=balanced", "target=none"])
+    assert "balanced-bound" in bound.labels
+    assert "balanced-bound" not in resolve("gpt_oss_20b").labels
+    measured: Any = SimpleNamespace(
+        labels=["balanced-bound"], ranks=[SimpleNamespace(matmul_swing=0.0)]
+    )
+    trust = grade_launch(measured, status="passed", figures={}, findings=[])
+    assert trust.grade == "do_not_quote"
+    assert trust.reasons[0].code == "trust_balanced_bound"
 
 
 @pytest.mark.parametrize("seconds", [0.01, 3_601.0])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tiny_gpt
+import tiny_gpt_oss
 import tiny_llama31
 from fakes import FakeClock, SyncDevice
 from old_torch import needs_torch_2_11
@@ -77,6 +78,7 @@ def interrupted(
     ("new_job", "changes"),
     [
         (tiny_llama31.new_job, {}),
+        (tiny_gpt_oss.new_job, {}),
         (tiny_gpt.new_job, {"dropout": 0.1}),  # 3 steps an epoch: the rest is of the second
         (tiny_gpt.new_job, {"precision": "fp16"}),
     ],
@@ -90,17 +92,25 @@ def test_the_steps_after_a_checkpoint_are_those_of_one_training(
 
 
 @needs_torch_2_11
-def test_shards_of_two_ranks_go_on_with_two_and_with_one(tmp_path: Path) -> None:
-    changes = {"micro_batch_size": 4}
+@pytest.mark.parametrize(
+    ("new_job", "changes"),
+    [
+        (tiny_llama31.new_job, {"micro_batch_size": 4}),
+        (tiny_gpt_oss.new_job, {"micro_batch_size": 4, "expert_parallel": 2}),
+    ],
+)
+def test_shards_of_two_ranks_go_on_with_two_and_with_one(
+    tmp_path: Path, new_job: Any, changes: dict[str, Any]
+) -> None:
     places = [tmp_path / name for name in ("ranks", "checkpoints")]
     for place in places:
         place.mkdir()
-    found = on_ranks(2, places[0], interrupted, 2, tiny_llama31.new_job, places[1], changes)
+    found = on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
     for whole, rest in found:
         for step, expected in zip(rest, whole[4:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
     alone = train(
-        tiny_llama31.new_job(micro_batch_size=8), tmp_path / "alone", steps=STEPS,
+        new_job(micro_batch_size=8), tmp_path / "alone", steps=STEPS,
         begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
     )  # fmt: skip
     means = [

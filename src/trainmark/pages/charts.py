@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainmark.pages.chart_specs import Spec
     from trainmark.record.record import Record
     from trainmark.record.series import SeriesLine
+    from trainmark.spec import Shown
 
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.
 _LOG_RATIO = 20
@@ -104,6 +105,14 @@ def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64
         return np.where(counts > 0.5, sums / np.maximum(counts, 1.0), np.nan)
 
 
+def curve_of(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
+    """Return a value of a case over the steps of its rows; None for fewer than two."""
+    values = np.asarray([row[shown.value] for row in rows], np.float64)
+    steps = [row["step"] for row in rows]
+    drawn = chart_specs.loss(is_smoothed=False)
+    return _curve(f"trend_{shown.value}", shown.name, values, drawn, steps, data={})
+
+
 def quality(record: Record) -> Chart | None:
     """Return the quality of each evaluation against the target; None for fewer than two."""
     metric, target = record.quality.metric, record.quality.target
@@ -140,7 +149,8 @@ def _curve(
     if len(known) < 2:
         return None
     ends = {"first": f"{known[0]:.4g}", "last": f"{known[-1]:.4g}"}
-    description = phrase(f"described.{name}", n=cells.count(len(values)), **ends, **described)
+    text = "described.trend" if name.startswith("trend_") else f"described.{name}"
+    description = phrase(text, n=cells.count(len(values)), **ends, **described)
     stretch = compute_bucket_size(len(values))
     note = phrase("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
     rows = {"steps": _rows(values, steps)} | data

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from trainmark.pages.texts import Tone
     from trainmark.record.record import Record, Trust
     from trainmark.record.work import Result
+    from trainmark.spec import FigureSpec
 
 _PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
 _SMALL_MODEL = 10_000_000  # parameters; a smaller model never keeps a device busy
@@ -302,6 +303,9 @@ def key_figures(records: Sequence[Record]) -> Phrase:
         parts.append((", ".join(rates), " samples/s"))
     if "MFU" in means:
         parts.append(f"MFU {means['MFU']:.1f}%")
+    for spec in records[0].plan.about.page.figures:
+        if spec.first_screen and spec.name in means:
+            parts.append((spec.name, " ", cells.number(means[spec.name]), " ", spec.unit))
     memory = memory_line(means.get("mem"), means.get("mem_total"))
     if memory:
         parts.append(memory)
@@ -365,6 +369,11 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
         _speed_tile(launches, speed_name(record)),
         _tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
         _use_tile(record, launches),
+        *(
+            _own_tile(launches, spec)
+            for spec in record.plan.about.page.figures
+            if spec.first_screen
+        ),
         _memory_tile(launches),
         energy,
         cost(records, price),
@@ -392,6 +401,14 @@ def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") 
         return Tile(phrase(f"tile.{title}"), cells.duration(mean.mean), "", name, note)
     value = cells.rounded(mean.mean)
     return Tile(phrase(f"tile.{title}"), value, unit_of(name), name, note)
+
+
+def _own_tile(launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
+    """Return the tile of a case's own figure; None without a value."""
+    mean = summarize_figure(launches, spec.name)
+    if mean is None:
+        return None
+    return Tile(spec.label, cells.rounded(mean.mean), spec.unit, spec.name)
 
 
 def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:

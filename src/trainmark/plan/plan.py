@@ -26,6 +26,7 @@ PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
 CHECKPOINTS_DIR = "checkpoints"  # in a run's folder
 SIMULATED = "simulated-device"  # label
+BALANCED_BOUND = "balanced-bound"  # label of a recipe that is a bound, see ``Recipe.is_bound``
 _READ_FIELDS = (
     "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
     "target_value", "timeout_s",

@@ -16,6 +16,7 @@ from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, 
 from trainmark.plan.choosing import capable_vendor, case_key, choose
 from trainmark.plan.overrides import changes, standard_of
 from trainmark.plan.plan import (
+    BALANCED_BOUND,
     RUNS_DIR,
     SIMULATED,
     UNCHECKED,
@@ -261,6 +262,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
         UNUSED_ACCELERATOR: (
             on_processor_here and not device_was_chosen and bool(devices.unusable())
         ),
+        BALANCED_BOUND: recipe.is_bound,
         "given-peak": request.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, choice.world),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases, devices
 from trainmark.plan.overrides import changes, standard_of
-from trainmark.plan.plan import PLAN_FILE, SIMULATED
+from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
 from trainmark.plan.resuming import RESUMED
 from trainmark.rank.events import LAUNCHER_FILE, rank_file
@@ -161,6 +161,7 @@ def _expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
         "self-reported": True,
         "performance-only": no_target or (recipe.data == "real" and not data.quality_comparable),
         "generated-data": recipe.data == "generated",
+        BALANCED_BOUND: recipe.is_bound,
         "given-peak": plan.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, world),
         RESUMED: plan.resumed is not None,

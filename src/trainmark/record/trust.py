@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from trainmark.plan.plan import SIMULATED
+from trainmark.plan.plan import BALANCED_BOUND, SIMULATED
 from trainmark.record.record import Grade, Trust
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
 from trainmark.spec import Message, message
@@ -33,6 +33,7 @@ _GRAVE = {
 }  # fmt: skip
 _CODES_OF_LABELS = {
     SIMULATED: "trust_simulated_device", "generated-data": "trust_generated_data",
+    BALANCED_BOUND: "trust_balanced_bound",
     "oversubscribed": "oversubscribed",
 }  # fmt: skip
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveInt
 from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError
 from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.plan import BALANCED_BOUND
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES
 from trainmark.record.shapes import Count, Number  # noqa: TC001 - likewise
@@ -166,6 +167,7 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id,
+        "bound": BALANCED_BOUND in plan.labels,
         "resumed_after": plan.resumed and plan.resumed.progress.steps,
         "suite_version": shorten_version(plan.suite_version),
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _COMPLETE = ("passed", "target_missed")  # a launch that crashed has not missed its target
 _REPORTED_BY_RANKS = {"parameters", "device_products"}
-NEVER_ALLOWED = ("case", "data", "content_id", "parameters")
+NEVER_ALLOWED = ("case", "data", "content_id", "parameters", "bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
     what = f"{first.name} is {' and '.join([*values][:2])}"
     where = "the work of A and B"
     if never_allowed:
-        rule = "another case, model or data set is never compared"
+        rule = "another case, model or data set, or a bound and a training, are never compared"
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in refused]
     rule = f"only the same work compares; differing: {', '.join(names)}"

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import RecordError, escaped
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Code, Facts, Paragraph, Section, Table, folded, table
+from trainmark.pages.charts import curve_of
+from trainmark.pages.document import (
+    Block,
+    Code,
+    Columns,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    folded,
+    table,
+)
 from trainmark.pages.texts import (
     Missing,
     Phrase,
@@ -287,6 +298,9 @@ def _declared(record: Record, spec: TableSpec) -> list[Block]:
         values = ((x.name, _value(places, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
     told = job.get(spec.rows) or []
+    if spec.curves:
+        drawn = tuple(chart for shown in spec.entries[1:] if (chart := curve_of(told, shown)))
+        return [heading, Columns(drawn)] if drawn else []
     rows = [[_value(row, x.value, x.form) for x in spec.entries] for row in told]
     return [heading, table((x.name for x in spec.entries), rows)] if rows else []
 

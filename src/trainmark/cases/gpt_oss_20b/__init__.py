@@ -1,0 +1,1 @@
+"""GPT-OSS 20B, pre-trained as in MLPerf's small mixture-of-experts benchmark."""

@@ -1,0 +1,238 @@
+"""GPT-OSS 20B, pre-trained from random weights as MLPerf's small mixture of experts; no torch here.
+
+Defaults are those of the public reference of MLCommons, repository ``training``, commit aa344c7,
+folder ``small_llm_moe_pretraining/primus``; a comment names file and line. ``yaml`` is its file
+``conf/gpt_oss_20B-pretrain-nvidia.yaml``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmark.errors import UsageError
+from trainmark.recipe import PositiveInt, recipe_field
+from trainmark.spec import Case, Mission, PrepareOption, Text
+from trainmark.torch_version import require_torch
+from trainmark.train.language_recipe import LanguageRecipe, mlperf_keys, refuse_undivided
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROPE_THETA = 150_000.0  # yaml:30
+RMS_NORM_EPS = 1e-5  # yaml:73
+MAX_LENGTH = 131_072  # yaml:57
+INIT_STD = 0.008  # yaml:71
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptOssRecipe(LanguageRecipe):
+    """The model's sizes, its experts, how it is trained and how experts are spread over ranks.
+
+    The optimizer's defaults are yaml:64-69; ``eval_samples`` is README.md, evaluation thoroughness.
+    """
+
+    num_layers: PositiveInt = recipe_field(  # yaml:20
+        24, "transformer blocks; other numbers are other models", rule="scope"
+    )
+    hidden_size: PositiveInt = recipe_field(2880, "width of the residual stream")  # yaml:21
+    num_heads: PositiveInt = recipe_field(64, "attention heads")  # yaml:23
+    num_kv_heads: PositiveInt = recipe_field(8, "heads of keys and values")  # yaml:24
+    head_dim: PositiveInt = recipe_field(64, "width of a head")  # the library's GptOssConfig
+    sliding_window: PositiveInt = recipe_field(  # yaml:106
+        128, "positions that every other layer attends to, the first layer included"
+    )
+    num_experts: PositiveInt = recipe_field(32, "experts of each layer")  # yaml:25
+    top_k: PositiveInt = recipe_field(4, "experts of each token")  # yaml:138
+    ffn_size: PositiveInt = recipe_field(2880, "width of an expert")  # yaml:116
+    routing: Literal["trained", "balanced"] = recipe_field(
+        "trained", "trained: the router chooses; balanced: all experts get as many tokens, which "
+        "bounds the speed of this model and trains no router",
+    )  # fmt: skip
+    expert_parallel: PositiveInt = recipe_field(
+        1, "neighbouring ranks that share each layer's experts; each trains its own samples",
+        rule="closed",
+    )  # fmt: skip
+    lr_warmup_steps: PositiveInt = recipe_field(  # yaml:61
+        128, "steps with a linearly rising learning rate"
+    )
+    lr_decay_steps: PositiveInt = recipe_field(  # yaml:62
+        1_199_872, "steps of warm-up and cosine together"
+    )
+
+    @property
+    def is_bound(self) -> bool:
+        """Tell whether experts get equal loads, whatever the router says."""
+        return self.routing == "balanced"
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of a block's attention."""
+        return 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one expert's matrix products."""
+        return 3 * self.hidden_size * self.ffn_size
+
+    @property
+    def matmul_weights(self) -> int:
+        """Weights of the matrix products that a token takes part in: of its experts alone."""
+        router = self.hidden_size * self.num_experts
+        block = self.attention_weights + router + self.top_k * self.expert_weights
+        return self.num_layers * block + self.hidden_size * self.vocab_size
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        hidden, experts = self.hidden_size, self.num_experts
+        biases_of_attention = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) + hidden
+        router = experts * (hidden + 1)
+        expert = self.expert_weights + 2 * self.ffn_size + hidden
+        norms_and_sinks = 2 * hidden + self.num_heads
+        block = self.attention_weights + biases_of_attention + norms_and_sinks
+        block += router + experts * expert
+        return self.num_layers * block + 2 * self.vocab_size * hidden + hidden
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token takes part in."""
+        expert = self.expert_weights + 2 * self.ffn_size + self.hidden_size
+        return self.parameters - self.num_layers * (self.num_experts - self.top_k) * expert
+
+    @property
+    def flops_per_token(self) -> tuple[float, float]:
+        """Model FLOPs of training a token, and those of attention to all positions among them.
+
+        PaLM, appendix B: 6 N + 12 D T for each layer, with the weights of the token's own experts;
+        in layers with a sliding window, T is the window.
+        """
+        width = 12.0 * self.num_heads * self.head_dim
+        sliding = (self.num_layers + 1) // 2
+        whole = width * (self.num_layers - sliding) * self.seq_length
+        window = width * sliding * min(self.sliding_window, self.seq_length)
+        return 6.0 * self.matmul_weights + whole + window, whole
+
+    def check(self, world_size: int) -> None:
+        """Refuse experts that cannot be spread over ranks, and shapes that do not divide.
+
+        Raises:
+            UsageError: naming the field, its rule and what to use instead.
+            EnvironmentFault: the installed torch is too old for shared experts.
+        """
+        if self.expert_parallel > 1:
+            require_torch(
+                "2.11", f"expert_parallel={self.expert_parallel}",
+                where="recipe field expert_parallel", fix="leave the field out",
+            )  # fmt: skip
+        if self.top_k > self.num_experts:
+            raise UsageError(
+                f"top_k={self.top_k} of num_experts={self.num_experts}",
+                where="recipe field top_k",
+                rule="a token has no more experts than a layer",
+                fix=f"use at most {self.num_experts}",
+            )
+        if self.expert_parallel > world_size:
+            raise UsageError(
+                f"expert_parallel={self.expert_parallel} on {world_size} rank(s)",
+                where="recipe field expert_parallel",
+                rule="each of the ranks that share experts holds some",
+                fix=f"use at most {world_size}, or start more ranks with --nproc",
+            )
+        refuse_undivided(
+            (
+                ("num_kv_heads", self.num_kv_heads, "num_heads", self.num_heads),
+                ("expert_parallel", self.expert_parallel, "num_experts", self.num_experts),
+                ("expert_parallel", self.expert_parallel, "the number of ranks", world_size),
+            ),
+            "every rank of those that share experts holds as many; heads share keys evenly",
+        )
+        replicas = world_size // self.expert_parallel
+        if self.expert_parallel > 1 and (self.hidden_size % replicas or self.ffn_size % replicas):
+            raise UsageError(
+                f"{replicas} replicas do not divide hidden_size {self.hidden_size} and ffn_size "
+                f"{self.ffn_size}",
+                where="recipe field expert_parallel",
+                rule="replicas of an expert shard it by columns",
+                fix="use more ranks in expert_parallel",
+            )
+        if self.expert_parallel > 1 and not self.fsdp:
+            raise UsageError(
+                f"fsdp=false with expert_parallel={self.expert_parallel}",
+                where="recipe field fsdp",
+                rule="the gradients of shared experts are averaged by FSDP2 only",
+                fix="leave out fsdp=false",
+            )
+
+
+def _standard(world: str) -> GptOssRecipe:
+    """Return the published training: a global batch of 16 sequences to a perplexity of e^3.34."""
+    nodes, devices = (int(number) for number in world.split("x"))
+    ranks = nodes * devices
+    return GptOssRecipe(
+        world=world, precision="bf16", micro_batch_size=16 // ranks,  # yaml:55, global batch 16
+        expert_parallel=8,  # yaml:82
+        learning_rate=4e-4, weight_decay=0.1,  # yaml:59, as rcps_gpt_oss_20b.json; yaml:64
+        kernels="own", checkpoint_activations="selective", max_epochs=100, max_steps=1_200_000,
+        eval_every_epochs=None, eval_every_samples=12_288, target_value=3.34,  # README.md:101-113
+        shuffled_together=1_200_000 * 16, timeout_s=3 * 86_400.0,  # yaml:53
+    )  # fmt: skip
+
+
+def _throughput(world: str, **fields: Any) -> GptOssRecipe:
+    """Return a run that measures speed only, on generated text."""
+    return replace(
+        _standard(world), data="generated", max_steps=60, warmup_steps=20, eval_every_samples=None,
+        timeout_s=3_600.0, target_value=None, shuffled_together=1, **fields,
+    )  # fmt: skip
+
+
+def mlperf(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what MLPerf's ruleset asks of a log beside what every log has.
+
+    ``closed_gpt_oss_20b.yaml`` of mlperf-logging names keys and values. As steps of decay the
+    reference logs the step in which its cosine ends, warm-up included (run logs, ``rcp_logs``).
+    """
+    return {**mlperf_keys(recipe), "opt_learning_rate_decay_steps": recipe["lr_decay_steps"]}
+
+
+CASE = Case(
+    name="gpt_oss_20b",
+    title=Text("GPT-OSS 20B pre-training", "GPT-OSS 20B 预训练"),
+    task=Text("Language Modelling", "语言模型"),
+    model="gpt_oss_20b",
+    dataset="C4 en, Megatron indexed tokens",
+    metric="log_perplexity",
+    metric_note=Text("validation log perplexity, nats a token", "验证集对数困惑度（nat/token）"),
+    higher_is_better=False,
+    sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
+    work_unit="tokens",
+    mission=Mission("nlp", "gpt-oss-20b", "语义表示", 1),
+    recipe_type=GptOssRecipe,
+    recipes={
+        "tiny": GptOssRecipe(
+            data="generated", num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=2,
+            head_dim=16, sliding_window=32, num_experts=8, top_k=2, ffn_size=128, seq_length=128,
+            vocab_size=64, eval_samples=256, micro_batch_size=16, learning_rate=1.5e-2,
+            weight_decay=0.1, lr_warmup_steps=20, lr_decay_steps=320, max_epochs=1,
+            eval_every_epochs=None, eval_every_samples=512, target_value=1.84, timeout_s=1_800.0,
+        ),
+        "standard-1x8": _standard("1x8"),
+        "standard-2x8": _standard("2x8"),
+        # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
+        "throughput-1x1-3-layers": _throughput(
+            "1x1", num_layers=3, micro_batch_size=2, grad_accum_steps=8, expert_parallel=1
+        ),
+        "throughput-1x8": _throughput("1x8"),
+    },
+    data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
+    prepare_options=(
+        PrepareOption(
+            "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
+        ),
+        PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
+    ),
+    aliases=("gpt_oss",),
+    mlperf=mlperf,
+)  # fmt: skip

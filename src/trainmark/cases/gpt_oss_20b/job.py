@@ -1,0 +1,148 @@
+"""The torch side of GPT-OSS: its model over the ranks, optimizer, learning rates and routing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainmark.data import c4_pairs
+from trainmark.train.attention import fit_attention
+from trainmark.train.experts import EXCHANGE_PART, Dispatcher
+from trainmark.train.kernels import choose
+from trainmark.train.next_token import NextTokenJob
+from trainmark.train.parallel import Ranks
+from trainmark.train.routing import RoutingMeter
+from trainmark.train.stepper import (
+    AUTOCAST_DTYPES,
+    cosine_factor,
+    decay_groups,
+    decay_progress,
+    warmup_factor,
+)
+
+from .model import build_model, materialize, routed_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor, nn
+
+    from trainmark.data.sampling import Splits
+    from trainmark.protocols import Batch, JobContext
+
+    from .case import GptOssRecipe
+
+
+def load_data(context: JobContext) -> Splits:
+    """Return training and validation samples over the mapped tokens."""
+    return c4_pairs.load(context.data_dir, context.recipe)
+
+
+def lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
+    """Return the learning rate of the next step over the peak: linear rise from 0, then cosine.
+
+    As Megatron-LM's scheduler; the logs of the reference begin with a step that changes nothing.
+    """
+    warmup = recipe.lr_warmup_steps
+    if finished_steps < warmup:
+        return warmup_factor(finished_steps, warmup)
+    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return cosine_factor(done, recipe.min_lr_fraction)
+
+
+class GptOssJob(NextTokenJob):
+    """See ``trainmark.protocols.Job``."""
+
+    def __init__(self, context: JobContext, data: Splits) -> None:
+        recipe: GptOssRecipe = context.recipe
+        if recipe.expert_parallel > 1:
+            ranks = Ranks.sharing_experts(context, recipe.expert_parallel)
+        else:
+            ranks = Ranks.of(context, with_mesh=True)
+        shared = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
+        dispatcher = Dispatcher(
+            recipe.num_experts, mesh=shared,
+            timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
+        )  # fmt: skip
+        self.kernels = choose(recipe, context.device.torch_type)
+        fit_attention(context.device)
+        model = build_model(recipe, self.kernels, dispatcher)
+        layers = routed_layers(model)
+        if shared is not None:
+            for layer in layers:
+                layer.experts.share(shared)
+
+        device = torch.device(context.device.torch_type)
+        sharded = recipe.fsdp and ranks.mesh is not None
+        if not sharded:
+            materialize(model, recipe, device)
+
+        def optimizer(_: nn.Module) -> torch.optim.Optimizer:
+            if sharded:  # no rank ever holds more than its shards
+                materialize(model, recipe, device)
+            return torch.optim.AdamW(
+                decay_groups(model, recipe.weight_decay), lr=recipe.learning_rate,
+                betas=(0.9, recipe.adam_beta2), eps=recipe.adam_eps, fused=True,
+            )  # fmt: skip
+
+        super().__init__(
+            context, data, ranks=ranks, model=model, blocks=model.blocks,
+            experts=[layer.experts for layer in layers] if shared is not None else (),
+            optimizer=optimizer, compiled=False,
+            schedule_lr=lambda steps: lr_factor(recipe, steps),
+        )  # fmt: skip
+        self.meter = RoutingMeter(
+            [layer.experts for layer in layers], num_experts=recipe.num_experts,
+            top_k=recipe.top_k, ranks=ranks, device=self.stepper.device,
+            is_forced=recipe.routing != "trained",
+        )  # fmt: skip
+        for layer in layers:
+            layer.meter = self.meter
+        self.step, self.check = self._step, self._check
+
+    def _step(self, batches: Iterator[Batch]) -> Tensor | None:
+        loss = self.stepper.step(batches)
+        if loss is not None:
+            self.meter.end_step()
+        return loss
+
+    def _loss_sum(self, batch: Batch) -> Tensor:
+        tokens = batch.counts.tokens_padded
+        filler = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
+        with self.meter.counting(tokens=tokens, filler_tokens=filler):
+            return super()._loss_sum(batch)
+
+    def _check(self) -> None:
+        self.stepper.check()
+        self.meter.check()
+
+    def flops_per_token(self) -> tuple[float, float]:
+        """Return the model FLOPs of training a token, and those of causal attention among them."""
+        recipe: GptOssRecipe = self.recipe
+        return recipe.flops_per_token
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the record says of the job; see ``Job.facts``."""
+        recipe, ranks = self.recipe, self.ranks
+        row_bytes = (
+            recipe.hidden_size * AUTOCAST_DTYPES.get(recipe.precision, torch.float32).itemsize
+        )
+        facts = {**super().facts(), **self.meter.summary(first_step=recipe.warmup_steps)}
+        return facts | {
+            "flops_formula": "palm-appendix-b, top-k experts",
+            "active_parameters": recipe.active_parameters,
+            "parallel": {
+                "data": ranks.data_size, "experts": ranks.expert_size,
+                "fsdp": recipe.fsdp and ranks.mesh is not None,
+            },
+            "routing": recipe.routing,
+            "experts": f"{recipe.top_k} / {recipe.num_experts}",
+            # A row goes out and its result comes back; their gradients take the same ways.
+            "exchanged_bytes_per_token":
+                4 * facts["sent_assignments"] * row_bytes / max(self.meter.tokens, 1),
+            "kernels": self.kernels.used("cross_entropy"),
+        }  # fmt: skip
+
+
+build = GptOssJob

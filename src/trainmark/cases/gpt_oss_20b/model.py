@@ -1,0 +1,118 @@
+"""The model of this case: the library's GPT-OSS from a configuration, with experts over ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from transformers import GptOssConfig, GptOssForCausalLM
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP, GptOssRotaryEmbedding
+
+from trainmark.train import sink_attention
+from trainmark.train.blocks import recompute
+from trainmark.train.causal_model import CausalModel, Initial, draw_parameters
+from trainmark.train.experts import Dispatcher, Experts
+
+from .case import INIT_STD, MAX_LENGTH, RMS_NORM_EPS, ROPE_THETA
+
+if TYPE_CHECKING:
+    from trainmark.train.kernels import Kernels
+    from trainmark.train.routing import RoutingMeter
+
+    from .case import GptOssRecipe
+
+
+def config_of(recipe: GptOssRecipe) -> GptOssConfig:
+    """Return the library's configuration; its layers slide in turn, the first one does."""
+    return GptOssConfig(
+        vocab_size=recipe.vocab_size, hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.ffn_size, num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads, num_key_value_heads=recipe.num_kv_heads,
+        head_dim=recipe.head_dim, sliding_window=recipe.sliding_window,
+        num_local_experts=recipe.num_experts, num_experts_per_tok=recipe.top_k,
+        max_position_embeddings=MAX_LENGTH, rms_norm_eps=RMS_NORM_EPS, use_cache=False,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+    )  # fmt: skip
+
+
+class RoutedLayer(nn.Module):
+    """The library's router and experts, called like the library's layer, over the ranks.
+
+    Args:
+        library: the layer, ``GptOssMLP``.
+        number: of the layer, from 0.
+        balanced: give each expert as many tokens, whatever the router says.
+    """
+
+    meter: RoutingMeter | None = None
+
+    def __init__(
+        self, library: GptOssMLP, number: int, dispatcher: Dispatcher, *, balanced: bool
+    ) -> None:
+        super().__init__()
+        self.router, self.experts = library.router, Experts(library.experts)
+        self._number, self._dispatcher, self._balanced = number, dispatcher, balanced
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the layer's result, like ``hidden`` (B, T, D), and the weights of the experts."""
+        tokens = hidden.flatten(0, -2)
+        scores, weights, chosen = self.router(tokens)
+        if self._balanced:
+            chosen = evenly_chosen(chosen, self._dispatcher.num_experts)
+            weights = scores.gather(1, chosen).softmax(1)
+        result, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
+        if self.meter is not None:
+            self.meter.check_choice(tokens, self.router, chosen)
+            self.meter.add(self._number, routed, received)
+        return result.view_as(hidden), weights
+
+
+def evenly_chosen(chosen: Tensor, num_experts: int) -> Tensor:
+    """Return experts of as many tokens (N, k) in turn."""
+    turn = torch.arange(chosen.numel(), device=chosen.device) % num_experts
+    return turn.view_as(chosen)
+
+
+def routed_layers(model: CausalModel) -> list[RoutedLayer]:
+    """Return the layers with experts, in their order."""
+    layers: list[RoutedLayer] = [block.mlp for block in model.blocks]
+    return layers
+
+
+def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) -> CausalModel:
+    """Return the model without memory for its weights, in train mode; see ``materialize``."""
+    with torch.device("meta"):
+        library = GptOssForCausalLM(config_of(recipe))
+    library.set_attn_implementation(sink_attention.register())
+    model = CausalModel(library, kernels)
+    for number, block in enumerate(model.blocks):
+        block.mlp = RoutedLayer(
+            block.mlp, number, dispatcher, balanced=recipe.routing == "balanced"
+        )
+    if recipe.checkpoint_activations != "none":
+        recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
+    if recipe.compile:
+        for block in model.blocks:  # what a layer exchanges has another size in each step
+            block.self_attn.compile()
+    return model.train()
+
+
+def materialize(model: CausalModel, recipe: GptOssRecipe, device: torch.device) -> None:
+    """Give the parameters memory on ``device`` and draw them from the recipe's seed, in place.
+
+    Matrices back into the residual stream are divided by the root of 2 x layers, as Megatron does.
+    """
+    residual = INIT_STD / (2 * recipe.num_layers) ** 0.5
+
+    def initial(name: str, _: Tensor) -> Initial:
+        if name.endswith("norm.weight"):
+            return Initial(mean=1.0)
+        if name.endswith("bias"):
+            return Initial()
+        is_residual = name.endswith(("o_proj.weight", "down_proj"))
+        return Initial(std=residual if is_residual else INIT_STD)
+
+    draw_parameters(model, device, seed=recipe.seed, initial=initial)
+    rotary = GptOssRotaryEmbedding(model.library.model.config)
+    model.library.model.rotary_emb = rotary.to(device)

@@ -1,0 +1,23 @@
+"""What follows from a recipe of this case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trainmark.train.step_memory import next_token_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmark.spec import Sizes
+
+    from .case import GptOssRecipe
+
+
+def find_sizes(recipe: GptOssRecipe, facts: Mapping[str, Any]) -> Sizes:
+    """Return what follows from ``recipe``; FLOPs are those of the experts that a token has."""
+    del facts
+    sizes = next_token_sizes(recipe.parameters, recipe.flops_per_token)
+    more = {"active_parameters": recipe.active_parameters, "routing": recipe.routing}
+    return replace(sizes, facts={**sizes.facts, **more})

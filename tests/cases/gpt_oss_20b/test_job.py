@@ -1,0 +1,243 @@
+"""GPT-OSS: its losses are the library's, on any mesh; its rates and weights the reference's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GptOssForCausalLM
+
+import tiny_gpt_oss
+from live_tensors import LiveTensors
+from old_torch import needs_torch_2_11
+from tiny_gpt import spawn, train
+from trainmark.cases.gpt_oss_20b.case import CASE, GptOssRecipe
+from trainmark.cases.gpt_oss_20b.data import check_fit, predict
+from trainmark.cases.gpt_oss_20b.job import GptOssJob, lr_factor
+from trainmark.cases.gpt_oss_20b.model import config_of
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.protocols import Counts
+from trainmark.rank.watch import StepWatch
+from trainmark.spec import RankMemory
+from trainmark.train.stepper import decay_groups
+
+# By ranks, what of the recipe spreads the model over them.
+SPREADS: dict[int, list[dict[str, Any]]] = {
+    2: [
+        {"micro_batch_size": 4},
+        {"micro_batch_size": 4, "fsdp": False},
+        {"micro_batch_size": 4, "expert_parallel": 2},
+        {"micro_batch_size": 4, "expert_parallel": 2, "checkpoint_activations": "selective"},
+        {"micro_batch_size": 2, "expert_parallel": 2, "grad_accum_steps": 2},
+    ],
+    4: [{"micro_batch_size": 2, "expert_parallel": 2}],
+}
+
+
+def library_losses(job: GptOssJob) -> list[float]:
+    """Return the losses of an epoch of the library's own model, from the weights of ``job``."""
+    recipe = job.recipe
+    model = GptOssForCausalLM(config_of(recipe)).train()
+    model.set_attn_implementation("eager")
+    model.set_experts_implementation("eager")
+    weights = job.model.state_dict()
+    model.load_state_dict({name.removeprefix("library."): x for name, x in weights.items()})
+    optimizer = torch.optim.AdamW(
+        decay_groups(model, recipe.weight_decay), lr=1.0, betas=(0.9, recipe.adam_beta2),
+        eps=recipe.adam_eps,
+    )  # fmt: skip
+    losses = []
+    for step, batch in enumerate(job.batches(0)):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * lr_factor(recipe, step)
+        ids = batch.tensors
+        logits = model(input_ids=ids[:, :-1]).logits.flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_twenty_steps_have_the_losses_of_the_librarys_model() -> None:
+    expected = library_losses(tiny_gpt_oss.new_job())
+    found = train(tiny_gpt_oss.new_job())
+    assert len(expected) == 20
+    assert found["losses"] == pytest.approx(expected, abs=1e-6)
+    routed = found["facts"]["assignments"]
+    assert routed == tiny_gpt_oss.SAMPLES * 12 * 2 * 2  # tokens, layers, experts of each
+
+
+@needs_torch_2_11
+@pytest.mark.parametrize("ranks", SPREADS)
+def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
+    alone = train(tiny_gpt_oss.new_job())
+    spreads = spawn(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
+    for changes, found in zip(SPREADS[ranks], spreads, strict=True):
+        assert sum(sum(item["samples"]) for item in found) == tiny_gpt_oss.SAMPLES
+        of_steps = zip(*(item["losses"] for item in found), strict=True)
+        means = [sum(step) / len(step) for step in of_steps]
+        if "grad_accum_steps" in changes:  # another order of samples within a step
+            means = [sum(means) / len(means)]
+            assert means[0] == pytest.approx(sum(alone["losses"]) / 20, abs=1e-4)
+            continue
+        assert len(means) == 20
+        assert means == pytest.approx(alone["losses"], abs=1e-5), changes
+        facts = found[0]["facts"]
+        for item in found:
+            assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
+            for name in ("loads_of_ranks", "loads_of_experts", "overload_trend"):
+                assert item["facts"][name] == facts[name]
+        assert facts["assignments"] == alone["facts"]["assignments"]
+        of_ranks = [row["assignments"] for row in facts["loads_of_ranks"]]
+        assert len(of_ranks) == ranks
+        assert sum(of_ranks) == facts["assignments"]
+        if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
+            held = [row["assignments"] for row in facts["loads_of_experts"]]
+            assert of_ranks[0] == sum(held[: 8 // ranks])
+            sent = sum(item["facts"]["sent_assignments"] for item in found)
+            assert 0 < sent < facts["assignments"]
+
+
+def test_recomputing_changes_no_loss() -> None:
+    alone = train(tiny_gpt_oss.new_job())
+    for activations in ("selective", "full"):
+        found = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
+        assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+        assert found["facts"]["assignments"] == alone["facts"]["assignments"]
+
+
+@needs_torch_2_11
+def test_a_last_step_with_fewer_samples_than_ranks_counts_no_filler(tmp_path: Path) -> None:
+    changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
+    (found,) = spawn(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
+    assert sum(sum(item["samples"]) for item in found) == tiny_gpt_oss.SAMPLES
+    assert found[0]["facts"]["loads_of_ranks"] == found[1]["facts"]["loads_of_ranks"]
+
+
+def test_balanced_routing_gives_each_expert_as_many_tokens() -> None:
+    found = train(tiny_gpt_oss.new_job(routing="balanced"))["facts"]
+    loads = {row["assignments"] for row in found["loads_of_experts"]}
+    assert loads == {tiny_gpt_oss.SAMPLES * 12 * 2 * 2 // 8}
+    assert found["expert_overload_worst"] == 1.0
+
+
+def test_weights_are_drawn_as_megatron_draws_them() -> None:
+    job = tiny_gpt_oss.new_job(hidden_size=256, ffn_size=256)
+    drawn = dict(job.model.named_parameters())
+    block = "library.model.layers.1."
+    for name, std in (
+        ("library.model.embed_tokens.weight", 0.008),
+        ("library.lm_head.weight", 0.008),
+        (f"{block}mlp.router.weight", 0.008),
+        (f"{block}mlp.experts.gate_up_proj", 0.008),
+        (f"{block}mlp.experts.down_proj", 0.004),  # 0.008 / sqrt(2 x 2 layers)
+        (f"{block}self_attn.o_proj.weight", 0.004),
+    ):
+        assert drawn[name].std().item() == pytest.approx(std, rel=0.03), name
+    assert torch.all(drawn[f"{block}input_layernorm.weight"] == 1)
+    assert torch.all(drawn[f"{block}mlp.experts.gate_up_proj_bias"] == 0)
+
+
+def test_the_published_rates() -> None:
+    recipe = CASE.recipes["standard-1x8"]
+    assert isinstance(recipe, GptOssRecipe)
+    assert recipe.learning_rate * lr_factor(recipe, 0) == 0.0
+    assert recipe.learning_rate * lr_factor(recipe, 1) == pytest.approx(3.125e-6)  # as logged
+    assert lr_factor(recipe, 128) == 1.0
+    half = 128 + (1_199_872 - 128) // 2
+    assert lr_factor(recipe, half) == pytest.approx(0.55)
+    assert lr_factor(recipe, 1_199_872) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["standard-1x8", "standard-2x8", "throughput-1x8"])
+def test_a_published_step_takes_16_sequences(name: str) -> None:
+    recipe = CASE.recipes[name]
+    assert recipe.world is not None
+    ranks = math.prod(int(number) for number in recipe.world.split("x"))
+    assert recipe.micro_batch_size * recipe.grad_accum_steps * ranks == 16
+    recipe.check(ranks)
+
+
+def test_flops_are_of_the_experts_of_a_token_alone() -> None:
+    recipe = GptOssRecipe()
+    # OpenAI publishes 20,914,757,184 with 201,088 rows in table and head, of 2880.
+    assert recipe.parameters == 20_914_757_184 - 2 * (201_088 - 128_256) * 2880
+    assert recipe.active_parameters == 3_767_928_384
+    job = tiny_gpt_oss.new_job(sliding_window=12)  # as wide as the sequence
+    assert job.parameters == job.recipe.parameters
+    (batch, *_) = job.batches(0)
+    with StepWatch(dict) as watch:
+        job.step(iter([batch]))
+    counted, claimed = sum(watch.flops.values()), job.model_flops(batch.counts)
+    # Heads of 16 are computed as 24 wide, for the sinks, over one position more.
+    assert claimed == pytest.approx(counted, rel=0.15)
+    assert claimed <= counted
+    more = tiny_gpt_oss.new_job(num_experts=16)
+    router = 6 * 2 * 32 * 8 * 12  # of 8 more experts in 2 layers
+    tokens = Counts(1, 1, 12, 12)
+    assert more.model_flops(tokens) - tiny_gpt_oss.new_job().model_flops(tokens) == router
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "said"),
+    [
+        ({"num_experts": 9, "expert_parallel": 2}, 2, "does not divide num_experts 9"),
+        ({"expert_parallel": 3}, 4, "does not divide"),
+        ({"expert_parallel": 4}, 2, "expert_parallel=4 on 2"),
+        ({"top_k": 9}, 1, "top_k=9 of num_experts=8"),
+        ({"num_kv_heads": 3}, 1, "does not divide num_heads 4"),
+        ({"expert_parallel": 2, "fsdp": False}, 2, "fsdp=false"),
+        ({"expert_parallel": 2, "ffn_size": 49}, 4, "2 replicas do not divide"),
+    ],
+)
+def test_experts_that_cannot_be_spread_are_refused(
+    changes: dict[str, Any], ranks: int, said: str
+) -> None:
+    tiny_gpt_oss.recipe(expert_parallel=2).check(4)
+    with pytest.raises(UsageError, match=said):
+        tiny_gpt_oss.recipe(**changes).check(ranks)
+
+
+TINY = {
+    "num_layers": 4, "hidden_size": 256, "ffn_size": 256, "vocab_size": 256, "micro_batch_size": 64,
+    "sliding_window": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        TINY,
+        TINY | {"precision": "bf16"},
+        TINY | {"checkpoint_activations": "full"},
+        TINY | {"checkpoint_activations": "selective"},
+        TINY | {"grad_accum_steps": 2, "micro_batch_size": 16},
+    ],
+)
+def test_a_real_step_takes_no_less_than_is_predicted(changes: dict[str, Any]) -> None:
+    with LiveTensors() as live:
+        job = tiny_gpt_oss.new_job(**changes)
+        for epoch in range(2):
+            job.step(job.batches(epoch))
+    recipe = tiny_gpt_oss.recipe(**changes)
+    needed = predict(recipe, 1).total
+    assert 0.7 * live.peak <= needed <= live.peak
+    with pytest.raises(EnvironmentFault, match="a rank needs about"):
+        check_fit(Path(), recipe, 1, RankMemory(needed))
+
+
+def test_the_published_recipe_fits_eight_cards_of_80_gib() -> None:
+    recipe = CASE.recipes["standard-1x8"]
+    assert isinstance(recipe, GptOssRecipe)
+    assert check_fit(Path(), recipe, 8, RankMemory(80 << 30)) < 80 << 30
+    with pytest.raises(EnvironmentFault, match="a rank needs about"):
+        check_fit(Path(), recipe, 8, RankMemory(40 << 30))
+    single = CASE.recipes["throughput-1x1-3-layers"]
+    assert isinstance(single, GptOssRecipe)
+    check_fit(Path(), single, 1, RankMemory(80 << 30))

@@ -1,0 +1,286 @@
+"""Mistakes planted in jobs of this case; apart from the tests because spawned ranks import it.
+
+Each changes a job that was built, and must be found by the job's own checks, the checks of the
+harness on parameters, or the count of FLOPs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import tiny_gpt_oss
+from trainmark.cases.gpt_oss_20b.model import evenly_chosen, routed_layers
+from trainmark.errors import RunError
+from trainmark.rank.parameters import ParameterCheck
+from trainmark.rank.watch import StepWatch
+from trainmark.record import cause, findings
+from trainmark.train.parameters import GradientWatch, TensorDigest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = 18  # the choices of the first and of the 17th step are compared with scores
+
+
+def routers(job: Any) -> list[Any]:
+    return [layer.router for layer in routed_layers(job.model)]
+
+
+def replace_choice(
+    job: Any, choose: Callable[[torch.Tensor, torch.Tensor, int], Any], layers: Any
+) -> None:
+    """Let ``choose(scores, chosen, call)`` choose the experts of some layers."""
+    for router in routers(job)[layers]:
+        calls = iter(range(10_000))
+
+        def forward(
+            tokens: Any, router: Any = router, own: Any = router.forward, calls: Any = calls
+        ) -> Any:
+            scores, weights, chosen = own(tokens)
+            del weights
+            chosen = choose(scores, chosen, next(calls))
+            return scores, scores.gather(1, chosen).softmax(1), chosen
+
+        router.forward = forward
+
+
+def evenly_forced(job: Any) -> None:
+    replace_choice(
+        job, lambda scores, chosen, _: evenly_chosen(chosen, scores.size(1)), slice(None)
+    )
+
+
+def forced_in_one_layer(job: Any) -> None:
+    replace_choice(
+        job, lambda scores, chosen, _: evenly_chosen(chosen, scores.size(1)), slice(1, 2)
+    )
+
+
+def randomly_forced(job: Any) -> None:
+    replace_choice(
+        job, lambda scores, _, call: torch.rand(
+            scores.shape, generator=torch.Generator().manual_seed(call)
+        ).topk(2).indices, slice(None),
+    )  # fmt: skip
+
+
+def forced_after_the_warmup(job: Any) -> None:
+    def choose(scores: Any, chosen: Any, call: int) -> Any:
+        return chosen if call < 10 else evenly_chosen(chosen, scores.size(1))
+
+    replace_choice(job, choose, slice(None))
+
+
+def half_of_the_tokens_routed(job: Any) -> None:
+    """Leave every second token out of the layer, as beyond a capacity."""
+    for layer in routed_layers(job.model):
+        own = layer._dispatcher
+
+        def dispatch(experts: Any, tokens: Any, chosen: Any, weights: Any, own: Any = own) -> Any:
+            summed, routed, received = own(experts, tokens[::2], chosen[::2], weights[::2])
+            whole = torch.zeros_like(tokens)
+            whole[::2] = summed
+            return whole, routed, received
+
+        layer._dispatcher = dispatch
+
+
+def beyond_capacity_lost_on_arrival(job: Any) -> None:
+    for layer in routed_layers(job.model):
+        own = layer._dispatcher
+
+        def dispatch(experts: Any, tokens: Any, chosen: Any, weights: Any, own: Any = own) -> Any:
+            summed, routed, received = own(experts, tokens, chosen, weights)
+            return summed, routed, received.clamp(max=int(routed.sum()) // len(routed))
+
+        layer._dispatcher = dispatch
+
+
+def fewer_experts_than_said(job: Any) -> None:
+    for router in routers(job):
+        router.top_k = 1
+
+
+def tokens_counted_twice(job: Any) -> None:
+    own = job.batches
+
+    def batches(epoch: int) -> Any:
+        for batch in own(epoch):
+            counts = batch.counts
+            yield replace(batch, counts=replace(
+                counts, tokens=2 * counts.tokens, tokens_padded=2 * counts.tokens_padded
+            ))  # fmt: skip
+
+    job.batches = batches
+
+
+def without_gradient(job: Any, name: str, number: int, layers: Any) -> None:
+    for layer in routed_layers(job.model)[layers]:
+
+        def keep(gradient: Any, number: int = number) -> Any:
+            kept = gradient.clone()
+            local = kept.to_local() if hasattr(kept, "to_local") else kept
+            local[number] = 0
+            return kept
+
+        getattr(layer.experts, name).register_hook(keep)
+
+
+def one_expert_frozen(job: Any) -> None:
+    without_gradient(job, "gate_up_proj", 2, slice(None))
+
+
+def one_expert_frozen_behind_its_gate(job: Any) -> None:
+    without_gradient(job, "down_proj", 1, slice(0, 1))
+
+
+def one_bias_frozen(job: Any) -> None:
+    without_gradient(job, "down_proj_bias", 3, slice(1, 2))
+
+
+def experts_of_a_layer_detached(job: Any) -> None:
+    layer = routed_layers(job.model)[0]
+    own = layer.experts._local
+    layer.experts._local = lambda parameter: own(parameter).detach()
+
+
+def noise_of_the_rank(job: Any) -> None:
+    rank = job.context.rank
+    for router in routers(job):
+
+        def forward(tokens: Any, own: Any = router.forward, router: Any = router) -> Any:
+            del own
+            noise = torch.randn(router.bias.shape, generator=torch.Generator().manual_seed(rank))
+            scores = torch.nn.functional.linear(tokens, router.weight, router.bias + noise)
+            top = scores.topk(router.top_k)
+            return scores, top.values.softmax(1), top.indices
+
+        router.forward = forward
+
+
+def weights_of_the_rank(job: Any) -> None:
+    with torch.no_grad():
+        for router in routers(job):
+            router.weight += 0.01 * job.context.rank
+
+
+def bias_of_the_rank(job: Any) -> None:
+    with torch.no_grad():
+        routers(job)[1].bias[0] += job.context.rank
+
+
+def not_synchronised(job: Any) -> None:
+    weight, rank = routers(job)[0].weight, job.context.rank
+
+    def scale(*_: Any) -> None:
+        weight.grad.mul_(1 + rank)
+
+    job.stepper.optimizer.register_step_pre_hook(scale)
+
+
+def flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
+    recipe = replace(job.recipe, top_k=num_experts)
+    per_token, _ = recipe.flops_per_token
+    job.model_flops = lambda counts: factor * per_token * counts.tokens_padded
+
+
+def of_all_experts(job: Any) -> None:
+    flops(job, job.recipe.num_experts)
+
+
+def of_twice_the_experts(job: Any) -> None:
+    flops(job, 2 * job.recipe.top_k)
+
+
+def of_all_parameters(job: Any) -> None:
+    job.model_flops = lambda counts: 6.0 * job.parameters * counts.tokens_padded
+
+
+def of_the_published_model(job: Any) -> None:
+    flops(job, job.recipe.top_k, factor=1.5)
+
+
+# What is found, by mistake; those of ``TWO_RANKS`` are planted on two ranks.
+FORCED = "routing_forced"
+MISTAKES: dict[str, tuple[Callable[[Any], None], str]] = {
+    "forced evenly": (evenly_forced, FORCED),
+    "forced in one layer": (forced_in_one_layer, FORCED),
+    "forced by chance": (randomly_forced, FORCED),
+    "forced after the warm-up": (forced_after_the_warmup, FORCED),
+    "half of the tokens": (half_of_the_tokens_routed, "tokens_not_routed"),
+    "lost on arrival": (beyond_capacity_lost_on_arrival, "tokens_dropped"),
+    "fewer experts": (fewer_experts_than_said, "tokens_not_routed"),
+    "counted twice": (tokens_counted_twice, "tokens_not_routed"),
+    "frozen": (one_expert_frozen, "experts_without_gradient"),
+    "frozen behind the gate": (one_expert_frozen_behind_its_gate, "experts_without_gradient"),
+    "frozen bias": (one_bias_frozen, "experts_without_gradient"),
+    "detached": (experts_of_a_layer_detached, "parameters_never_changed"),
+    "all experts": (of_all_experts, "flops_above_counted"),
+    "twice the experts": (of_twice_the_experts, "flops_above_counted"),
+    "all parameters": (of_all_parameters, "flops_above_counted"),
+    "half as many again": (of_the_published_model, "flops_above_counted"),
+}
+TWO_RANKS: dict[str, tuple[Callable[[Any], None], str, dict[str, Any]]] = {
+    "noise of the rank": (noise_of_the_rank, FORCED, {"expert_parallel": 2}),
+    "weights of the rank": (weights_of_the_rank, "parameters_differ", {"fsdp": False}),
+    "bias of the rank": (bias_of_the_rank, "parameters_differ", {"fsdp": False}),
+    "gradients not synchronised": (not_synchronised, "parameters_differ", {"fsdp": False}),
+}
+
+
+def found_in(job: Any) -> dict[str, Any]:
+    """Train some steps as a rank does; return the code of what was found and its parameters."""
+    trained = job.trained_parameters()
+    watch = GradientWatch(trained, looks=5)
+    check = ParameterCheck(
+        digest=TensorDigest(trained), gradients=watch, updates=job.updates, clock=lambda: 0
+    )
+    check.start()
+    stream = job.batches(0)
+    try:
+        with StepWatch(dict) as step_watch:
+            first = next(stream)
+            job.step(iter([first]))
+        for _ in range(STEPS - 1):
+            job.step(stream)
+        job.check()
+        check.after_window(first_step=0, steps=STEPS)
+        parameters = SimpleNamespace(**check.end(), updates=job.updates())
+    except RunError as error:
+        return {"code": error.code}
+    finally:
+        watch.close()
+    counted = sum(step_watch.flops.values())
+    if job.model_flops(first.counts) > (1 + findings._FLOPS_TOLERANCE) * counted:
+        return {"code": "flops_above_counted"}
+    rank = SimpleNamespace(
+        rank=job.context.rank, parameters=parameters,
+        phases={"train": SimpleNamespace(steps=STEPS)},
+    )  # fmt: skip
+    said = list(cause._check_training(SimpleNamespace(ranks=[rank])))  # type: ignore[arg-type]
+    return {"code": said[0].code if said else "", "parameters": vars(parameters), "rank": rank.rank}
+
+
+def on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
+    found = []
+    for name in names:
+        plant, _, changes = TWO_RANKS.get(name, (lambda _: None, "", {"expert_parallel": 2}))
+        job = tiny_gpt_oss.new_job(rank=rank, world_size=2, micro_batch_size=4, **changes)
+        plant(job)
+        found.append(found_in(job))
+    return found
+
+
+def codes_of(found: tuple[dict[str, Any], ...]) -> set[str]:
+    """Return what ranks found, and what the record says of their parameters together."""
+    codes = {one["code"] for one in found}
+    ranks = [
+        SimpleNamespace(rank=one["rank"], parameters=SimpleNamespace(**one["parameters"]))
+        for one in found if "parameters" in one
+    ]  # fmt: skip
+    plan, run = SimpleNamespace(recipe={}), SimpleNamespace(ranks=ranks)
+    return codes | {one.code for one in cause._check_replicas(plan, run)}  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""Attention with sinks equals the library's, for all and for windowed layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+from trainmark.train.sink_attention import sink_attention
+
+
+@pytest.mark.parametrize(
+    ("length", "window"), [(12, None), (12, 12), (12, 4), (13, 4), (12, 5), (12, 1), (3, 8)]
+)
+def test_results_and_gradients_are_the_librarys(length: int, window: int | None) -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    given = [draw(2, 4, length, 8), draw(2, 2, length, 8), draw(2, 2, length, 8), draw(4)]
+    positions = torch.arange(length)
+    behind = positions[:, None] - positions
+    allowed = (behind >= 0) & (behind < (window or length))
+    mask = torch.zeros(length, length, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
+    module = torch.nn.Module()
+    module.sinks, module.num_key_value_groups = given[3], 2
+    expected, _ = eager_attention_forward(module, *given[:3], mask, scaling=0.3)
+    found = sink_attention(*given, scaling=0.3, window=window)
+    torch.testing.assert_close(found.transpose(1, 2), expected)
+    weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    theirs = torch.autograd.grad((expected * weights).sum(), given)
+    ours = torch.autograd.grad((found.transpose(1, 2) * weights).sum(), given)
+    torch.testing.assert_close(ours, theirs)
