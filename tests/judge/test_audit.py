@@ -152,8 +152,9 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
     [
         ("qwen3_8b", {}, ["audit_peak"]),
         ("qwen3_8b", {"method": "LoRA"}, []),
-        ("mixtral_8x7b", {}, []),
-        ("qwen3-30b-a3b", {}, []),
+        ("mixtral_8x7b", {}, ["audit_routing_unnamed"]),
+        ("mixtral_8x7b", {"aux_loss": "0.01"}, []),
+        ("qwen3-30b-a3b", {"router": "trained, dropless"}, []),
         ("mine", {}, []),
         ("mine", {"parameters": "8,030,000,000"}, ["audit_peak"]),
         ("mine", {"parameters": "8 B"}, ["audit_peak"]),
@@ -192,3 +193,30 @@ def test_both_pages_of_published_results_have_the_same_findings() -> None:
     ]  # fmt: skip
     assert found[0] == found[1]
     assert len(found[0]) > 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [
+        ({}, ["audit_routing_unnamed"]),
+        ({"force_load_balancing": "true"}, ["audit_routing_forced"]),
+        ({"moe_router_force_load_balancing": "True"}, ["audit_routing_forced"]),
+        ({"force_load_balancing": "false"}, []),
+        ({"routing": "balanced"}, ["audit_routing_forced"]),
+        ({"capacity_factor": "1.0"}, ["audit_routing_drops"]),
+        ({"moe_token_dropping": "true", "router": "top 4"}, ["audit_routing_drops"]),
+        ({"dropped": "68%"}, ["audit_routing_drops"]),
+        ({"token_dropping": "false", "aux_loss_coeff": "0.001"}, []),
+    ],
+)
+def test_speeds_of_mixtures_say_how_tokens_were_routed(
+    changes: dict[str, str], codes: list[str]
+) -> None:
+    given = {"device": "H100", "precision": "bf16", "changes": changes}
+    for figure in ({"token/p/s": 3000.0}, {"MFU": 30.0}):
+        found = audit([row(figure, model="gpt_oss_20b", **given)])
+        assert [one.message.code for one in found if one.rule == "routing"] == codes
+    assert not [one for one in audit([row({"mem": 1e9}, model="gpt_oss_20b", **given)])
+                if one.rule == "routing"]  # fmt: skip
+    assert not [one for one in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **given)])
+                if one.rule == "routing"]  # fmt: skip

@@ -85,6 +85,7 @@ RULES: dict[str, AuditRule] = {
     "precisions": AuditRule(tables.check_precisions, "warning"),
     "range": AuditRule(rows.check_ranges, "error"),
     "ratios": AuditRule(tables.check_ratios, "warning"),
+    "routing": AuditRule(rows.check_routing, "warning"),
     "same_figures": AuditRule(tables.check_same_figures, "warning"),
     "scaling": AuditRule(tables.check_scaling, "warning"),
     "side_by_side": AuditRule(tables.check_side_by_side, "warning"),

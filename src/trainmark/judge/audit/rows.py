@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from statistics import median, mode
 from typing import TYPE_CHECKING
 
 from trainmark.judge.audit.qualities import is_lower_better, is_share
 from trainmark.judge.audit.subject import RATES, SAMPLE_RATES, TIMES, TOKEN_RATES, group_subjects
+from trainmark.judge.audit.workloads import is_mixture
 from trainmark.record.work import LOG_CONTRADICTIONS
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from trainmark.judge.audit.subject import AuditSubject, AuditSubjects, Hits
     from trainmark.spec import Message
@@ -36,6 +38,18 @@ _POSITIVE = {
     *RATES, *TIMES, *TOKEN_RATES, "sample/p/s", "step/s", "mem", "mem_total", "MFU", "MAMFU",
     "model_flops_per_device", "steps", "epochs",
 }  # fmt: skip
+# Of a router: how settings and headings of training programs name what it does.
+_SPEEDS = {*RATES, *TOKEN_RATES, "MFU", "model_flops_per_device"}
+_OFF = {"", "/", "-", "0", "0.0", "false", "no", "none", "null", "off"}
+_FORCED_KEYS = ("force_load_balanc", "forced_balanc", "force_balanc", "balanced_router")
+_FORCED_WORDS = ("force_load_balancing", "forced balance", "force balance", "balanced routing",
+                 "routing=balanced", "uniform routing")  # fmt: skip
+_FORCED_VALUES = {"balanced", "forced", "uniform", "random"}
+_DROP_KEYS = ("token_drop", "capacity_factor", "drop_rate", "dropped")
+_DROP_WORDS = ("tokens dropped", "token dropping", "drops tokens", "capacity factor")
+_ROUTING_KEYS = ("rout", "load_balanc", "aux_loss", "dropless")
+_ROUTING_WORDS = ("routing", "router", "dropless", "no token drop", "aux loss", "aux-loss",
+                  "load balanc")  # fmt: skip
 _REDUCED_PRECISIONS = (
     "tf32",
     "bf16",
@@ -66,6 +80,51 @@ def check_log(subjects: AuditSubjects) -> Hits:
 
 def _row_notes(subject: AuditSubject) -> Sequence[Message]:
     return subject.row.notes if subject.row else ()
+
+
+def check_routing(subjects: AuditSubjects) -> Hits:
+    """Yield speeds of mixtures of experts whose router was forced, dropped tokens or is not named.
+
+    A forced or dropping router is faster than one that trains, and its MFU counts tokens that no
+    expert computed.
+    """
+    for subject in subjects:
+        row = subject.row
+        model = "" if row is None else row.model or subject.name
+        if row is None or not is_mixture(model) or row.figures.keys().isdisjoint(_SPEEDS):
+            continue
+        named = {**row.changes, **row.cells}
+        settings = {re.sub(r"[^a-z]+", "_", name.lower()): x for name, x in named.items()}
+        text = f"{row.section} {row.configuration} {row.raw}".lower()
+        is_named = any(key in name for name in settings for key in _ROUTING_KEYS)
+        forced = _first(settings, _FORCED_KEYS) or _first(settings, ("rout",), only=_FORCED_VALUES)
+        if setting := forced or _word(text, _FORCED_WORDS):
+            yield subject, message("audit_routing_forced", setting=setting)
+        elif setting := _first(settings, _DROP_KEYS) or _word(text, _DROP_WORDS):
+            yield subject, message("audit_routing_drops", setting=setting)
+        elif not is_named and not _word(text, _ROUTING_WORDS):
+            yield subject, message("audit_routing_unnamed", model=model)
+
+
+def _first(
+    settings: Mapping[str, str], keys: Sequence[str], *, only: Collection[str] = ()
+) -> str | None:
+    """Return the first setting whose name has one of ``keys`` and that is switched on.
+
+    Args:
+        only: values to look for; default: all that switch something on.
+    """
+    for name, value in settings.items():
+        plain = value.strip().lower()
+        is_on = plain in only if only else plain not in _OFF
+        if is_on and any(key in name for key in keys):
+            return f"{name}={value}"
+    return None
+
+
+def _word(text: str, words: Sequence[str]) -> str | None:
+    """Return the first of ``words`` that a text has."""
+    return next((word for word in words if word in text), None)
 
 
 def check_ranges(subjects: AuditSubjects) -> Hits:

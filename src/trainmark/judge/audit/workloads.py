@@ -136,7 +136,8 @@ def parameters_in(text: str) -> float | None:
 def is_mixture(model: str) -> bool:
     """Tell whether a model is a mixture of experts, of which a token needs a part alone."""
     name = " ".join(words(model))
-    return bool(_EXPERTS.search(model)) or any(word in name for word in _document()["mixtures"])
+    has_sizes = _EXPERTS.search(model) or _ACTIVE.search(model)
+    return bool(has_sizes) or any(word in name for word in _document()["mixtures"])
 
 
 def trains_adapters(row: Row) -> bool:
