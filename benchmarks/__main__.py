@@ -30,6 +30,7 @@ NAMES = (
     "distilbert_step",
     "gpt_step",
     "llama31_step",
+    "gpt_oss_step",
     "glm_step",
     "glm_loader",
     "llama_step",

@@ -170,8 +170,8 @@ def fp32_bars(
     Args:
         parts: the command-line arguments of each variant, ``ours`` among them.
         labels: how each peer is called in the table.
-        bars: least speed against each peer; under ``matmul`` least share of its rate; under
-            ``memory``, where it is asked for, the largest part of each peer's peak.
+        bars: least speed against each peer; where they are asked for, under ``matmul`` least share
+            of its rate, under ``memory`` the largest part of each peer's peak.
         flops: model FLOPs of one step.
     """
     with ExitStack() as stack:
@@ -192,10 +192,11 @@ def fp32_bars(
             rows.append(_memory_bar(label, peaks["ours"], peaks[name], bars["memory"]))
     reached = [flops / seconds for seconds in found["ours"]]
     share = ratio(reached, found["matmul"])
-    rows.append(
-        Bar("model FLOP/s / matmul FLOP/s", str(share), f"at least {bars['matmul']:g}",
-            share.median >= bars["matmul"])
-    )  # fmt: skip
+    if "matmul" in bars:
+        rows.append(
+            Bar("model FLOP/s / matmul FLOP/s", str(share), f"at least {bars['matmul']:g}",
+                share.median >= bars["matmul"])
+        )  # fmt: skip
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     each = ", ".join(f"{name} {middle[name]:.2f} s" for name in parts)
     details = (
