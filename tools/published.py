@@ -47,8 +47,8 @@ WORDS = {
         "unread": "places in pages that could not be read (`trainmark import` lists them)",
         "others": "other files of the folder, which hold no results",
         "rules": (
-            "## Findings by rule\n\n| rule | checks that | errors | warnings | notes |\n"
-            "|---|---|---|---|---|"
+            "## Findings by rule\n\n| rule | what must hold | errors | warnings |\n"
+            "|---|---|---|---|"
         ),
         "table": "| line | row | rule | severity | arithmetic |\n|---|---|---|---|---|",
     },
@@ -70,8 +70,8 @@ WORDS = {
         "unread": "页面中未能读取之处（由 `trainmark import` 列出）",
         "others": "文件夹中其他不含结果的文件",
         "rules": (
-            "## 各规则的发现\n\n| 规则 | 要求 | 错误 | 警告 | 提示 |\n"
-            "|---|---|---|---|---|"
+            "## 各规则的发现\n\n| 规则 | 要求 | 错误 | 警告 |\n"
+            "|---|---|---|---|"
         ),
         "table": "| 行号 | 行 | 规则 | 级别 | 算式 |\n|---|---|---|---|---|",
     },
@@ -99,7 +99,7 @@ def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Se
     ]
     by_rule = Counter((one.rule, one.severity) for one in found)
     for rule in RULES:
-        numbers = [str(by_rule[rule, name]) for name in ("error", "warning", "note")]
+        numbers = [str(by_rule[rule, severity]) for severity in ("error", "warning")]
         if set(numbers) != {"0"}:
             checks = render(message(f"audit_rule.{rule}"), lang)
             lines.append(f"| `{rule}` | {cell(checks)} | {' | '.join(numbers)} |")
