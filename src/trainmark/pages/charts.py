@@ -96,13 +96,26 @@ def _window(steps: int) -> int:
 
 
 def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Return the mean around each value of those that are known; NaN where none is."""
-    known = np.isfinite(values)
-    kernel = np.ones(window)
-    sums = np.convolve(np.where(known, values, 0.0), kernel, mode="same")
-    counts = np.convolve(known.astype(np.float64), kernel, mode="same")
-    with np.errstate(invalid="ignore"):
-        return np.where(counts > 0.5, sums / np.maximum(counts, 1.0), np.nan)
+    """Return the mean of the finite values in a window around each value; NaN if there is none.
+
+    Args:
+        values: (N,).
+        window: an odd number of values; at the ends the window is cut off.
+    """
+    is_finite = np.isfinite(values)
+    half, places = window // 2, np.arange(len(values))
+    starts = np.maximum(places - half, 0)
+    stops = np.minimum(places + half + 1, len(values))
+
+    def sum_in_windows(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+        # Differences of running sums, so that a million steps take no longer than their number.
+        running = np.concatenate([[0.0], np.cumsum(terms)])
+        sums: NDArray[np.float64] = running[stops] - running[starts]
+        return sums
+
+    sums = sum_in_windows(np.where(is_finite, values, 0.0))
+    counts = sum_in_windows(is_finite.astype(np.float64))
+    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
