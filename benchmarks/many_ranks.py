@@ -142,7 +142,7 @@ def _lost(nodes: int) -> int | None:
 
 def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     """Write plan and events of a launch of ``nodes`` nodes."""
-    from trainmark.plan.choosing import Elsewhere
+    from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
     from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
@@ -152,7 +152,7 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
             case="toy", nnodes=nodes, nproc=NPROC, device="cpu", sample_every=0, out=run_dir,
             overrides={"steps": STEPS, "warmup_steps": WINDOW, "epochs": 100_000},
         ),
-        elsewhere=Elsewhere(launcher="slurm"), generated_root=cache,
+        remote=RemoteTarget(launcher="slurm"), generated_root=cache,
     )  # fmt: skip
     run_dir.mkdir()
     plan.save(run_dir)

@@ -132,14 +132,16 @@ def plan_run(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[P
         _report_unusable_vendors(say)
     settings = read_cluster(request.cluster)
     with _unplannable_recorded(say=say, dry_run=dry_run):
-        plan = resolve(request, elsewhere=settings.elsewhere(request.launcher), dry_run=dry_run)
+        plan = resolve(
+            request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
+        )
     _remark_unchecked([plan], say)
     if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
             say(remark)
-    elsewhere = plan.launcher not in (LOCAL, CONTAINER)
+    is_remote = plan.launcher not in (LOCAL, CONTAINER)
     named = request.device or settings.device or ":" in request.case
-    if elsewhere and plan.device.vendor == "cpu" and not named:
+    if is_remote and plan.device.vendor == "cpu" and not named:
         # A login node has no accelerator, the nodes that it submits to most often have.
         say(
             "the run uses the CPUs of the nodes: no accelerator was found on this machine, and "

@@ -13,7 +13,7 @@ from here_launcher import Here
 from trainmark.launch import launchers, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, alive_runs
-from trainmark.plan.choosing import Elsewhere
+from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Record, read_record
@@ -53,7 +53,7 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
                 case="toy", overrides=fields, device=device, nnodes=2, nproc=1, sample_every=0.1,
                 out=tmp_path / "run",
             ),
-            elsewhere=Elsewhere(launcher="here"),
+            remote=RemoteTarget(launcher="here"),
         )  # fmt: skip
         record = submission.launch(
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None

@@ -16,7 +16,7 @@ from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import Command, Job, JobState, absent, start
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, mounts, node_script
-from trainmark.plan.choosing import Elsewhere
+from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
 
@@ -161,10 +161,10 @@ def test_every_accelerator_says_what_a_container_needs() -> None:
 @pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
     told = Cluster.model_validate({"container": container})
-    assert told.elsewhere("local") is None
+    assert told.find_remote_target("local") is None
     assert "docker" in (absent("container", told) or "")
-    here = Elsewhere(launcher="container", nodes=1, has_our_files=True)
-    assert site(runtime="podman").elsewhere(None) == here
+    here = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
+    assert site(runtime="podman").find_remote_target(None) == here
 
 
 def test_an_image_that_is_not_here_is_told_before_a_run(node: Path, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from trainmark.launch import launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import Command, Job, JobState, Launcher
 from trainmark.launch.processes import StopRequest
-from trainmark.plan.choosing import Elsewhere
+from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.verify import verify_evidence
@@ -59,7 +59,7 @@ class Held(Launcher):
 def plan(tmp_path: Path) -> Plan:
     found = resolve(
         RunRequest(case="toy", device="cpu", nnodes=2, nproc=1, out=tmp_path / "run"),
-        generated_root=tmp_path, elsewhere=Elsewhere(launcher="slurm"),
+        generated_root=tmp_path, remote=RemoteTarget(launcher="slurm"),
     )  # fmt: skip
     (tmp_path / "run").mkdir()
     run_dir.begin(found, tmp_path / "run", {}).close()

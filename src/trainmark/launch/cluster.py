@@ -17,7 +17,7 @@ from pydantic import Field, PrivateAttr
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError, nearest
-from trainmark.plan.choosing import Elsewhere
+from trainmark.plan.choosing import RemoteTarget
 from trainmark.validation import written_as
 
 # The names of the launchers: cluster files and verbs name engines that they never load.
@@ -174,7 +174,7 @@ class Cluster(Frozen):
         place = "cluster file" if self._file is None else str(self._file)
         return UsageError(what, where=f"{place}, {key}", rule=rule, fix=fix)
 
-    def elsewhere(self, launcher: str | None) -> Elsewhere | None:
+    def find_remote_target(self, launcher: str | None) -> RemoteTarget | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
         name = launcher or self.launcher
         if name == LOCAL and self.container is not None and self.container.of_node:
@@ -185,7 +185,7 @@ class Cluster(Frozen):
             raise UsageError(
                 f"unknown launcher {name!r}", where="--launcher", fix=nearest(name, NAMES)
             )
-        return Elsewhere(
+        return RemoteTarget(
             launcher=name,
             device=self.device,
             nodes=1 if name == CONTAINER else self.nodes,

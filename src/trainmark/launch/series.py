@@ -235,16 +235,14 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
 
 
 def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
-    elsewhere = cluster.elsewhere(entry.launcher)
+    remote = cluster.find_remote_target(entry.launcher)
     try:
-        vendor = capable_vendor(
-            choose(entry), entry.device, elsewhere=elsewhere, ranks_share_cores=False
-        )
+        vendor = capable_vendor(choose(entry), entry.device, remote=remote, ranks_share_cores=False)
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})
     try:
-        plan = resolve(request, elsewhere=elsewhere, dry_run=dry_run)
+        plan = resolve(request, remote=remote, dry_run=dry_run)
     except UnplannableError as error:
         error.plan = _move_to_next_attempt(error.plan, entry.name)
         raise

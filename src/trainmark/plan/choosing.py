@@ -113,14 +113,14 @@ def _check_framework(case: Case, framework: str) -> None:
 
 
 def capable_vendor(
-    choice: Choice, device: str | None, *, elsewhere: Elsewhere | None, ranks_share_cores: bool
+    choice: Choice, device: str | None, *, remote: RemoteTarget | None, ranks_share_cores: bool
 ) -> Vendor:
     """Return the vendor that can run ``choice``.
 
     Args:
         device: as for ``--device``, or ``accelerator``; None: the case key's hardware, or the
             first that is here.
-        elsewhere: the machines of a launcher; None: this one.
+        remote: the machines of a launcher; None: this one.
         ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
             but compete for it.
 
@@ -131,13 +131,13 @@ def capable_vendor(
     wanted = device or choice.hardware
     nodes: int | None = 1
     on_node: int | None = None
-    if elsewhere is not None:
-        nodes, on_node = elsewhere.nodes, elsewhere.devices_per_node
+    if remote is not None:
+        nodes, on_node = remote.nodes, remote.devices_per_node
         if wanted in (None, ACCELERATOR):
-            wanted = elsewhere.device or wanted
+            wanted = remote.device or wanted
     if wanted == ACCELERATOR:
         vendor = _accelerator()
-    elif elsewhere is None or wanted is None:
+    elif remote is None or wanted is None:
         vendor = devices.choose(wanted)
     elif wanted in (known := devices.all_vendors()):  # it need not be on this machine
         vendor = known[wanted]
@@ -148,7 +148,7 @@ def capable_vendor(
         (choice.nproc, on_node, f"{vendor.name} devices on a node", "--nproc"),
     ):
         if most is not None and asked > most:
-            launcher = "local" if elsewhere is None else elsewhere.launcher
+            launcher = "local" if remote is None else remote.launcher
             if option == "--nnodes" and launcher in _ON_ONE_MACHINE:
                 rule = f"launcher {launcher} runs on one machine"
                 fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
@@ -162,7 +162,7 @@ def capable_vendor(
                 fix=f"use {option} {most} or less, or {fix}",
             )
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
-    if elsewhere is None:
+    if remote is None:
         refuse_ranks(vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores)
     return vendor
 
@@ -215,7 +215,7 @@ def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
+class RemoteTarget:
     """The machines that a launcher starts a run on, as the cluster's file describes them.
 
     Args:

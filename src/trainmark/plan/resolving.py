@@ -29,7 +29,7 @@ from trainmark.plan.resuming import resume_plan
 from trainmark.spec import DataFacts
 
 if TYPE_CHECKING:
-    from trainmark.plan.choosing import Choice, Elsewhere
+    from trainmark.plan.choosing import Choice, RemoteTarget
     from trainmark.plan.request import RunRequest
     from trainmark.protocols import Vendor
     from trainmark.recipe import Recipe
@@ -77,7 +77,7 @@ class _Resolution:
     """What the steps of planning chose and checked.
 
     Args:
-        elsewhere: the machines of a launcher; None: this one.
+        remote: the machines of a launcher; None: this one.
         recipe: that of ``choice``, with the data that it reads.
         folder: of the data.
     """
@@ -85,7 +85,7 @@ class _Resolution:
     request: RunRequest
     choice: Choice
     vendor: Vendor
-    elsewhere: Elsewhere | None
+    remote: RemoteTarget | None
     recipe: Recipe
     folder: Path
     facts: DataFacts
@@ -132,7 +132,7 @@ def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path,
 def resolve(
     request: RunRequest,
     *,
-    elsewhere: Elsewhere | None = None,
+    remote: RemoteTarget | None = None,
     dry_run: bool = False,
     generated_root: Path | None = None,
     now: datetime | None = None,
@@ -143,7 +143,7 @@ def resolve(
     Generates a generated recipe's data into ``generated_root`` if it is not there yet.
 
     Args:
-        elsewhere: the machines of a launcher; None: this one.
+        remote: the machines of a launcher; None: this one.
         dry_run: the plan is only shown: data that other machines see and this one does not is
             taken as ``UNCHECKED``.
         generated_root: the cache of generated data; None: the user's.
@@ -153,7 +153,7 @@ def resolve(
         UnplannableError: code of the case failed.
     """
     choice = choose(request)
-    vendor = capable_vendor(choice, request.device, elsewhere=elsewhere, ranks_share_cores=True)
+    vendor = capable_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.default_root()
     folder, recipe = _locate_data(choice, request, root)
     case_error: CaseError | None = None
@@ -161,11 +161,11 @@ def resolve(
     try:
         if request.data is None:
             cases.generated_folder(choice.case, recipe, root)
-        sees_data = elsewhere is None or elsewhere.has_our_files
+        sees_data = remote is None or remote.has_our_files
         if folder.exists() or sees_data or not dry_run:
             facts = cases.check_data(choice.case.name, folder, recipe)
             _check_work(choice.case, recipe, facts, folder)
-        if elsewhere is None:
+        if remote is None:
             _check_memory(choice, recipe, folder, vendor)
     except CaseError as error:
         case_error = error
@@ -175,7 +175,7 @@ def resolve(
         request=request,
         choice=choice,
         vendor=vendor,
-        elsewhere=elsewhere,
+        remote=remote,
         recipe=recipe,
         folder=folder,
         facts=facts,
@@ -198,7 +198,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
     from trainmark import __version__
 
     request, choice, recipe = resolution.request, resolution.choice, resolution.recipe
-    case, elsewhere = choice.case, resolution.elsewhere
+    case, remote = choice.case, resolution.remote
     standard = standard_of(case, choice.recipe_name, world=choice.world)
     fix_hp, extra = changes(
         recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard]
@@ -227,14 +227,14 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         repeat_count=choice.repeat,
         data=PlannedData(folder=str(resolution.folder.resolve()), origin=recipe.data, **data),
         run_dir=str((request.out or RUNS_DIR / run_id).resolve()),
-        launcher="local" if elsewhere is None else elsewhere.launcher,
+        launcher="local" if remote is None else remote.launcher,
         sample_every_s=request.sample_every,
     )
 
 
 def _describe_device(resolution: _Resolution) -> PlannedDevice:
     vendor = resolution.vendor
-    product_names = vendor.product_names() if resolution.elsewhere is None else []
+    product_names = vendor.product_names() if resolution.remote is None else []
     if not vendor.counts_cores:  # each rank has a device of its own
         product_names = product_names[: resolution.choice.nproc]
     return PlannedDevice(
@@ -249,7 +249,7 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
     """Return what a reader of the figures must know at first sight."""
     request, choice, vendor = resolution.request, resolution.choice, resolution.vendor
     recipe = resolution.recipe
-    on_processor_here = resolution.elsewhere is None and vendor.counts_cores
+    on_processor_here = resolution.remote is None and vendor.counts_cores
     device_was_chosen = request.device is not None or choice.hardware is not None
     has_no_target = recipe.target_value is None
     is_not_comparable = recipe.data == "real" and not resolution.facts.quality_comparable
